@@ -8,15 +8,15 @@ from pathlib import Path
 
 import grpc
 
-from adapter.feed_settings import FeedSettingsUnknown
-from adapter.process import AdapterOptions, AdapterProcess, MoldOptions
-from adapter.registry import AnotherProcessRuns
-from feedcore.documents.xml_document import DocumentError
-from journal import JournalError
-from transport.dgram import BadGroup
-from transport.login import AuthenticationRefused
-from transport.process_shell import StopSignal, add_connection_arguments, configure_logging, connection_from
-from transport.scheduling import prefer_short_turns
+from tandemfeed.adapter.feed_settings import FeedSettingsUnknown
+from tandemfeed.adapter.process import AdapterOptions, AdapterProcess, MoldOptions
+from tandemfeed.adapter.registry import AnotherProcessRuns
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.journal import JournalError
+from tandemfeed.transport.dgram import BadGroup
+from tandemfeed.transport.login import AuthenticationRefused
+from tandemfeed.transport.process_shell import StopSignal, add_connection_arguments, configure_logging, connection_from
+from tandemfeed.transport.scheduling import prefer_short_turns
 
 REPLACED_STATUS = 3  # another process runs as this adapter; restarting this one does not help
 

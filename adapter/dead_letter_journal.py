@@ -15,11 +15,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
-from adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter, RefusedPacket
-from adapter.dead_letter_record import DeadLetterRecord, encode_dead_letter
-from journal import Journal, JournalError, Retention, Upkeep
+from tandemfeed.adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter, RefusedPacket
+from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, encode_dead_letter
+from tandemfeed.journal import Journal, JournalError, Retention, Upkeep
 
-LOG = logging.getLogger("adapter.dead_letters")
+LOG = logging.getLogger("tandemfeed.adapter.dead_letters")
 BLOCK_SIZE = 4 << 20
 MAPPED_AHEAD = 256 << 10
 RETAIN_SIZE = 64 << 20  # about 400,000 messages of 100 bytes; at a few a day, the last 16 days that had any

@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from adapter.conversion.dead_letters import DeadLetter
+from tandemfeed.adapter.conversion.dead_letters import DeadLetter
 
 MAGIC = b"TFD1"
 HEAD = struct.Struct("<4sHHIIQQQQHH")

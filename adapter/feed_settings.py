@@ -9,10 +9,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TypeVar
 
-from feedcore.lease.failing import FailConfig, FailPolicy
-from feedcore.lease.peers import ConsentConfig
-from feedcore.replica.config import SESSION_GRACE_NS, OnSilence, PublishMode, ReplicaConfig, SessionState
-from feedcore.replica.engine import ChannelConfig, EngineConfig
+from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy
+from tandemfeed.feedcore.lease.peers import ConsentConfig
+from tandemfeed.feedcore.replica.config import SESSION_GRACE_NS, OnSilence, PublishMode, ReplicaConfig, SessionState
+from tandemfeed.feedcore.replica.engine import ChannelConfig, EngineConfig
 from tandemfeed.v1 import admin_pb2
 
 Word = TypeVar("Word", bound=Enum)
@@ -23,13 +23,13 @@ class FeedSettingsUnknown(ValueError):
 
 
 def engine_config(
-    registered: admin_pb2.RegisterReply, *, session: int = 0, former_life_ended_ns: int | None = None
+    registered: admin_pb2.RegisterReply, *, session: int = 0, previous_process_ended_ns: int | None = None
 ) -> EngineConfig:
     """The engine's configuration.
 
     Args:
         session: the session to start in; 0: the one that the admin server gives.
-        former_life_ended_ns: as in `EngineConfig`.
+        previous_process_ended_ns: as in `EngineConfig`.
 
     Raises:
         FeedSettingsUnknown: this adapter cannot use a setting of the feed.
@@ -46,7 +46,7 @@ def engine_config(
         ReplicaConfig() if protocol is None else _replica_config(protocol, feed.name),
         ConsentConfig.of(registered.sync_interval_ns),
         FailConfig() if protocol is None else _fail_config(protocol, feed.name),
-        former_life_ended_ns=former_life_ended_ns,
+        previous_process_ended_ns=previous_process_ended_ns,
         session_state=SessionState.RESET
         if protocol is None or not protocol.session_state
         else _known(SessionState, protocol.session_state, "session_state", feed.name),

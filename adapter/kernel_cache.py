@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +19,10 @@ from typing import Any
 
 import numba
 
-from journal.compiling import compile_into, kernel_folder, user_cache
+from tandemfeed.journal.compiling import cache_places, compile_into, kernel_folder
 
 ENGINE = Path(__file__).parent / "conversion"
 MODULE_PREFIX = "tandemfeed_kernel_"  # of generated modules
-FOLDER_VARIABLE = "TANDEMFEED_KERNEL_CACHE"  # its folder replaces the places below
 
 
 def _engine_digest() -> str:
@@ -34,13 +32,7 @@ def _engine_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def _parents() -> tuple[Path, ...]:
-    """Where the folder may be: next to the package, else in the user's cache."""
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    return (Path(chosen),) if chosen else (ENGINE / "__pycache__", user_cache("tandemfeed-conversion"))
-
-
-CACHE_FOLDER = kernel_folder(_engine_digest(), *_parents())
+CACHE_FOLDER = kernel_folder(_engine_digest(), *cache_places())
 
 
 def compiled(signature: object = None) -> Callable[[Callable[..., Any]], Any]:

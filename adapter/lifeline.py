@@ -24,15 +24,15 @@ import threading
 
 import grpc
 
+from tandemfeed.transport.admin_servers import AdminServers
+from tandemfeed.transport.last_word import KEY_SIZE, LastWordSender
+from tandemfeed.transport.login import AuthenticationRefused, TokenSource
+from tandemfeed.transport.process_shell import Connection, configure_logging
+from tandemfeed.transport.rpc import open_channel
+from tandemfeed.transport.scheduling import yield_to_others
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from transport.admin_servers import AdminServers
-from transport.last_word import KEY_SIZE, LastWordSender
-from transport.login import AuthenticationRefused, TokenSource
-from transport.process_shell import Connection, configure_logging
-from transport.rpc import open_channel
-from transport.scheduling import yield_to_others
 
-LOG = logging.getLogger("adapter.lifeline")
+LOG = logging.getLogger("tandemfeed.adapter.lifeline")
 PAGE_SIZE = 4096
 INCARNATION_OFFSET = 1024  # after the mutex, which has 40 bytes on x86-64 and 48 on AArch64
 KEY_OFFSET = INCARNATION_OFFSET + 64
@@ -116,7 +116,7 @@ class Lifeline:
             self._page = _SharedPage(descriptor)
             self._page.initialise()
             self._page.lock()
-            command = [sys.executable, "-m", "adapter.lifeline", str(descriptor)]
+            command = [sys.executable, "-m", "tandemfeed.adapter.lifeline", str(descriptor)]
             try:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[file.fileno()]

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import zmq
 
-from adapter.forged_packets import ForgedPackets
-from adapter.mailbox import Mailbox
-from adapter.output_journal import OutputJournal
-from adapter.peer_calls import PeerCalls
-from feedcore.counters import CounterSet
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.replica.effects import (
+from tandemfeed.adapter.forged_packets import ForgedPackets
+from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.output_journal import OutputJournal
+from tandemfeed.adapter.peer_calls import PeerCalls
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.replica.effects import (
     AdapterEffect,
     CommitProvisional,
     RequestBuckets,
@@ -31,15 +31,15 @@ from feedcore.replica.effects import (
     StateMoved,
     perform,
 )
-from feedcore.replica.engine import AdapterEngine
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.refusal import PacketRefused
-from transport.dgram import MulticastReceiver, MulticastSender
-from transport.opening import ImpersonationRefused, Opener
-from transport.process_shell import StopSignal
-from transport.sealing import NoKey, NonceExhausted, Sealer
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.refusal import PacketRefused
+from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.opening import ImpersonationRefused, Opener
+from tandemfeed.transport.process_shell import StopSignal
+from tandemfeed.transport.sealing import NoKey, NonceExhausted, Sealer
 
-LOG = logging.getLogger("adapter.loop")
+LOG = logging.getLogger("tandemfeed.adapter.loop")
 # Datagrams per socket and turn: after a flood nothing waits long, and sending keeps pace with receiving.
 DRAIN_COUNT_MAX = 8
 POLL_MS_MAX = 100

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from feedcore.replica.effects import AdapterEffect
+from tandemfeed.feedcore.replica.effects import AdapterEffect
 
 Answer = TypeVar("Answer")
 Event = Callable[[int], list[AdapterEffect]]  # takes now_ns

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import zmq
 
-from adapter.conversion.formats.moldudp64 import MoldTranslation
-from feedcore.replica.effects import RequestSource
-from transport.dgram import MulticastReceiver
-from transport.request_socket import RequestSocket
+from tandemfeed.adapter.conversion.formats.moldudp64 import MoldTranslation
+from tandemfeed.feedcore.replica.effects import RequestSource
+from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.request_socket import RequestSocket
 
 
 class Heard(Protocol):

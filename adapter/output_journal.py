@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from adapter.provisional_index import COMMIT_MAGIC, ProvisionalIndex, decode_commit
-from adapter.saved_state import HEAD as STATE_HEAD
-from adapter.saved_state import MAGIC as STATE_MAGIC
-from adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.replica.save_schedule import STATE_SIZE_MAX
-from feedcore.wire.output_packet import (
+from tandemfeed.adapter.provisional_index import COMMIT_MAGIC, ProvisionalIndex, decode_commit
+from tandemfeed.adapter.saved_state import HEAD as STATE_HEAD
+from tandemfeed.adapter.saved_state import MAGIC as STATE_MAGIC
+from tandemfeed.adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.replica.save_schedule import STATE_SIZE_MAX
+from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     HEARTBEAT_BIT,
     OUTPUT_HEADER_SIZE,
@@ -35,12 +35,12 @@ from feedcore.wire.output_packet import (
     decode_output_packet,
     encode_output_packet,
 )
-from feedcore.wire.position import Run
-from feedcore.wire.refusal import PacketRefused
-from journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
-from journal.sequence_marks import MARK_EVERY, SequenceMarks
+from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused
+from tandemfeed.journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
+from tandemfeed.journal.sequence_marks import MARK_EVERY, SequenceMarks
 
-LOG = logging.getLogger("adapter.output_journal")
+LOG = logging.getLogger("tandemfeed.adapter.output_journal")
 BLOCK_SIZE = 32 << 20
 RETAIN_BLOCKS = 64  # 2 GiB: at 20,000 messages of 74 bytes a second, more than twenty minutes
 assert BLOCK_SIZE >= 2 * STATE_SIZE_MAX  # saving a state takes no block of its own

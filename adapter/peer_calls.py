@@ -12,16 +12,16 @@ from functools import partial
 
 import grpc
 
-from adapter.mailbox import Mailbox
-from adapter.peer_input import PeerInput
-from adapter.peer_link import CallLine, PeerLink
-from adapter.translation import position_to_proto
-from feedcore.replica.channel_state import Answer, PeerState, RunsRefused
-from feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
-from feedcore.replica.engine import AdapterEngine
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.peer_input import PeerInput
+from tandemfeed.adapter.peer_link import CallLine, PeerLink
+from tandemfeed.adapter.translation import position_to_proto
+from tandemfeed.feedcore.replica.channel_state import Answer, PeerState, RunsRefused
+from tandemfeed.feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2
-from transport.rpc import open_channel
 
 QUICK_TIMEOUT_S = 1.0  # decisions and buckets: some milliseconds' work
 BULK_TIMEOUT_S = 10.0  # a snapshot of hundreds of megabytes takes seconds

@@ -12,15 +12,20 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from adapter.translation import buckets_from_chunks, peer_state_from_proto, runs_from_proto, snapshot_from_chunks
-from feedcore.counters import Counter, CounterSet
-from feedcore.replica.channel_state import Buckets, ChannelSnapshot, PeerState, RunsReply
-from feedcore.replica.effects import AdapterEffect
-from feedcore.wire.position import MessageStreamState
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.adapter.translation import (
+    buckets_from_chunks,
+    peer_state_from_proto,
+    runs_from_proto,
+    snapshot_from_chunks,
+)
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.replica.channel_state import Buckets, ChannelSnapshot, PeerState, RunsReply
+from tandemfeed.feedcore.replica.effects import AdapterEffect
+from tandemfeed.feedcore.wire.position import MessageStreamState
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import common_pb2, sync_pb2
 
-LOG = logging.getLogger("adapter.peer_input")
+LOG = logging.getLogger("tandemfeed.adapter.peer_input")
 LOG_INTERVAL_NS = 10_000_000_000
 Message = TypeVar("Message")
 

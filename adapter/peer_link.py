@@ -14,12 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import grpc
 
-from adapter.peer_input import LogThrottle
-from feedcore.replica.channel_state import PeerState
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.adapter.peer_input import LogThrottle
+from tandemfeed.feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
 
-LOG = logging.getLogger("adapter.peer_link")
+LOG = logging.getLogger("tandemfeed.adapter.peer_link")
 QUICK_THREAD_COUNT = 2
 BULK_THREAD_COUNT = 2  # for snapshots and source messages, so that long calls do not delay quick ones
 FOLLOW_PAUSE_S = 0.1  # before following again after a lost connection

@@ -11,23 +11,23 @@ from pathlib import Path
 import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from adapter.conversion import load_converter
-from adapter.dead_letter_journal import DeadLetterJournal
-from adapter.feed_settings import engine_config
-from adapter.lifeline import Lifeline, LifelineUnavailable
-from adapter.loop import AdapterLoop, SourceLine
-from adapter.mailbox import Mailbox
-from adapter.mold_source import MoldSource
-from adapter.output_journal import OutputJournal
-from adapter.peer_calls import PeerCalls
-from adapter.peer_input import PeerInput
-from adapter.registry import AnotherProcessRuns, Registry, own_start
-from adapter.replay_service import ReplayService
-from adapter.reports import Reporter
-from adapter.sealed_source import SealedLine
-from adapter.services import ROLES_BY_SERVICE, AdapterSyncService
-from feedcore.counters import CounterSet
-from feedcore.replica.effects import (
+from tandemfeed.adapter.conversion import load_converter
+from tandemfeed.adapter.dead_letter_journal import DeadLetterJournal
+from tandemfeed.adapter.feed_settings import engine_config
+from tandemfeed.adapter.lifeline import Lifeline, LifelineUnavailable
+from tandemfeed.adapter.loop import AdapterLoop, SourceLine
+from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.mold_source import MoldSource
+from tandemfeed.adapter.output_journal import OutputJournal
+from tandemfeed.adapter.peer_calls import PeerCalls
+from tandemfeed.adapter.peer_input import PeerInput
+from tandemfeed.adapter.registry import AnotherProcessRuns, Registry, own_start
+from tandemfeed.adapter.replay_service import ReplayService
+from tandemfeed.adapter.reports import Reporter
+from tandemfeed.adapter.sealed_source import SealedLine
+from tandemfeed.adapter.services import ROLES_BY_SERVICE, AdapterSyncService
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
     AskToFail,
@@ -37,20 +37,20 @@ from feedcore.replica.effects import (
     RequestHandOver,
     ServerRequest,
 )
-from feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.transport.announced_starts import AnnouncedStart, announced_starts
+from tandemfeed.transport.dgram import BadGroup, MulticastReceiver, MulticastSender
+from tandemfeed.transport.login import TokenSource
+from tandemfeed.transport.opening import Opener
+from tandemfeed.transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
+from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
+from tandemfeed.transport.scheduling import begin_steady_running
+from tandemfeed.transport.sealing import Sealer
+from tandemfeed.transport.source_sealing import SourceOpener
+from tandemfeed.transport.start_keys import SealingKey
 from tandemfeed.v1 import admin_pb2, common_pb2, replay_pb2_grpc, sync_pb2_grpc
-from transport.announced_starts import AnnouncedStart, announced_starts
-from transport.dgram import BadGroup, MulticastReceiver, MulticastSender
-from transport.login import TokenSource
-from transport.opening import Opener
-from transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
-from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
-from transport.scheduling import begin_steady_running
-from transport.sealing import Sealer
-from transport.source_sealing import SourceOpener
-from transport.start_keys import SealingKey
 
-LOG = logging.getLogger("adapter.process")
+LOG = logging.getLogger("tandemfeed.adapter.process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class AdapterProcess:
         session = max(feed.session, self._journal.newest_session)  # the last report may not have reached the server
         past = self._journal.resumable(feed.feed_id, session)
         # Even if the journal shows no earlier process: it may have ended before it saved a state.
-        config = engine_config(registered, session=session, former_life_ended_ns=self._journal.held_since_ns)
+        config = engine_config(registered, session=session, previous_process_ended_ns=self._journal.held_since_ns)
         converters = {
             each.channel_id: load_converter(
                 self._options.source_format,

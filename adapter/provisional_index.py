@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from feedcore.wire.layout import Layout
-from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.layout import Layout
+from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, OutputFlag, OutputPacket
 
 COMMIT_MAGIC = b"TFC2"
 COMMIT_LAYOUT = Layout(

@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping
 
 import grpc
 
+from tandemfeed.transport.admin_servers import TRY_TIMEOUT_S, AdminServers, is_elsewhere
+from tandemfeed.transport.announced_starts import AnnouncedStart, announced_starts
+from tandemfeed.transport.login import AuthenticationRefused
+from tandemfeed.transport.process_shell import StopSignal
+from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from transport.admin_servers import TRY_TIMEOUT_S, AdminServers, is_elsewhere
-from transport.announced_starts import AnnouncedStart, announced_starts
-from transport.login import AuthenticationRefused
-from transport.process_shell import StopSignal
-from transport.rpc import open_channel
 
-LOG = logging.getLogger("adapter.registry")
+LOG = logging.getLogger("tandemfeed.adapter.registry")
 RETRY_PAUSE_S = 0.2  # never longer: a lease holder must be back within the lease's term
 REGISTER_TIMEOUT_S = 10.0
 LOOK_FOR_STOP_S = 0.05

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import grpc
 
-from adapter.output_journal import OutputJournal
-from feedcore.range_set import RangeSet
-from feedcore.topics import any_topic_matches
-from feedcore.wire.position import FIRST_SEQ
+from tandemfeed.adapter.output_journal import OutputJournal
+from tandemfeed.feedcore.range_set import RangeSet
+from tandemfeed.feedcore.topics import any_topic_matches
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
+from tandemfeed.transport.rpc import caller_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
-from transport.rpc import caller_of
 
 REPLAY_CHUNK_PACKETS = 256
 REPLAY_COUNT_MAX = 1_000_000  # numbers in one request; a longer catch-up takes several

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from adapter.conversion.compiled import CompiledConverter
-from adapter.conversion.reasons import REFUSALS, Reason
-from adapter.dead_letter_journal import DeadLetterJournal
-from adapter.forged_packets import ForgedPackets
-from adapter.health import Counts, Health, HealthSampler
-from adapter.output_journal import OutputJournal
-from adapter.translation import peer_state_to_proto
-from feedcore.counters import Counter, CounterSet
-from feedcore.replica.engine import AdapterEngine
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.refusal import Refusal
+from tandemfeed.adapter.conversion.compiled import CompiledConverter
+from tandemfeed.adapter.conversion.reasons import REFUSALS, Reason
+from tandemfeed.adapter.dead_letter_journal import DeadLetterJournal
+from tandemfeed.adapter.forged_packets import ForgedPackets
+from tandemfeed.adapter.health import Counts, Health, HealthSampler
+from tandemfeed.adapter.output_journal import OutputJournal
+from tandemfeed.adapter.translation import peer_state_to_proto
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.refusal import Refusal
+from tandemfeed.transport.sealing import Sealer
 from tandemfeed.v1 import common_pb2
-from transport.sealing import Sealer
 
 HEALTH_INTERVAL_NS = 1_000_000_000
 ERROR_REFUSALS = (Refusal.MALFORMED, Refusal.TRUNCATED)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.wire.layout import Layout
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.position import MessageStreamState
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.wire.layout import Layout
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState
 
 MAGIC = b"TFS2"
 HEAD = Layout(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from feedcore.counters import CounterSet
-from feedcore.wire.refusal import PacketRefused
-from transport.dgram import MulticastReceiver
-from transport.source_sealing import SourceOpener
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.wire.refusal import PacketRefused
+from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.source_sealing import SourceOpener
 
 
 class SealedLine:

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import grpc
 
-from adapter.mailbox import Mailbox
-from adapter.translation import position_from_proto, runs_to_proto, state_chunks
-from feedcore.replica.engine import AdapterEngine, DecisionLogTooShort, NotActive
-from feedcore.wire.lineage import Lineage
+from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.translation import position_from_proto, runs_to_proto, state_chunks
+from tandemfeed.feedcore.replica.engine import AdapterEngine, DecisionLogTooShort, NotActive
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.transport.rpc import caller_of
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
-from transport.rpc import caller_of
 
 ROLES_BY_SERVICE = {
     "tandemfeed.v1.AdapterSync": frozenset({"adapter"}),

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from adapter.health import Health
-from feedcore.replica.channel_state import Buckets, ChannelSnapshot, ChannelStatus, DigestPoint, PeerState, RunsReply
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import Lineage, checked_lineage
-from feedcore.wire.position import FIRST_SEQ, SEQ_MAX, MessageStreamState, Run
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.adapter.health import Health
+from tandemfeed.feedcore.replica.channel_state import (
+    Buckets,
+    ChannelSnapshot,
+    ChannelStatus,
+    DigestPoint,
+    PeerState,
+    RunsReply,
+)
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import Lineage, checked_lineage
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, SEQ_MAX, MessageStreamState, Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.v1 import common_pb2, sync_pb2
 
 SNAPSHOT_CHUNK_SIZE = 1 << 20

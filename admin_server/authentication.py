@@ -17,11 +17,11 @@ import grpc
 import jwt
 import scramp
 
-from admin_server.audit import AuditLog
-from admin_server.settings import IdentitySettings
-from admin_server.state_folder import MECHANISM, StateFolder
+from tandemfeed.admin_server.audit import AuditLog
+from tandemfeed.admin_server.settings import IdentitySettings
+from tandemfeed.admin_server.state_folder import MECHANISM, StateFolder
+from tandemfeed.transport.rpc import TOKEN_ALGORITHM, TOKEN_ISSUER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from transport.rpc import TOKEN_ALGORITHM, TOKEN_ISSUER
 
 TOKEN_VALID_S = 3_600
 CONVERSATION_COUNT_MAX = 1_024  # unfinished ones; beyond this limit the oldest is forgotten

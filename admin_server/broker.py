@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Iterable
 
-from admin_server.audit import AuditLog
-from admin_server.descriptions import (
+from tandemfeed.admin_server.audit import AuditLog
+from tandemfeed.admin_server.descriptions import (
     AWAY,
     absent_adapters,
     copy_of,
@@ -24,22 +24,22 @@ from admin_server.descriptions import (
     total_position,
     worst_state,
 )
-from admin_server.feed_operations import FeedOperations
-from admin_server.key_ring import KeyRing
-from admin_server.lease_core import FeedLease
-from admin_server.lease_decisions import LeaseDecision
-from admin_server.lease_keeper import LeaseKeeper
-from admin_server.lease_records import ClusterRecords, RecordsUnavailable
-from admin_server.process_book import ProcessBook
-from admin_server.registrations import ProcessStart
-from admin_server.session_book import SessionBook
-from admin_server.settings import AdapterSettings, FeedSettings
-from admin_server.start_book import StartBook
-from admin_server.streams import Attendance, Subscriber
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.feed_operations import FeedOperations
+from tandemfeed.admin_server.key_ring import KeyRing
+from tandemfeed.admin_server.lease_core import FeedLease
+from tandemfeed.admin_server.lease_decisions import LeaseDecision
+from tandemfeed.admin_server.lease_keeper import LeaseKeeper
+from tandemfeed.admin_server.lease_records import ClusterRecords, RecordsUnavailable
+from tandemfeed.admin_server.process_book import ProcessBook
+from tandemfeed.admin_server.registrations import ProcessStart
+from tandemfeed.admin_server.session_book import SessionBook
+from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
+from tandemfeed.admin_server.start_book import StartBook
+from tandemfeed.admin_server.streams import Attendance, Subscriber
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
-LOG = logging.getLogger("admin_server.broker")
+LOG = logging.getLogger("tandemfeed.admin_server.broker")
 PAUSE_S_MAX = 600.0  # the validity of keys follows the wall clock, which may be changed; leases do not depend on it
 
 

@@ -14,17 +14,16 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from admin_server.lease_records import RecordsUnavailable
-from admin_server.metrics import FeedCollector
-from admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
-from admin_server.settings import SettingsError
-from admin_server.state_folder import hash_secret
-from admin_server.tables import print_feeds, print_status
-from admin_server.zookeeper_options import add_zookeeper_arguments, zookeeper_from
-from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from transport.admin_servers import AdminServers, ask_active
-from transport.login import AuthenticationRefused, login
-from transport.process_shell import (
+from tandemfeed.admin_server.lease_records import RecordsUnavailable
+from tandemfeed.admin_server.metrics import FeedCollector
+from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
+from tandemfeed.admin_server.settings import SettingsError
+from tandemfeed.admin_server.state_folder import hash_secret
+from tandemfeed.admin_server.tables import print_feeds, print_status
+from tandemfeed.admin_server.zookeeper_options import add_zookeeper_arguments, zookeeper_from
+from tandemfeed.transport.admin_servers import AdminServers, ask_active
+from tandemfeed.transport.login import AuthenticationRefused, login
+from tandemfeed.transport.process_shell import (
     Connection,
     StopSignal,
     add_connection_arguments,
@@ -34,8 +33,9 @@ from transport.process_shell import (
     connection_from,
     serve_metrics,
 )
-from transport.rpc import open_channel
-from transport.scheduling import begin_steady_running, prefer_short_turns
+from tandemfeed.transport.rpc import open_channel
+from tandemfeed.transport.scheduling import begin_steady_running, prefer_short_turns
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 ANSWER_TIMEOUT_S = 70  # a hand-over succeeds or fails within one lease term, which is at most a minute
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from admin_server.lease_core import FeedLease
-from admin_server.protocol_settings import ProtocolSettings
-from admin_server.settings import AdapterSettings, FeedSettings
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.lease_core import FeedLease
+from tandemfeed.admin_server.protocol_settings import ProtocolSettings
+from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
-LOG = logging.getLogger("admin_server.descriptions")
+LOG = logging.getLogger("tandemfeed.admin_server.descriptions")
 AWAY = "away"
 # From the best to the worst: an adapter is as good as its worst channel.
 _ORDER = [

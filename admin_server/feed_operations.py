@@ -11,15 +11,15 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from admin_server.lease_core import Offer
-from admin_server.lease_decisions import HandOverRefused, LeaseDecision
-from admin_server.lease_keeper import LeaseKeeper
-from admin_server.lease_records import LeaseRecords, RecordsUnavailable
-from admin_server.settings import AdapterSettings, FeedSettings
-from admin_server.streams import Attendance
+from tandemfeed.admin_server.lease_core import Offer
+from tandemfeed.admin_server.lease_decisions import HandOverRefused, LeaseDecision
+from tandemfeed.admin_server.lease_keeper import LeaseKeeper
+from tandemfeed.admin_server.lease_records import LeaseRecords, RecordsUnavailable
+from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
+from tandemfeed.admin_server.streams import Attendance
 from tandemfeed.v1 import admin_pb2
 
-LOG = logging.getLogger("admin_server.feed_operations")
+LOG = logging.getLogger("tandemfeed.admin_server.feed_operations")
 
 
 class OperationRefused(Exception):

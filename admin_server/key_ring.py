@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from admin_server.channel_keys import ChannelKey
-from admin_server.lease_records import ClusterRecords
+from tandemfeed.admin_server.channel_keys import ChannelKey
+from tandemfeed.admin_server.lease_records import ClusterRecords
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 SOURCE = 0  # used as the channel_id of the key that the feed's source seals with; channel_ids begin at 1

@@ -13,9 +13,9 @@ from typing import Any
 
 import grpc
 
-from admin_server.lease_records import RecordsUnavailable
-from transport.admin_servers import ACTIVE_SERVER_KEY
-from transport.rpc import Handler, behavior_of, rebuild
+from tandemfeed.admin_server.lease_records import RecordsUnavailable
+from tandemfeed.transport.admin_servers import ACTIVE_SERVER_KEY
+from tandemfeed.transport.rpc import Handler, behavior_of, rebuild
 
 OWN_SERVICES = "/tandemfeed."  # health and reflection also answer on a standby
 

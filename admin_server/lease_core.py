@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from admin_server.candidates import Candidates, Standing
-from admin_server.lease_decisions import (
+from tandemfeed.admin_server.candidates import Candidates, Standing
+from tandemfeed.admin_server.lease_decisions import (
     HOLDER_CONTINUED,
     Granted,
     HandedOver,
@@ -29,9 +29,9 @@ from admin_server.lease_decisions import (
     Renewed,
     Vacated,
 )
-from admin_server.lease_terms import LeaseConfig, Terms
-from admin_server.takeovers import Takeover, TakeoverReason, Takeovers
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.lease_terms import LeaseConfig, Terms
+from tandemfeed.admin_server.takeovers import Takeover, TakeoverReason, Takeovers
+from tandemfeed.feedcore.replica.states import ReplicaState
 
 __all__ = ["FeedLease", "Granted", "LeaseConfig", "LeaseDecision", "Offer", "Vacated"]
 

@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Mapping
 
-from admin_server.audit import AuditLog
-from admin_server.lease_core import FeedLease, LeaseConfig
-from admin_server.lease_decisions import (
+from tandemfeed.admin_server.audit import AuditLog
+from tandemfeed.admin_server.lease_core import FeedLease, LeaseConfig
+from tandemfeed.admin_server.lease_decisions import (
     Granted,
     HandedOver,
     HandOverRefused,
@@ -24,12 +24,12 @@ from admin_server.lease_decisions import (
     TermNoted,
     Vacated,
 )
-from admin_server.lease_records import EPOCH_BLOCK, LeaseRecords, RecordsUnavailable
-from admin_server.settings import FeedSettings
-from admin_server.streams import Attendance
+from tandemfeed.admin_server.lease_records import EPOCH_BLOCK, LeaseRecords, RecordsUnavailable
+from tandemfeed.admin_server.settings import FeedSettings
+from tandemfeed.admin_server.streams import Attendance
 from tandemfeed.v1 import admin_pb2
 
-LOG = logging.getLogger("admin_server.lease_keeper")
+LOG = logging.getLogger("tandemfeed.admin_server.lease_keeper")
 
 
 class LeaseKeeper:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from admin_server.channel_keys import ChannelKey
-from admin_server.key_times import KeyTimes
-from admin_server.registrations import ProcessRecord
+from tandemfeed.admin_server.channel_keys import ChannelKey
+from tandemfeed.admin_server.key_times import KeyTimes
+from tandemfeed.admin_server.registrations import ProcessRecord
 from tandemfeed.v1 import common_pb2
 
 EPOCH_BLOCK = 64  # epochs reserved at a time

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from admin_server.lease_decisions import TermNoted
+from tandemfeed.admin_server.lease_decisions import TermNoted
 
 MS = 1_000_000
 SECOND = 1_000 * MS

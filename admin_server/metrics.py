@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from admin_server.broker import FeedBroker
+from tandemfeed.admin_server.broker import FeedBroker
 
 
 class FeedCollector(Collector):

@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 
-from admin_server.lease_records import ClusterRecords, RecordsUnavailable
-from admin_server.registrations import ProcessStart, Registrations
-from admin_server.settings import AdapterSettings, FeedSettings
-from admin_server.streams import Attendance
+from tandemfeed.admin_server.lease_records import ClusterRecords, RecordsUnavailable
+from tandemfeed.admin_server.registrations import ProcessStart, Registrations
+from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
+from tandemfeed.admin_server.streams import Attendance
 
-LOG = logging.getLogger("admin_server.process_book")
+LOG = logging.getLogger("tandemfeed.admin_server.process_book")
 ATTENDED_SYNC_INTERVALS = 10  # an adapter's process that does not report for longer is considered hung
 
 

@@ -10,27 +10,27 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from admin_server.audit import AuditLog, RefusalAudit
-from admin_server.authentication import AuthenticationService
-from admin_server.broker import FeedBroker
-from admin_server.leadership import LeadershipGate
-from admin_server.lease_records import ClusterRecords
-from admin_server.services import (
+from tandemfeed.admin_server.audit import AuditLog, RefusalAudit
+from tandemfeed.admin_server.authentication import AuthenticationService
+from tandemfeed.admin_server.broker import FeedBroker
+from tandemfeed.admin_server.leadership import LeadershipGate
+from tandemfeed.admin_server.lease_records import ClusterRecords
+from tandemfeed.admin_server.services import (
     PUBLIC_SERVICES,
     ROLES_BY_SERVICE,
     AdapterRegistryService,
     OperationsService,
     StreamAdministrationService,
 )
-from admin_server.settings import IdentitySettings, check_identities, load_cluster, load_policy
-from admin_server.state_folder import StateFolder
-from admin_server.store import Store
-from admin_server.zookeeper import ZooKeeperSettings, cluster_fingerprint, connect, note_fingerprint
-from admin_server.zookeeper_election import Election
-from admin_server.zookeeper_sealing import KeySealer
+from tandemfeed.admin_server.settings import IdentitySettings, check_identities, load_cluster, load_policy
+from tandemfeed.admin_server.state_folder import StateFolder
+from tandemfeed.admin_server.store import Store
+from tandemfeed.admin_server.zookeeper import ZooKeeperSettings, cluster_fingerprint, connect, note_fingerprint
+from tandemfeed.admin_server.zookeeper_election import Election
+from tandemfeed.admin_server.zookeeper_sealing import KeySealer
+from tandemfeed.transport.last_word import LastWords
+from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 from tandemfeed.v1 import admin_pb2_grpc
-from transport.last_word import LastWords
-from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 
 SUBSCRIBER_COUNT_MAX = 200
 THREADS_FOR_CALLS = 32  # reserved for logins, registrations and status calls; subscribers cannot use them up

@@ -11,20 +11,26 @@ from typing import TypeVar
 
 import grpc
 
-from admin_server.audit import AuditLog
-from admin_server.broker import FeedBroker
-from admin_server.descriptions import describe_protocol
-from admin_server.feed_operations import OperationRefused
-from admin_server.lease_records import RecordsUnavailable
-from admin_server.registrations import HOST_LENGTH_MAX, NONCE_SIZE, AnotherProcess, ProcessStart, ReturnAwaited
-from admin_server.settings import AdapterSettings
-from admin_server.streams import Attendance
-from feedcore.topics import any_topic_matches
+from tandemfeed.admin_server.audit import AuditLog
+from tandemfeed.admin_server.broker import FeedBroker
+from tandemfeed.admin_server.descriptions import describe_protocol
+from tandemfeed.admin_server.feed_operations import OperationRefused
+from tandemfeed.admin_server.lease_records import RecordsUnavailable
+from tandemfeed.admin_server.registrations import (
+    HOST_LENGTH_MAX,
+    NONCE_SIZE,
+    AnotherProcess,
+    ProcessStart,
+    ReturnAwaited,
+)
+from tandemfeed.admin_server.settings import AdapterSettings
+from tandemfeed.admin_server.streams import Attendance
+from tandemfeed.feedcore.topics import any_topic_matches
+from tandemfeed.transport.announced_starts import PUBLIC_KEY_SIZE
+from tandemfeed.transport.rpc import Caller, caller_of
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
-from transport.announced_starts import PUBLIC_KEY_SIZE
-from transport.rpc import Caller, caller_of
 
-LOG = logging.getLogger("admin_server.services")
+LOG = logging.getLogger("tandemfeed.admin_server.services")
 ROLES_BY_SERVICE = {
     "tandemfeed.v1.StreamAdministration": frozenset({"client", "admin"}),
     "tandemfeed.v1.AdapterRegistry": frozenset({"adapter", "source"}),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from admin_server.lease_records import LeaseRecords, RecordsUnavailable
-from admin_server.settings import FeedSettings
+from tandemfeed.admin_server.lease_records import LeaseRecords, RecordsUnavailable
+from tandemfeed.admin_server.settings import FeedSettings
 
-LOG = logging.getLogger("admin_server.session_book")
+LOG = logging.getLogger("tandemfeed.admin_server.session_book")
 
 
 class SessionBook:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from admin_server.protocol_settings import (
+from tandemfeed.admin_server.protocol_settings import (
     BELOW_THRESHOLD,
     FAIL_POLICIES,
     PUBLISH_MODES,
@@ -21,8 +21,8 @@ from admin_server.protocol_settings import (
     SILENCE_MODES,
     ProtocolSettings,
 )
-from feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
-from transport.dgram import BadGroup, parse_group
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
+from tandemfeed.transport.dgram import BadGroup, parse_group
 
 MS = 1_000_000
 DATAGRAM_SIZE_MIN = 576  # every IPv4 host accepts this size, and a heartbeat's lineage and a signature fit

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from admin_server.channel_keys import ChannelKey, new_channel_key, new_start
-from admin_server.key_times import KeyTimes
-from admin_server.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
-from admin_server.registrations import NONCE_SIZE, ProcessRecord, ProcessStart
+from tandemfeed.admin_server.channel_keys import ChannelKey, new_channel_key, new_start
+from tandemfeed.admin_server.key_times import KeyTimes
+from tandemfeed.admin_server.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
+from tandemfeed.admin_server.registrations import NONCE_SIZE, ProcessRecord, ProcessStart
 from tandemfeed.v1 import common_pb2
 
 SCHEMA = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from dataclasses import dataclass, field
 
-from admin_server.settings import AdapterSettings
+from tandemfeed.admin_server.settings import AdapterSettings
 from tandemfeed.v1 import admin_pb2
 
 # The limit for an adapter that does not read its stream: minutes of orders. Above it, only essential orders are queued.

@@ -34,9 +34,9 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
-from admin_server.settings import SettingsError
+from tandemfeed.admin_server.settings import SettingsError
 
-LOG = logging.getLogger("admin_server.zookeeper")
+LOG = logging.getLogger("tandemfeed.admin_server.zookeeper")
 DEFAULT_ROOT = "/tandemfeed"
 SESSION_MS = 4_000  # the shortest session that ZooKeeper grants with its default tick of 2 s
 CONNECT_TIMEOUT_S = 10.0

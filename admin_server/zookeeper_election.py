@@ -24,13 +24,13 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import KazooState
 
-from admin_server.leadership import Fence
-from admin_server.lease_records import RecordsUnavailable
-from admin_server.zookeeper import ZOOKEEPER_ERRORS, Conflict, ZooKeeperSettings, commit, read, write
-from admin_server.zookeeper_records import ZooKeeperRecords
-from admin_server.zookeeper_sealing import KeySealer
+from tandemfeed.admin_server.leadership import Fence
+from tandemfeed.admin_server.lease_records import RecordsUnavailable
+from tandemfeed.admin_server.zookeeper import ZOOKEEPER_ERRORS, Conflict, ZooKeeperSettings, commit, read, write
+from tandemfeed.admin_server.zookeeper_records import ZooKeeperRecords
+from tandemfeed.admin_server.zookeeper_sealing import KeySealer
 
-LOG = logging.getLogger("admin_server.election")
+LOG = logging.getLogger("tandemfeed.admin_server.election")
 RETRY_PAUSE_S = 0.2
 CONFIRMATIONS_PER_VALIDITY = 4  # three of them may be late
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from admin_server.settings import SettingsError
-from admin_server.zookeeper import DEFAULT_ROOT, SESSION_MS, ZooKeeperSettings
+from tandemfeed.admin_server.settings import SettingsError
+from tandemfeed.admin_server.zookeeper import DEFAULT_ROOT, SESSION_MS, ZooKeeperSettings
 
 
 def add_zookeeper_arguments(parser: argparse.ArgumentParser) -> None:

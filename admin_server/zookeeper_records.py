@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.handlers.threading import AsyncResult
 
-from admin_server.channel_keys import ChannelKey, new_channel_key, new_start
-from admin_server.key_times import KeyTimes
-from admin_server.leadership import Fence
-from admin_server.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
-from admin_server.registrations import ProcessRecord, ProcessStart
-from admin_server.zookeeper import ZOOKEEPER_ERRORS, Conflict, check, commit, read, write
-from admin_server.zookeeper_sealing import KeySealer
+from tandemfeed.admin_server.channel_keys import ChannelKey, new_channel_key, new_start
+from tandemfeed.admin_server.key_times import KeyTimes
+from tandemfeed.admin_server.leadership import Fence
+from tandemfeed.admin_server.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
+from tandemfeed.admin_server.registrations import ProcessRecord, ProcessStart
+from tandemfeed.admin_server.zookeeper import ZOOKEEPER_ERRORS, Conflict, check, commit, read, write
+from tandemfeed.admin_server.zookeeper_sealing import KeySealer
+from tandemfeed.transport.announced_starts import SALT_SIZE
 from tandemfeed.v1 import common_pb2
-from transport.announced_starts import SALT_SIZE
 
 TRIES_MAX = 8  # for a change whose node was changed concurrently, which only threads of this server can do
 Result = TypeVar("Result")

@@ -21,10 +21,19 @@ from typing import Any
 import numpy as np
 import zmq
 
-from benchmarks.forwarder import DOCUMENTS, FEED_ID, INTERFACE, OUTPUT_GROUP, SESSION, SOURCE_GROUP, STREAM, Progress
-from feedcore.documents.source_format import load_source_format
-from feedcore.wire.source_packet import encode_source_header
-from transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.benchmarks.forwarder import (
+    DOCUMENTS,
+    FEED_ID,
+    INTERFACE,
+    OUTPUT_GROUP,
+    SESSION,
+    SOURCE_GROUP,
+    STREAM,
+    Progress,
+)
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.wire.source_packet import encode_source_header
+from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
 
 TRADES_PER_PACKET = 36
 OUTPUTS = {"forwarder": 1, "adapter": 2}  # output datagrams per source datagram
@@ -91,7 +100,9 @@ class Load:
 def worker(kind: str, progress_path: Path) -> Iterator[Progress]:
     """Run a forwarder or adapter process; it is ready when the block begins."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.forwarder", kind, str(progress_path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tandemfeed.benchmarks.forwarder", kind, str(progress_path)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         _await_ready(process, kind)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.machine import describe_machine
+from tandemfeed.benchmarks.machine import describe_machine
 
 BENCHMARKS = {
     "adapter": "rate and latency of one adapter, compared with a bare DGRAM forwarder",
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     machine = describe_machine()
     print(f"running on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB", file=sys.stderr)
-    figures: dict[str, object] = importlib.import_module(f"benchmarks.{arguments.name}").run(arguments)
+    figures: dict[str, object] = importlib.import_module(f"tandemfeed.benchmarks.{arguments.name}").run(arguments)
     text = json.dumps({"benchmark": arguments.name, **figures, "machine": machine})
     if arguments.json is not None:
         arguments.json.write_text(text + "\n")

@@ -18,20 +18,20 @@ from typing import Any
 import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from adapter.conversion import load_converter
-from adapter.loop import AdapterLoop
-from adapter.mailbox import Mailbox
-from adapter.output_journal import OutputJournal
-from feedcore.counters import CounterSet
-from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
-from transport.announced_starts import SALT_SIZE, AnnouncedStart
-from transport.dgram import MulticastReceiver, MulticastSender
-from transport.opening import Opener
-from transport.process_shell import StopSignal
-from transport.scheduling import begin_steady_running
-from transport.sealing import Sealer
-from transport.start_keys import SealingKey
-from transport.stream_signatures import SIGNATURE_MAGIC
+from tandemfeed.adapter.conversion import load_converter
+from tandemfeed.adapter.loop import AdapterLoop
+from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.output_journal import OutputJournal
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
+from tandemfeed.transport.announced_starts import SALT_SIZE, AnnouncedStart
+from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.opening import Opener
+from tandemfeed.transport.process_shell import StopSignal
+from tandemfeed.transport.scheduling import begin_steady_running
+from tandemfeed.transport.sealing import Sealer
+from tandemfeed.transport.start_keys import SealingKey
+from tandemfeed.transport.stream_signatures import SIGNATURE_MAGIC
 
 INTERFACE = "127.0.0.1"
 SOURCE_GROUP, OUTPUT_GROUP = "239.192.88.1:18001", "239.192.88.2:18002"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.journal_baselines import (
+from tandemfeed.benchmarks.journal_baselines import (
     file_rates,
     lmdb_rates,
     memcpy_rate,
@@ -27,8 +27,8 @@ from benchmarks.journal_baselines import (
     sqlite_durable_rate,
     sqlite_rates,
 )
-from journal import Journal
-from journal.persistent_queue import PersistentQueue
+from tandemfeed.journal import Journal
+from tandemfeed.journal.persistent_queue import PersistentQueue
 
 SIZES = (96, 1_024, 2_048, 4_096, 8_192, 10_240)
 BATCH_BYTES = 960_000
@@ -137,7 +137,7 @@ def append_latency_ns() -> list[float]:
 FOLLOWER = """
 import sys, time
 from pathlib import Path
-from journal import Tailer
+from tandemfeed.journal import Tailer
 tailer = Tailer(Path(sys.argv[1]))
 tailer.to_end()
 print("ready", flush=True)
@@ -182,7 +182,8 @@ def recovery_s() -> dict[str, float]:
     body = bytes(96)
     with _folder() as folder:
         builder = (
-            "import os, sys; from pathlib import Path; from journal.persistent_queue import PersistentQueue\n"
+            "import os, sys; from pathlib import Path\n"
+            "from tandemfeed.journal.persistent_queue import PersistentQueue\n"
             "queue = PersistentQueue.open(Path(sys.argv[1])); items = [bytes(96)] * 20_000\n"
             "for _ in range(int(sys.argv[2]) // 20_000): queue.put_many(items)\n"
             "os._exit(0)\n"

@@ -9,11 +9,17 @@ from __future__ import annotations
 import argparse
 import time
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.merger import StreamMerger
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputFlag, OutputPacket, encode_runs
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import (
+    OUTPUT_FRAME,
+    OUTPUT_FRAME_SIZE,
+    OutputFlag,
+    OutputPacket,
+    encode_runs,
+)
+from tandemfeed.feedcore.wire.position import Run
 
 MESSAGES_PER_PACKET = 34  # a full Ethernet frame of the shipped tick feed
 BODY = bytes(40)

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from journal.transactional import TransactionalStore
+from tandemfeed.journal.transactional import TransactionalStore
 
 BODY_SIZES = (96, 1024)
 PRODUCERS = (1, 4, 16)

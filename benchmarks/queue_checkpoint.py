@@ -19,7 +19,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from journal.persistent_queue import PersistentQueue
+from tandemfeed.journal.persistent_queue import PersistentQueue
 
 INTERVALS_ITEMS = (1_000, 10_000, 100_000, 1_000_000)
 ITEM_SIZE = 96

@@ -2,22 +2,28 @@
 
 ::
 
-    with client_lib.connect(admin="127.0.0.1:7400", ca="ca.pem", identity="demo-client", secret=…) as client:
+    with tandemfeed.connect(admin="127.0.0.1:7400", ca="ca.pem", identity="demo-client", secret=…) as client:
         for item in client.subscribe("equities"):
-            if isinstance(item, client_lib.Batch):
+            if isinstance(item, tandemfeed.client_lib.Batch):
                 for message in item.messages(): …
 
 It must never deliver a message twice or out of its source stream's order, or skip one without reporting a gap.
 """
 
-from client_lib.client import Client, connect
-from client_lib.errors import AdminUnavailable, AuthenticationRefused, AuthorizationRefused, ClientError, FeedUnknown
-from client_lib.items import Batch, Event, Filled, Item, Message, Revoked, SourceSpan
-from client_lib.statistics import ChannelStatistics, SubscriptionStatistics
-from client_lib.stream_trust import Distrusted, DistrustReason
-from client_lib.subscription import Subscription
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import (
+from tandemfeed.client_lib.client import Client, connect
+from tandemfeed.client_lib.errors import (
+    AdminUnavailable,
+    AuthenticationRefused,
+    AuthorizationRefused,
+    ClientError,
+    FeedUnknown,
+)
+from tandemfeed.client_lib.items import Batch, Event, Filled, Item, Message, Revoked, SourceSpan
+from tandemfeed.client_lib.statistics import ChannelStatistics, SubscriptionStatistics
+from tandemfeed.client_lib.stream_trust import Distrusted, DistrustReason
+from tandemfeed.client_lib.subscription import Subscription
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import (
     ConfirmationPaused,
     ConfirmationResumed,
     Diverged,

@@ -11,8 +11,8 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 
-from client_lib.items import Item
-from client_lib.subscription import Subscription
+from tandemfeed.client_lib.items import Item
+from tandemfeed.client_lib.subscription import Subscription
 
 HANDED_OVER_COUNT_MAX = 64
 

@@ -17,16 +17,16 @@ from typing import Any, get_args
 from rich.console import Console
 from rich.live import Live as LiveDisplay
 
-from client_lib.client import connect
-from client_lib.errors import ClientError
-from client_lib.items import Batch, Filled, Item, Revoked
-from client_lib.live_view import LiveFigures, alarm_text, render
-from client_lib.recorder import DeliveryRecorder
-from client_lib.stream_trust import Distrusted, VerifyMode
-from client_lib.subscription import Subscription
-from feedcore.merge.config import CompareMode
-from feedcore.merge.effects import Diverged
-from transport.process_shell import (
+from tandemfeed.client_lib.client import connect
+from tandemfeed.client_lib.errors import ClientError
+from tandemfeed.client_lib.items import Batch, Filled, Item, Revoked
+from tandemfeed.client_lib.live_view import LiveFigures, alarm_text, render
+from tandemfeed.client_lib.recorder import DeliveryRecorder
+from tandemfeed.client_lib.stream_trust import Distrusted, VerifyMode
+from tandemfeed.client_lib.subscription import Subscription
+from tandemfeed.feedcore.merge.config import CompareMode
+from tandemfeed.feedcore.merge.effects import Diverged
+from tandemfeed.transport.process_shell import (
     CounterCollector,
     add_connection_arguments,
     announce_ready,
@@ -34,7 +34,7 @@ from transport.process_shell import (
     connection_from,
     serve_metrics,
 )
-from transport.scheduling import begin_steady_running, prefer_short_turns
+from tandemfeed.transport.scheduling import begin_steady_running, prefer_short_turns
 
 INTERVAL_NS = 1_000_000_000
 EXIT_REFUSED = 2

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from client_lib.session import Session
-from client_lib.stream_trust import VerifyMode
-from client_lib.subscription import Subscription
-from feedcore.merge.config import CompareMode, MergerConfig
+from tandemfeed.client_lib.session import Session
+from tandemfeed.client_lib.stream_trust import VerifyMode
+from tandemfeed.client_lib.subscription import Subscription
+from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
 
 
 class Client:

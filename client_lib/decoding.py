@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_lib.sbe_reading import SbeMessage, SbeReader
-from feedcore.documents.message_model import MessageModel, frame_dtype, is_array, load_message_model
-from feedcore.sbe.messages import MessageType
-from feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
+from tandemfeed.client_lib.sbe_reading import SbeMessage, SbeReader
+from tandemfeed.feedcore.documents.message_model import MessageModel, frame_dtype, is_array, load_message_model
+from tandemfeed.feedcore.sbe.messages import MessageType
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
 
 
 class Decoder:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tandemfeed.transport.announced_starts import AnnouncedStart, announced_starts
+from tandemfeed.transport.start_keys import SealingKey
 from tandemfeed.v1 import admin_pb2, common_pb2
-from transport.announced_starts import AnnouncedStart, announced_starts
-from transport.start_keys import SealingKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ from collections.abc import Callable
 
 import grpc
 
-from client_lib.errors import (
+from tandemfeed.client_lib.errors import (
     AdminUnavailable,
     AuthenticationRefused,
     ClientError,
     client_error,
 )
-from client_lib.grant import GrantUpdated
-from client_lib.items import Revoked
-from client_lib.session import Session
+from tandemfeed.client_lib.grant import GrantUpdated
+from tandemfeed.client_lib.items import Revoked
+from tandemfeed.client_lib.session import Session
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 log = logging.getLogger(__name__)

@@ -13,16 +13,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from client_lib.stream_trust import Distrusted
-from feedcore.merge.effects import MergeEvent
-from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputFlag, OutputPacket, message_frames
+from tandemfeed.client_lib.stream_trust import Distrusted
+from tandemfeed.feedcore.merge.effects import MergeEvent
+from tandemfeed.feedcore.wire.output_packet import (
+    OUTPUT_FRAME,
+    OUTPUT_FRAME_SIZE,
+    OutputFlag,
+    OutputPacket,
+    message_frames,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from client_lib.decoding import Decoder
-    from feedcore.sbe.messages import MessageType
+    from tandemfeed.client_lib.decoding import Decoder
+    from tandemfeed.feedcore.sbe.messages import MessageType
 
 
 class SourceSpan(NamedTuple):

@@ -16,12 +16,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from client_lib.items import Batch, Filled, Item
-from client_lib.record import ROW_DTYPE, latency_figures
-from client_lib.stream_trust import Distrusted
-from client_lib.subscription import Subscription
-from feedcore.counters import Counter
-from feedcore.merge.effects import Diverged, Gap, ProvisionalGap, SourceGap, Takeover
+from tandemfeed.client_lib.items import Batch, Filled, Item
+from tandemfeed.client_lib.record import ROW_DTYPE, latency_figures
+from tandemfeed.client_lib.stream_trust import Distrusted
+from tandemfeed.client_lib.subscription import Subscription
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.effects import Diverged, Gap, ProvisionalGap, SourceGap, Takeover
 
 EVENTS_SHOWN = 8
 

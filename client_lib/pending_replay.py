@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from feedcore.merge.effects import RequestReplay
-from feedcore.range_set import RangeSet
-from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket, decode_output_packet
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.merge.effects import RequestReplay
+from tandemfeed.feedcore.range_set import RangeSet
+from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket, decode_output_packet
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.v1 import replay_pb2
 
 

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.merge.effects import Takeover
-from feedcore.range_set import RangeSet
+from tandemfeed.feedcore.merge.effects import Takeover
+from tandemfeed.feedcore.range_set import RangeSet
 
 ROW_DTYPE = np.dtype(
     [

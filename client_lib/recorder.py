@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from client_lib.items import Batch, Filled, Item
-from client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
-from feedcore.merge.effects import Takeover
+from tandemfeed.client_lib.items import Batch, Filled, Item
+from tandemfeed.client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
+from tandemfeed.feedcore.merge.effects import Takeover
 
 ROWS_PER_CHUNK = 512  # converting this many rows to an array takes 0.2 ms; longer would delay the recorded deliveries
 

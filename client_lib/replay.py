@@ -21,11 +21,11 @@ from typing import Protocol
 
 import grpc
 
-from client_lib.errors import ClientError, status_of
-from client_lib.grant import GrantedAdapter
-from client_lib.pending_replay import PendingReplay
-from client_lib.session import Session
-from feedcore.merge.effects import RequestReplay
+from tandemfeed.client_lib.errors import ClientError, status_of
+from tandemfeed.client_lib.grant import GrantedAdapter
+from tandemfeed.client_lib.pending_replay import PendingReplay
+from tandemfeed.client_lib.session import Session
+from tandemfeed.feedcore.merge.effects import RequestReplay
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
 log = logging.getLogger(__name__)

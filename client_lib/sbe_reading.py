@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from typing import Any, TypeAlias
 
-from feedcore.sbe.messages import Block, Frame, Group, Schema, VarData
-from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType, may_be_null
+from tandemfeed.feedcore.sbe.messages import Block, Frame, Group, Schema, VarData
+from tandemfeed.feedcore.sbe.types import (
+    CompositeType,
+    EncodingType,
+    EnumType,
+    Presence,
+    SetType,
+    SimpleType,
+    may_be_null,
+)
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 ReadValue: TypeAlias = Callable[[Buffer, int], Any]

@@ -8,10 +8,10 @@ import time
 
 import grpc
 
-from client_lib.errors import AuthenticationRefused, client_error
-from transport import login as transport_login
-from transport.admin_servers import AdminServers
-from transport.rpc import open_channel
+from tandemfeed.client_lib.errors import AuthenticationRefused, client_error
+from tandemfeed.transport import login as transport_login
+from tandemfeed.transport.admin_servers import AdminServers
+from tandemfeed.transport.rpc import open_channel
 
 RETRY_AFTER_S = 0.2  # when no administration server has answered; doubled after each further round
 RETRY_AFTER_MAX_S = 3.0

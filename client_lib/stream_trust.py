@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
 
-from client_lib.verification_budget import VerificationBudget
-from feedcore.counters import CounterSet
-from feedcore.merge.config import HEARTBEAT_NS, MergerConfig
-from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
-from feedcore.wire.refusal import PacketRefused, Refusal
-from transport.announced_starts import AnnouncedStart
-from transport.opening import HeardPacket, HeardSignature
-from transport.stream_signatures import HEARTBEATS_PER_SIGNATURE, SignatureDatagram, SignedDigests
+from tandemfeed.client_lib.verification_budget import VerificationBudget
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, MergerConfig
+from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.opening import ReceivedPacket, ReceivedSignature
+from tandemfeed.transport.stream_signatures import HEARTBEATS_PER_SIGNATURE, SignatureDatagram, SignedDigests
 
 MS = 1_000_000
 VerifyMode: TypeAlias = Literal["alarm", "signed"]
@@ -142,7 +142,7 @@ class _Horizon:
 class _Waiting(NamedTuple):
     """A packet that waits for its signature."""
 
-    heard: HeardPacket
+    heard: ReceivedPacket
     heard_at_ns: int
 
 
@@ -232,7 +232,7 @@ class StreamTrust:
         """An adapter's replay service sent this packet. It is accepted, because the call is secured."""
         self._extend_both(packet)
 
-    def on_packet(self, heard: HeardPacket, now_ns: int) -> list[Verdict]:
+    def on_packet(self, heard: ReceivedPacket, now_ns: int) -> list[Verdict]:
         """A packet was opened. Return the packets accepted now, in order; alarms come before their consequences.
 
         Raises:
@@ -264,7 +264,7 @@ class StreamTrust:
         self._keep_waiting(stream, heard, now_ns)
         return verdicts
 
-    def on_signature(self, heard: HeardSignature, now_ns: int, *, sender: str = "") -> list[Verdict]:
+    def on_signature(self, heard: ReceivedSignature, now_ns: int, *, sender: str = "") -> list[Verdict]:
         """A signature arrived: verify it, unless the limit of bad ones is reached. Return the packets accepted now.
 
         Args:
@@ -351,7 +351,7 @@ class StreamTrust:
         self._extend_both(waiting.heard.packet)
         yield waiting.heard.packet
 
-    def _keep_waiting(self, stream: _HeardStart, heard: HeardPacket, now_ns: int) -> None:
+    def _keep_waiting(self, stream: _HeardStart, heard: ReceivedPacket, now_ns: int) -> None:
         self._drop_old(stream, now_ns)
         if len(stream.waiting) >= WAITING_MAX:
             del stream.waiting[next(iter(stream.waiting))]

@@ -21,25 +21,25 @@ from typing import Any
 
 import zmq
 
-from client_lib.decoding import Decoder
-from client_lib.grant import Grant, GrantUpdated, apply_update, first_grant
-from client_lib.grant_reader import GrantReader
-from client_lib.items import Batch, Item, Revoked
-from client_lib.items import Filled as FilledItem
-from client_lib.mailbox import Mailbox
-from client_lib.replay import Replayed, ReplayWorker
-from client_lib.session import Session
-from client_lib.statistics import ChannelStatistics, SubscriptionStatistics
-from client_lib.stream_trust import StreamTrust, Verdict, VerifyMode
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
-from feedcore.merge.sessions import SessionMerger
-from feedcore.wire.output_packet import OutputPacket, decode_output_packet
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.client_lib.decoding import Decoder
+from tandemfeed.client_lib.grant import Grant, GrantUpdated, apply_update, first_grant
+from tandemfeed.client_lib.grant_reader import GrantReader
+from tandemfeed.client_lib.items import Batch, Item, Revoked
+from tandemfeed.client_lib.items import Filled as FilledItem
+from tandemfeed.client_lib.mailbox import Mailbox
+from tandemfeed.client_lib.replay import Replayed, ReplayWorker
+from tandemfeed.client_lib.session import Session
+from tandemfeed.client_lib.statistics import ChannelStatistics, SubscriptionStatistics
+from tandemfeed.client_lib.stream_trust import StreamTrust, Verdict, VerifyMode
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.opening import ReceivedPacket, ReceivedSignature, StreamOpener
 from tandemfeed.v1 import admin_pb2
-from transport.dgram import MulticastReceiver
-from transport.opening import HeardPacket, HeardSignature, StreamOpener
 
 DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters are not delayed
 MAILBOX_COUNT_MAX = 256
@@ -241,14 +241,14 @@ class Subscription:
                 else:
                     self._ready.append(verdict)
 
-    def _judge(self, opened: HeardPacket | HeardSignature, receiver: MulticastReceiver) -> list[Verdict]:
+    def _judge(self, opened: ReceivedPacket | ReceivedSignature, receiver: MulticastReceiver) -> list[Verdict]:
         """The packets and alarms to deliver now.
 
         Raises:
             PacketRefused: the datagram is not accepted.
         """
         now_ns = time.monotonic_ns()
-        if isinstance(opened, HeardSignature):
+        if isinstance(opened, ReceivedSignature):
             trust = self._trust_of(opened.claimed.channel_id)
             return trust.on_signature(opened, now_ns, sender=receiver.last_sender)
         return self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)

@@ -18,14 +18,14 @@ from typing import Self
 
 import grpc
 
-from client_lib.stream_trust import VerifyMode
-from deploy.certificates import issue_certificate
-from deploy.cluster_watch import ClusterWatch
-from deploy.network import Network
-from deploy.ports import LOOPBACK, free_ports
-from deploy.processes import STOP_TIMEOUT_S, ManagedProcess, Place, ProcessFailed
-from deploy.source import JournalLead
-from deploy.topology import (
+from tandemfeed.client_lib.stream_trust import VerifyMode
+from tandemfeed.deploy.certificates import issue_certificate
+from tandemfeed.deploy.cluster_watch import ClusterWatch
+from tandemfeed.deploy.network import Network
+from tandemfeed.deploy.ports import LOOPBACK, free_ports
+from tandemfeed.deploy.processes import STOP_TIMEOUT_S, ManagedProcess, Place, ProcessFailed
+from tandemfeed.deploy.source import JournalLead
+from tandemfeed.deploy.topology import (
     ADMIN,
     EXAMPLES,
     OPERATOR,
@@ -36,9 +36,9 @@ from deploy.topology import (
     render_cluster,
     render_policy,
 )
+from tandemfeed.transport.login import login
+from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from transport.login import login
-from transport.rpc import open_channel
 
 START_TIMEOUT_S = 60.0
 AHEAD_TIMEOUT_S = 120.0

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import grpc
 
-from deploy.processes import ProcessFailed
+from tandemfeed.deploy.processes import ProcessFailed
+from tandemfeed.transport.login import login
+from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from transport.login import login
-from transport.rpc import open_channel
 
 RETRY_PAUSE_S = 0.1
 

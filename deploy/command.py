@@ -13,12 +13,16 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from tandemfeed import __version__
+
 GROUP = "tandemfeed.commands"
 LEASH_VARIABLE = "TANDEMFEED_LEASH"  # if set, this process dies with its parent
 NICE_VARIABLE = "TANDEMFEED_NICE"  # nice value of this process
 HOST_VARIABLE = "TANDEMFEED_HOST"  # path of the network namespace to enter
 DISK_VARIABLE = "TANDEMFEED_DISK"  # SIZE:FOLDER: mount a small disk on this folder, for this process only
 PR_SET_PDEATHSIG = 1
+EXTRAS = {"subscribe": "client", "journal": "journal", "adapter": "cluster", "convert": "cluster", "admin": "cluster",
+          "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark", "ticks": "spark"}  # fmt: skip
 SUMMARIES = {
     "admin-server": "run the stream administration server",
     "admin": "show and manage feeds, adapters and epochs",
@@ -53,16 +57,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = commands()
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
-        print("usage: tandemfeed COMMAND [OPTIONS]\n\n`tandemfeed COMMAND --help` shows the options of a command.\n")
+        print("usage: tandemfeed COMMAND [OPTIONS] | --version\n")
+        print("`tandemfeed COMMAND --help` shows the options of a command.\n")
         for each in sorted(known, key=lambda each: list(SUMMARIES).index(each) if each in SUMMARIES else 99):
             print(f"  {each:<15} {SUMMARIES.get(each, '')}")
+        return 0
+    if name == "--version":
+        print(f"tandemfeed {__version__}")
         return 0
     if name not in known:
         close = difflib.get_close_matches(name, known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else "; see tandemfeed --help"
         print(f"tandemfeed: unknown command {name!r}{hint}", file=sys.stderr)
         return 2
-    status: int = known[name].load()(arguments[1:])
+    try:
+        command = known[name].load()
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("tandemfeed"):
+            raise
+        print(
+            f"tandemfeed {name}: needs the package {missing.name}, which is not installed; "
+            f"run: pip install 'tandemfeed[{EXTRAS.get(name, 'all')}]'",
+            file=sys.stderr,
+        )
+        return 2
+    status: int = command(arguments[1:])
     return status
 
 
@@ -72,11 +91,11 @@ def _apply_placement() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(int(os.environ.pop(NICE_VARIABLE, "0")))
     if host := os.environ.pop(HOST_VARIABLE, ""):
-        from deploy.network import enter_namespace
+        from tandemfeed.deploy.network import enter_namespace
 
         enter_namespace(host)
     if disk := os.environ.pop(DISK_VARIABLE, ""):
-        from deploy.small_disk import mount_small_disk
+        from tandemfeed.deploy.small_disk import mount_small_disk
 
         size, _, folder = disk.partition(":")
         mount_small_disk(Path(folder), int(size))

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from deploy.faults.table import FAULTS
-from deploy.play import PlannedFault, play
-from deploy.processes import ProcessFailed
-from deploy.report import is_clean, print_report, render_html
-from deploy.source import make_recording
+from tandemfeed.deploy.faults.table import FAULTS
+from tandemfeed.deploy.play import PlannedFault, play
+from tandemfeed.deploy.processes import ProcessFailed
+from tandemfeed.deploy.report import is_clean, print_report, render_html
+from tandemfeed.deploy.source import make_recording
 
 SECONDS = 35.0
 RATE = 20_000.0
-VAR = Path(__file__).resolve().parent.parent / "var"
+VAR = Path("var")  # in the current folder
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {line}")
 
     VAR.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="demo-", dir=VAR))
+    folder = Path(tempfile.mkdtemp(prefix="demo-", dir=VAR)).absolute()
     try:
         rate = arguments.rate or RATE
         say("generating ticks" if arguments.input is None else f"reading {arguments.input}")

@@ -16,14 +16,14 @@ from typing import Any
 
 from rich.console import Console
 
-from deploy.demo import VAR
-from deploy.faults.context import FaultUnavailable
-from deploy.faults.table import FAULTS
-from deploy.ledger import is_clean
-from deploy.ledger_report import print_ledger, print_rounds, render_ledger
-from deploy.processes import ProcessFailed
-from deploy.rounds import DrillPlan, DrillResult, run_drill
-from deploy.topology import Shape
+from tandemfeed.deploy.demo import VAR
+from tandemfeed.deploy.faults.context import FaultUnavailable
+from tandemfeed.deploy.faults.table import FAULTS
+from tandemfeed.deploy.ledger import is_clean
+from tandemfeed.deploy.ledger_report import print_ledger, print_rounds, render_ledger
+from tandemfeed.deploy.processes import ProcessFailed
+from tandemfeed.deploy.rounds import DrillPlan, DrillResult, run_drill
+from tandemfeed.deploy.topology import Shape
 
 ALL = "all"
 ROUNDS_DEFAULT = 10
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {line}")
 
     VAR.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="drill-", dir=VAR))
+    folder = Path(tempfile.mkdtemp(prefix="drill-", dir=VAR)).absolute()
     rows: list[dict[str, Any]] = []
     results: list[DrillResult] = []
     refused: list[str] = []

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client_lib.grant import Grant, GrantedAdapter, GrantUpdated, apply_update, first_grant
-from client_lib.grant_reader import GrantLetter, GrantReader
-from client_lib.session import Session
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import (
+from tandemfeed.client_lib.grant import Grant, GrantedAdapter, GrantUpdated, apply_update, first_grant
+from tandemfeed.client_lib.grant_reader import GrantLetter, GrantReader
+from tandemfeed.client_lib.session import Session
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import (
     DATAGRAM_SIZE_MAX,
     DECISION_TAG_SIZE,
     OutputFlag,
@@ -33,12 +33,11 @@ from feedcore.wire.output_packet import (
     encode_output_header,
     encode_runs,
 )
-from feedcore.wire.refusal import PacketRefused
-from tandemfeed.v1 import admin_pb2
-from transport.announced_starts import AnnouncedStart
-from transport.dgram import MulticastReceiver, MulticastSender
-from transport.opening import HeardPacket, StreamOpener
-from transport.process_shell import (
+from tandemfeed.feedcore.wire.refusal import PacketRefused
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.opening import ReceivedPacket, StreamOpener
+from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
     announce,
@@ -46,9 +45,10 @@ from transport.process_shell import (
     configure_logging,
     connection_from,
 )
-from transport.sealing import COUNTER_MAX
-from transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
-from transport.stream_signatures import DIGEST_SIZE, SIGNATURE_MAGIC, sign
+from tandemfeed.transport.sealing import COUNTER_MAX
+from tandemfeed.transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
+from tandemfeed.transport.stream_signatures import DIGEST_SIZE, SIGNATURE_MAGIC, sign
+from tandemfeed.v1 import admin_pb2
 
 RATE_DEFAULT = 5_000.0  # packets per second: several times what an adapter sends, for a tenth of a core
 SECONDS_DEFAULT = 60.0
@@ -118,7 +118,7 @@ class Eavesdropper:
     """
 
     def __init__(self, grant: Grant, context: zmq.Context[zmq.Socket[bytes]], interface: str, tag: bytes) -> None:
-        self.newest: dict[tuple[int, int], HeardPacket] = {}
+        self.newest: dict[tuple[int, int], ReceivedPacket] = {}
         self.captured: deque[tuple[bytes, bytes]] = deque(maxlen=CAPTURED_COUNT_MAX)
         self._tag = tag
         self._opener = StreamOpener(grant.feed_id)
@@ -154,7 +154,7 @@ class Eavesdropper:
             heard = self._opener.open(datagram)
         except PacketRefused:
             return
-        if isinstance(heard, HeardPacket) and heard.packet.message_count:
+        if isinstance(heard, ReceivedPacket) and heard.packet.message_count:
             self.newest[heard.packet.adapter_id, heard.packet.channel_id] = heard
 
 
@@ -248,7 +248,7 @@ class Forger:
 
     # ---- parts of the datagrams ----
 
-    def _newest(self, start: ForgedStart) -> HeardPacket | None:
+    def _newest(self, start: ForgedStart) -> ReceivedPacket | None:
         return self._listener.newest.get((start.start.adapter_id, start.channel_id))
 
     def _counter(self, start: ForgedStart) -> int:

@@ -1,7 +1,8 @@
 """Runs a process in its own network namespace: datagrams stay inside, ports cannot clash, and loss can be injected.
 
-Call `enter_isolated_network()` before any thread or child starts, or run `python -m deploy.isolation COMMAND ARGS…`.
-This needs neither root (an unprivileged user namespace is enough where the system allows one) nor the `ip` command.
+Call `enter_isolated_network()` before any thread or child starts, or run
+`python -m tandemfeed.deploy.isolation COMMAND ARGS…`. This needs neither root (an unprivileged user namespace is enough
+where the system allows one) nor the `ip` command.
 
 It must never leave the process half isolated: it tries each way in a child first, and uses only a way that worked
 there. It must never import anything except the standard library, because it runs before the project is set up.
@@ -193,12 +194,12 @@ def _keep_network_capabilities() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command in its own network namespace: `python -m deploy.isolation COMMAND ARGS…`."""
+    """Run a command in its own network namespace: `python -m tandemfeed.deploy.isolation COMMAND ARGS…`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: python -m deploy.isolation COMMAND ARGS…\n\n" + (__doc__ or ""))
+        print("usage: python -m tandemfeed.deploy.isolation COMMAND ARGS…\n\n" + (__doc__ or ""))
         return 0 if arguments else 2
     is_reported = STATE_VARIABLE in os.environ
     isolation = enter_isolated_network()

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_lib.record import ChannelRecord, DeliveryRecord
+from tandemfeed.client_lib.record import ChannelRecord, DeliveryRecord
 
 MS = 1_000_000
 SETTLED_NS = 300 * MS  # how long after the cluster is healthy again the stream counts as undisturbed

@@ -12,9 +12,9 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from deploy.ledger import MS, delivery_times, is_clean
-from deploy.report import CLEAN_TEXT, FAILED_TEXT, STYLE, WRONG_TEXT, GapPlot, colored, plot_panels
-from deploy.rounds import DrillResult
+from tandemfeed.deploy.ledger import MS, delivery_times, is_clean
+from tandemfeed.deploy.report import CLEAN_TEXT, FAILED_TEXT, STYLE, WRONG_TEXT, GapPlot, colored, plot_panels
+from tandemfeed.deploy.rounds import DrillResult
 
 SHOWN_ROUNDS_MAX = 8
 BEFORE_MS, AFTER_MS = 500.0, 1_500.0

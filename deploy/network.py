@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
-from deploy.isolation import CLONE_NEWNET, STATE_VARIABLE
+from tandemfeed.deploy.isolation import CLONE_NEWNET, STATE_VARIABLE
 
 SUBNET = "10.77.0"
 OWN_ADDRESS = f"{SUBNET}.1"

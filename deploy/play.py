@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from client_lib.record import DeliveryRecord
-from deploy.cluster import Cluster, start_cluster
-from deploy.content import count_wrong, expected_content
-from deploy.faults.context import Fault, FaultContext, Say
-from deploy.faults.ends import DRIVER_TIMEOUT_S
-from deploy.processes import ProcessFailed
-from deploy.report import Report
-from deploy.source import Recording, packet_size
+from tandemfeed.client_lib.record import DeliveryRecord
+from tandemfeed.deploy.cluster import Cluster, start_cluster
+from tandemfeed.deploy.content import count_wrong, expected_content
+from tandemfeed.deploy.faults.context import Fault, FaultContext, Say
+from tandemfeed.deploy.faults.ends import DRIVER_TIMEOUT_S
+from tandemfeed.deploy.processes import ProcessFailed
+from tandemfeed.deploy.report import Report
+from tandemfeed.deploy.source import Recording, packet_size
 
 END_GRACE_S = 45.0
 SOURCE_GRACE_S = 180.0  # Spark runs at low priority, so on a busy machine the source may have to wait for it

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from deploy.command import DISK_VARIABLE, HOST_VARIABLE, LEASH_VARIABLE, NICE_VARIABLE
+from tandemfeed.deploy.command import DISK_VARIABLE, HOST_VARIABLE, LEASH_VARIABLE, NICE_VARIABLE
 
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL_LINES = 15
@@ -101,7 +101,7 @@ class ManagedProcess:
         self._is_ended = False
         self._on_ended = on_ended
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.command", *arguments],
+            [sys.executable, "-m", "tandemfeed.deploy.command", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

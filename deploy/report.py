@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from client_lib.record import DeliveryRecord
+from tandemfeed.client_lib.record import DeliveryRecord
 
 WINDOW_MS = 1_000.0
 SHOWN_MAX = 12

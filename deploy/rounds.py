@@ -18,21 +18,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_lib.record import DeliveryRecord
-from deploy.cluster import START_TIMEOUT_S, Cluster, start_cluster
-from deploy.content import count_wrong, expected_content
-from deploy.faults.context import Fault, FaultContext, FaultUnavailable, Observed, Say
-from deploy.faults.days import DAY_S
-from deploy.faults.ends import DRIVER_TIMEOUT_S
-from deploy.faults.planned import DISK_SIZE_AT_FIRST, DISK_SIZE_PER_ROUND
-from deploy.ledger import FeedDeliveries, Round, RoundFigures, judge_rounds, ledger_row, undisturbed_stalls_ms
-from deploy.network import Network, why_no_network
-from deploy.processes import ProcessFailed
-from deploy.small_disk import why_no_small_disk
-from deploy.source import Recording, make_recording, packet_size, prepare_days, prepare_journal, sent_counts
-from deploy.topology import SESSION, FeedLayout, Shape, host_names
-from spark_feed.java import JavaMissing, find_java_home
-from spark_feed.recording import ROWS_PER_FILE
+from tandemfeed.client_lib.record import DeliveryRecord
+from tandemfeed.deploy.cluster import START_TIMEOUT_S, Cluster, start_cluster
+from tandemfeed.deploy.content import count_wrong, expected_content
+from tandemfeed.deploy.faults.context import Fault, FaultContext, FaultUnavailable, Observed, Say
+from tandemfeed.deploy.faults.days import DAY_S
+from tandemfeed.deploy.faults.ends import DRIVER_TIMEOUT_S
+from tandemfeed.deploy.faults.planned import DISK_SIZE_AT_FIRST, DISK_SIZE_PER_ROUND
+from tandemfeed.deploy.ledger import (
+    FeedDeliveries,
+    Round,
+    RoundFigures,
+    judge_rounds,
+    ledger_row,
+    undisturbed_stalls_ms,
+)
+from tandemfeed.deploy.network import Network, why_no_network
+from tandemfeed.deploy.processes import ProcessFailed
+from tandemfeed.deploy.small_disk import why_no_small_disk
+from tandemfeed.deploy.source import Recording, make_recording, packet_size, prepare_days, prepare_journal, sent_counts
+from tandemfeed.deploy.topology import SESSION, FeedLayout, Shape, host_names
+from tandemfeed.spark_feed.java import JavaMissing, find_java_home
+from tandemfeed.spark_feed.recording import ROWS_PER_FILE
 
 FLOW_TIMEOUT_S = 60.0  # Spark's first micro-batch takes about 8 s
 LEAD_S = 2.0

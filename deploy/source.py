@@ -18,17 +18,17 @@ from typing import Self
 
 import pyarrow.parquet as pq
 
-from deploy.processes import ProcessFailed
-from deploy.topology import EXAMPLES, SESSION, FeedLayout
-from feedcore.documents.source_format import load_source_format
-from journal import Tailer
-from journal.named_position import NamedPosition
-from spark_feed.encoding import TickEncoder, frames_of
-from spark_feed.feed_plan import read_feed_plan
-from spark_feed.job import numbering_plan
-from spark_feed.recording import ROWS_PER_FILE
-from spark_feed.source_journal import POSITION_NAME, SourceJournalWriter, packets_in
-from spark_feed.split import SplitRule
+from tandemfeed.deploy.processes import ProcessFailed
+from tandemfeed.deploy.topology import EXAMPLES, SESSION, FeedLayout
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.journal import Tailer
+from tandemfeed.journal.named_position import NamedPosition
+from tandemfeed.spark_feed.encoding import TickEncoder, frames_of
+from tandemfeed.spark_feed.feed_plan import read_feed_plan
+from tandemfeed.spark_feed.job import numbering_plan
+from tandemfeed.spark_feed.recording import ROWS_PER_FILE
+from tandemfeed.spark_feed.source_journal import POSITION_NAME, SourceJournalWriter, packets_in
+from tandemfeed.spark_feed.split import SplitRule
 
 PACKING_WINDOW_S = 0.002  # how long a packet may wait to fill, so that low rates do not cost latency
 PACKET_MESSAGES_MAX = 36
@@ -70,7 +70,7 @@ def make_recording(
         arguments += ["--rows-per-file", str(rows_per_file)]
     else:
         arguments = ["ingest", str(source), "--rows-per-file", "500"]
-    command = [sys.executable, "-m", "deploy.command", "ticks", *arguments, "--out", str(out)]
+    command = [sys.executable, "-m", "tandemfeed.deploy.command", "ticks", *arguments, "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ProcessFailed(done.stderr.strip() or f"tandemfeed ticks: ended with status {done.returncode}")

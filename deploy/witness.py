@@ -19,10 +19,10 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from client_lib import Batch, Subscription, connect
-from client_lib.recorder import DeliveryRecorder
-from client_lib.stream_trust import VerifyMode
-from transport.process_shell import (
+from tandemfeed.client_lib import Batch, Subscription, connect
+from tandemfeed.client_lib.recorder import DeliveryRecorder
+from tandemfeed.client_lib.stream_trust import VerifyMode
+from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
     announce,
@@ -30,7 +30,7 @@ from transport.process_shell import (
     configure_logging,
     connection_from,
 )
-from transport.scheduling import prefer_short_turns
+from tandemfeed.transport.scheduling import prefer_short_turns
 
 POLL_S = 0.2
 CONTENT_DTYPE = np.dtype(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import Enum
 
-from feedcore.wire.refusal import Refusal
+from tandemfeed.feedcore.wire.refusal import Refusal
 
 
 class Counter(Enum):
-    """Value: the sentence shown as metric help."""
+    """The value is the sentence shown as metric help."""
 
     __hash__ = object.__hash__  # members are singletons, and Enum's own hash is Python code on the hot path
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def earliest(*deadlines_ns: int | None) -> int | None:
-    """The earliest of several moments, where None stands for a part that waits for nothing; None if all are None."""
+    """The earliest of several deadlines; None stands for no deadline. The result is None if all are None."""
     first_ns: int | None = None
-    for at_ns in deadlines_ns:  # called in every turn of a loop; a generator inside `min` takes three times as long
+    for at_ns in deadlines_ns:  # called on every turn of a loop; a generator inside `min` takes three times as long
         if at_ns is not None and (first_ns is None or at_ns < first_ns):
             first_ns = at_ns
     return first_ns

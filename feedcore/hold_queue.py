@@ -1,4 +1,4 @@
-"""What came early, by the numbers that it covers: `source_seq` of a source stream, `input_seq` of a channel."""
+"""Holds items that arrived early, by sequence number (`source_seq` of a source stream or `input_seq` of a channel)."""
 
 from __future__ import annotations
 
@@ -6,47 +6,48 @@ from bisect import insort
 from itertools import chain, islice
 from typing import Generic, TypeVar
 
-from feedcore.range_set import Range
+from tandemfeed.feedcore.range_set import Range
 
 Item = TypeVar("Item")
-TRIM_COUNT = 1_024  # numbers taken from the front are dropped from the list so many at a time
+TRIM_COUNT = 1_024  # numbers taken from the front are dropped from the list in batches of this size
 
 
 class HoldQueue(Generic[Item]):
-    """Early packets or decisions of one sequence, ascending, at most one per first number.
+    """Early packets or decisions of one sequence, in ascending order, at most one per first number.
 
     Args:
-        count_max: how many are held.
+        count_max: how many items the queue can hold.
 
     Attributes:
-        items: by first number, with the end. On a hot path ask whether it is empty, which calls no Python code.
+        items: first number -> (end, item). On a hot path, test whether this dict is empty: that calls no Python code.
     """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._firsts: list[int] = []
-        self._taken = 0  # of `_firsts`, at its front
-        self.items: dict[int, tuple[int, Item]] = {}  # by first number, with the end
+        self._taken = 0  # how many at the front of `_firsts` are taken
+        self.items: dict[int, tuple[int, Item]] = {}
 
     def __len__(self) -> int:
         return len(self.items)
 
     @property
     def first_item(self) -> Item | None:
-        """The lowest; None if nothing is held."""
+        """The lowest item; None if the queue is empty."""
         return self.items[self._firsts[self._taken]][1] if self.items else None
 
     @property
     def end(self) -> int:
-        """One past the furthest number held; 0 if nothing is."""
+        """One past the highest number held; 0 if the queue is empty."""
         return max((end for end, _ in self.items.values()), default=0)
 
     def add(self, first: int, end: int, item: Item, *, is_newest_wanted: bool = False) -> Item | None:
-        """Hold an item; returns the other if one that begins there is held already. The longer one stays.
+        """Hold an item. If another item that begins at `first` is held, keep the longer one and return the other item.
 
         Args:
-            is_newest_wanted: too many drop the oldest, as what is wanted next is not known yet; otherwise the newest,
-                as the oldest are wanted next. What is dropped can be asked for again.
+            is_newest_wanted: what to drop if the queue is full. True drops the oldest item, because the next number
+                wanted is not known yet. False drops the newest, because the oldest are wanted next. A dropped item can
+                be requested again.
         """
         known = self.items.get(first)
         if known is not None:
@@ -63,7 +64,7 @@ class HoldQueue(Generic[Item]):
         return None
 
     def pop_reaching(self, number: int) -> Item | None:
-        """Remove and return the lowest item if it begins at or before a number; it may be all old."""
+        """Remove and return the lowest item if it begins at or before `number`; it may also end before `number`."""
         if not self.items or self._firsts[self._taken] > number:
             return None
         first = self._firsts[self._taken]
@@ -74,16 +75,17 @@ class HoldQueue(Generic[Item]):
         return self.items.pop(first)[1]
 
     def take_all(self) -> list[tuple[int, int, Item]]:
-        """Remove everything: (first, end, item) each, ascending."""
+        """Remove and return everything, as (first, end, item) in ascending order."""
         found = [(first, *self.items[first]) for first in self._firsts[self._taken :]]
         self._firsts, self._taken, self.items = [], 0, {}
         return found
 
     def missing(self, first: int, end: int, range_count_max: int, count_max: int) -> tuple[Range, ...]:
-        """What is not held of `[first, end)`, the lowest first.
+        """The ranges within `[first, end)` that are not held, the lowest first.
 
         Args:
-            range_count_max, count_max: no more ranges than this, and no more numbers in all of them.
+            range_count_max: how many ranges to return at most.
+            count_max: how many numbers these ranges may contain in total.
         """
         ranges: list[Range] = []
         for held_first in chain(islice(self._firsts, self._taken, None), (end,)):

@@ -1,8 +1,8 @@
 """A set of integers stored as ranges: for what was received, is missing or was requested, or what a file contains.
 
 A range is half-open, `[first, end)`: `end` is the first number after it. The ranges of a set are sorted and never
-touch: adding `[1, 3)` and `[3, 5)` makes `[1, 5)`. Appending at the end takes constant time; all else takes a binary
-search and one move within a list.
+touch: adding `[1, 3)` and `[3, 5)` makes `[1, 5)`. Appending at the end takes constant time; every other operation
+takes a binary search and one move within a list.
 
 The set has no limit. A caller that fills it from the network must bound `range_count` or the numbers it adds.
 """
@@ -49,7 +49,7 @@ class RangeSet:
 
     @property
     def count(self) -> int:
-        """How many integers the set contains. Takes time per range."""
+        """How many integers the set contains. The time grows with the number of ranges."""
         return sum(self._ends) - sum(self._firsts)
 
     @property
@@ -84,7 +84,7 @@ class RangeSet:
     def _join(self, first: int, end: int) -> None:
         firsts, ends = self._firsts, self._ends
         low = bisect_left(ends, first)  # the lowest range that overlaps or touches
-        high = bisect_right(firsts, end, low)  # the first range that is wholly above
+        high = bisect_right(firsts, end, low)  # the first range entirely above
         if low < high:
             first = min(first, firsts[low])
             end = max(end, ends[high - 1])
@@ -115,8 +115,8 @@ class RangeSet:
     def within(self, first: int, end: int) -> RangeSet:
         """The numbers of `[first, end)` in the set."""
         _refuse_backwards(first, end)
-        low = bisect_right(self._ends, first)  # the lowest range that reaches above first
-        high = bisect_left(self._firsts, end, low)  # the first range that begins at end or above
+        low = bisect_right(self._ends, first)  # the lowest range that ends after first
+        high = bisect_left(self._firsts, end, low)  # the first range that begins at or after end
         if low >= high or first == end:
             return RangeSet()
         firsts, ends = self._firsts[low:high], self._ends[low:high]

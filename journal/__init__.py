@@ -5,8 +5,8 @@ or cancelled) and `TransactionalStore` (atomic changes to several queues). The p
 project and can be used alone. docs/journal.md is the manual; docs/journal-format.md defines the format byte by byte.
 """
 
-from journal.batch import Batch
-from journal.errors import (
+from tandemfeed.journal.batch import Batch
+from tandemfeed.journal.errors import (
     BlockCorrupt,
     DiskFull,
     Diverged,
@@ -23,10 +23,10 @@ from journal.errors import (
     SettingsDiffer,
     WrongKey,
 )
-from journal.keeper import Retention, Upkeep
-from journal.named_position import NamedPosition
-from journal.store import Journal
-from journal.tailer import Tailer
+from tandemfeed.journal.keeper import Retention, Upkeep
+from tandemfeed.journal.named_position import NamedPosition
+from tandemfeed.journal.store import Journal
+from tandemfeed.journal.tailer import Tailer
 
 __all__ = [
     "Batch",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from journal.library import Library
+from tandemfeed.journal.library import Library
 
 READ_BACK = 1_024  # records in a stretch
 

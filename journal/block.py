@@ -18,10 +18,10 @@ from uuid import UUID
 import google_crc32c
 import numpy as np
 
-from journal import mapping
-from journal.errors import BlockCorrupt, DiskFull, ForeignFile, NewerFormat, ReadOnly
-from journal.filesystem import reserve
-from journal.layout import (
+from tandemfeed.journal import mapping
+from tandemfeed.journal.errors import BlockCorrupt, DiskFull, ForeignFile, NewerFormat, ReadOnly
+from tandemfeed.journal.filesystem import reserve
+from tandemfeed.journal.layout import (
     BLOCK_MAGIC,
     CHECKPOINT,
     CHECKPOINT_OFFSETS,

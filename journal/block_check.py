@@ -13,8 +13,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from journal.block import Block
-from journal.findings import (
+from tandemfeed.journal.block import Block
+from tandemfeed.journal.findings import (
     BytesDamaged,
     CheckpointWrong,
     Finding,
@@ -24,8 +24,8 @@ from journal.findings import (
     TailWrong,
     TimeGoesBack,
 )
-from journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentRows, stretches
-from journal.layout import (
+from tandemfeed.journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentRows, stretches
+from tandemfeed.journal.layout import (
     CHECKPOINT,
     CHECKPOINT_OFFSETS,
     COUNT_MASK,
@@ -36,7 +36,7 @@ from journal.layout import (
     TAIL_SIZE,
     Checkpoint,
 )
-from journal.segment_walk import APPENDED_AT, FIRST_SEQUENCE, FLAGS, IS_CONSISTENT, OFFSET
+from tandemfeed.journal.segment_walk import APPENDED_AT, FIRST_SEQUENCE, FLAGS, IS_CONSISTENT, OFFSET
 
 READS_MAX = 1_000  # reads of a checkpoint that an appender may be writing: it writes one per sync
 

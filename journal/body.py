@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from journal.errors import RecordTooLong
-from journal.layout import BLOCK_SIZE_MAX, COUNT_MASK, HAS_TABLE, RECORD_SIZE_MAX
+from tandemfeed.journal.errors import RecordTooLong
+from tandemfeed.journal.layout import BLOCK_SIZE_MAX, COUNT_MASK, HAS_TABLE, RECORD_SIZE_MAX
 
 Record = bytes | bytearray | memoryview | NDArray[Any]
 NO_TABLE = np.empty(0, np.uint8)

@@ -13,13 +13,22 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from journal.block import COMPRESSED_SUFFIX, Block, BlockName, begin, blocks_in, has_no_header
-from journal.compression import open_to_read
-from journal.control import Control
-from journal.errors import RecordTooLong
-from journal.keeper import Keeper
-from journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_STATUS, AT_TIME, ENDED, new_state, roll_forward, store_word
-from journal.layout import (
+from tandemfeed.journal.block import COMPRESSED_SUFFIX, Block, BlockName, begin, blocks_in, has_no_header
+from tandemfeed.journal.compression import open_to_read
+from tandemfeed.journal.control import Control
+from tandemfeed.journal.errors import RecordTooLong
+from tandemfeed.journal.keeper import Keeper
+from tandemfeed.journal.kernels import (
+    AT_OFFSET,
+    AT_SEQUENCE,
+    AT_STATUS,
+    AT_TIME,
+    ENDED,
+    new_state,
+    roll_forward,
+    store_word,
+)
+from tandemfeed.journal.layout import (
     BLOCK_SIZE_MAX,
     DATA_OFFSET,
     END,
@@ -31,10 +40,10 @@ from journal.layout import (
     ORDINAL,
     block_size_for,
 )
-from journal.reading import find_after_damage
-from journal.roll_cycle import RollSchedule
+from tandemfeed.journal.reading import find_after_damage
+from tandemfeed.journal.roll_cycle import RollSchedule
 
-LOG = logging.getLogger("journal")
+LOG = logging.getLogger("tandemfeed.journal")
 DAMAGED_SUFFIX = ".damaged"
 Place = tuple[int, int, int]  # where a block's records end: offset, next sequence, time of the last
 

@@ -17,9 +17,10 @@ from numba import njit
 from numba.core import config
 from numba.core.typeinfer import register_dispatcher
 
-from journal.private_cache import cache_in, private_folder
+from tandemfeed.journal.private_cache import cache_in, private_folder
 
 PACKAGE = Path(__file__).parent
+FOLDER_VARIABLE = "TANDEMFEED_KERNEL_CACHE"  # its folder replaces the user's cache folder
 SOURCES = (
     "compiling.py",
     "kernels.py",
@@ -40,9 +41,17 @@ def kernel_folder(digest: str, *parents: Path) -> Path | None:
     return next((folder for folder in folders if private_folder(folder)), None)
 
 
-def user_cache(name: str) -> Path:
-    """This user's cache folder of that name."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / name
+def cache_places() -> tuple[Path, ...]:
+    """Where kernels may be stored: the folder that TANDEMFEED_KERNEL_CACHE names, otherwise this user's cache folder.
+
+    Never the package's own folder: an installed package is not changed by running it.
+    """
+    if chosen := os.environ.get(FOLDER_VARIABLE):
+        return (Path(chosen),)
+    try:
+        return (Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "tandemfeed",)
+    except RuntimeError:  # the user has no home
+        return ()
 
 
 def compile_into(folder: Path | None, function: Callable[..., Any], *signature: object, **options: bool) -> Any:
@@ -66,7 +75,7 @@ def compile_into(folder: Path | None, function: Callable[..., Any], *signature: 
 
 
 _DIGEST = hashlib.sha256(b"".join((PACKAGE / name).read_bytes() for name in SOURCES)).hexdigest()[:16]
-CACHE_FOLDER = kernel_folder(_DIGEST, PACKAGE / "__pycache__", user_cache("tandemfeed-journal"))
+CACHE_FOLDER = kernel_folder(_DIGEST, *cache_places())
 
 
 def compiled(*, nogil: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from journal.roll_cycle import format_index
+from tandemfeed.journal.roll_cycle import format_index
 
 DIGEST_SIZE = 8  # among 100 million records a collision occurs in about one of 4,000 journals
 PAIRS_MAX = 2_000_000  # pairs of equal contents between two anchors; with more, the first that fits is taken

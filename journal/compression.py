@@ -13,9 +13,9 @@ from uuid import UUID
 
 import zstandard
 
-from journal.block import COMPRESSED_SUFFIX, Block
-from journal.errors import BlockCorrupt
-from journal.layout import BLOCK_SIZE_MAX
+from tandemfeed.journal.block import COMPRESSED_SUFFIX, Block
+from tandemfeed.journal.errors import BlockCorrupt
+from tandemfeed.journal.layout import BLOCK_SIZE_MAX
 
 LEVEL = 3  # higher levels take many times as long and make recordings of ticks little smaller
 

@@ -24,9 +24,9 @@ from uuid import UUID, uuid4
 import google_crc32c
 import numpy as np
 
-from journal.errors import BlockCorrupt, ForeignFile, JournalLocked, NewerFormat, ReadOnly
-from journal.kernels import load_word, release_lock, store_word, take_lock
-from journal.layout import (
+from tandemfeed.journal.errors import BlockCorrupt, ForeignFile, JournalLocked, NewerFormat, ReadOnly
+from tandemfeed.journal.kernels import load_word, release_lock, store_word, take_lock
+from tandemfeed.journal.layout import (
     CONTROL_HEAD,
     CONTROL_MAGIC,
     CONTROL_NAME,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from journal.errors import DiskFull, NetworkFileSystem, ReadOnly
+from tandemfeed.journal.errors import DiskFull, NetworkFileSystem, ReadOnly
 
 MOUNTS = Path("/proc/self/mountinfo")
 OCTAL = re.compile(r"\\([0-7]{3})")  # the escapes of spaces and some other characters in mountinfo

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from journal.roll_cycle import format_index
-from journal.source_sequence import Stream
+from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.source_sequence import Stream
 
 
 @dataclass(frozen=True, slots=True)

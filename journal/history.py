@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from journal.errors import JournalError
+from tandemfeed.journal.errors import JournalError
 
 MAGIC = b"\xc1TH"
 VERSION = 1

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from journal.block import Block
-from journal.kernels import AT_LINK, AT_OFFSET, AT_SEQUENCE, AT_STATUS, ENDED, FILLED, WAIT, new_state
-from journal.layout import (
+from tandemfeed.journal.block import Block
+from tandemfeed.journal.kernels import AT_LINK, AT_OFFSET, AT_SEQUENCE, AT_STATUS, ENDED, FILLED, WAIT, new_state
+from tandemfeed.journal.layout import (
     COUNT_MASK,
     DATA_OFFSET,
     HAS_TABLE,
     IS_SEALED,
     SEGMENT_SIZE,
 )
-from journal.reading import find_after_damage
-from journal.sealing import BlockCipher
-from journal.segment_walk import FIRST_SEQUENCE, FLAGS, new_columns, walk_segments
+from tandemfeed.journal.reading import find_after_damage
+from tandemfeed.journal.sealing import BlockCipher
+from tandemfeed.journal.segment_walk import FIRST_SEQUENCE, FLAGS, new_columns, walk_segments
 
 SEGMENTS_AT_ONCE = 4_096
 

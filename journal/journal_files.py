@@ -13,12 +13,12 @@ from typing import Any, Self
 
 import google_crc32c
 
-from journal.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
-from journal.compression import open_to_read
-from journal.control import FLOCK, Control
-from journal.errors import ForeignFile
-from journal.inspection import SegmentView, segments
-from journal.layout import (
+from tandemfeed.journal.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
+from tandemfeed.journal.compression import open_to_read
+from tandemfeed.journal.control import FLOCK, Control
+from tandemfeed.journal.errors import ForeignFile
+from tandemfeed.journal.inspection import SegmentView, segments
+from tandemfeed.journal.layout import (
     CONTROL_NAME,
     CRC,
     END,
@@ -32,8 +32,8 @@ from journal.layout import (
     SLOT_LOCKS,
     VISIBLE,
 )
-from journal.named_position import SLOT, SLOT_SIZE, TAILERS_FOLDER
-from journal.roll_cycle import RollSchedule
+from tandemfeed.journal.named_position import SLOT, SLOT_SIZE, TAILERS_FOLDER
+from tandemfeed.journal.roll_cycle import RollSchedule
 
 POSITION_SUFFIX = ".position"
 

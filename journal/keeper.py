@@ -17,11 +17,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from journal.block import COMPRESSED_SUFFIX, SPARE_SUFFIX, Block, BlockName, blocks_in, make_spare
-from journal.compression import compress_block
-from journal.errors import DiskFull, JournalError
+from tandemfeed.journal.block import COMPRESSED_SUFFIX, SPARE_SUFFIX, Block, BlockName, blocks_in, make_spare
+from tandemfeed.journal.compression import compress_block
+from tandemfeed.journal.errors import DiskFull, JournalError
 
-LOG = logging.getLogger("journal")
+LOG = logging.getLogger("tandemfeed.journal")
 PAUSE_S = 0.001  # between pieces of a spare that no append waits for: writing it uses most of a processor
 _numbers = itertools.count()
 

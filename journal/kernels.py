@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from journal.compiling import compiled
-from journal.layout import (
+from tandemfeed.journal.compiling import compiled
+from tandemfeed.journal.layout import (
     COUNT_MASK,
     CRC_FROM,
     DATA_OFFSET,
@@ -37,7 +37,7 @@ from journal.layout import (
     PART_BITS,
     SEGMENT_SIZE,
 )
-from journal.memory import (
+from tandemfeed.journal.memory import (
     address_of,
     compare_and_swap64,
     crc_copy,

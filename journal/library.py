@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from journal.block import Block, BlockName, blocks_in
-from journal.compression import open_to_read
-from journal.control import Control
-from journal.errors import ForeignFile
-from journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, BROKEN, ENDED, WAIT, new_state
-from journal.layout import (
+from tandemfeed.journal.block import Block, BlockName, blocks_in
+from tandemfeed.journal.compression import open_to_read
+from tandemfeed.journal.control import Control
+from tandemfeed.journal.errors import ForeignFile
+from tandemfeed.journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, BROKEN, ENDED, WAIT, new_state
+from tandemfeed.journal.layout import (
     CONTROL_NAME,
     COUNT_MASK,
     DATA_OFFSET,
@@ -33,9 +33,9 @@ from journal.layout import (
     SEGMENT_SIZE,
     VISIBLE,
 )
-from journal.reading import find_after_damage, seek, walk_to
-from journal.roll_cycle import RollSchedule
-from journal.sealing import BlockCipher, require_key
+from tandemfeed.journal.reading import find_after_damage, seek, walk_to
+from tandemfeed.journal.roll_cycle import RollSchedule
+from tandemfeed.journal.sealing import BlockCipher, require_key
 
 OPEN_MAX = 4  # blocks kept open; a compressed one is entirely in memory
 UNLIMITED = (1 << 62) - 1

@@ -6,14 +6,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from journal.block import COMPRESSED_SUFFIX, BlockName
-from journal.chain import BlockChain
-from journal.control import Control
-from journal.journal_files import JournalFiles, LockHolder, paths_of, size_on_disk
-from journal.keeper import Keeper, Retention, Upkeep
-from journal.kernels import take_lock
-from journal.layout import CONTROL_NAME
-from journal.roll_cycle import RollSchedule
+from tandemfeed.journal.block import COMPRESSED_SUFFIX, BlockName
+from tandemfeed.journal.chain import BlockChain
+from tandemfeed.journal.control import Control
+from tandemfeed.journal.journal_files import JournalFiles, LockHolder, paths_of, size_on_disk
+from tandemfeed.journal.keeper import Keeper, Retention, Upkeep
+from tandemfeed.journal.kernels import take_lock
+from tandemfeed.journal.layout import CONTROL_NAME
+from tandemfeed.journal.roll_cycle import RollSchedule
 
 LISTINGS_MAX = 10  # one is nearly always enough: an appender releases files once per roll
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from journal.compiling import compiled
-from journal.kernels import (
+from tandemfeed.journal.compiling import compiled
+from tandemfeed.journal.kernels import (
     AT_COUNT,
     AT_LINK,
     AT_OFFSET,
@@ -30,7 +30,7 @@ from journal.kernels import (
     checksum,
     new_state,
 )
-from journal.layout import (
+from tandemfeed.journal.layout import (
     COUNT_MASK,
     DATA_OFFSET,
     END_MARK,
@@ -43,7 +43,7 @@ from journal.layout import (
     LINK_SIZE,
     SEGMENT_SIZE,
 )
-from journal.memory import load32, load32_acquire, load64, load64_acquire
+from tandemfeed.journal.memory import load32, load32_acquire, load64, load64_acquire
 
 SEQUENCE_JUMP_MAX = 1 << 32  # after damage, a segment is accepted if its sequence is at most this much higher
 

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from journal.errors import WrongKey
-from journal.layout import Header
+from tandemfeed.journal.errors import WrongKey
+from tandemfeed.journal.layout import Header
 
 KEY_SIZE = 32
 NONCE_SIZE = 12

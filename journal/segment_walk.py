@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from journal.compiling import compiled
-from journal.kernels import AT_LINK, AT_OFFSET, AT_STATUS, BROKEN, ENDED, FILLED, WAIT
-from journal.layout import (
+from tandemfeed.journal.compiling import compiled
+from tandemfeed.journal.kernels import AT_LINK, AT_OFFSET, AT_STATUS, BROKEN, ENDED, FILLED, WAIT
+from tandemfeed.journal.layout import (
     COUNT_MASK,
     CRC_FROM,
     END_MARK,
@@ -24,7 +24,7 @@ from journal.layout import (
     LINK_SIZE,
     SEGMENT_SIZE,
 )
-from journal.memory import crc_of, load32, load32_acquire, load64
+from tandemfeed.journal.memory import crc_of, load32, load32_acquire, load64
 
 # Columns that a walk fills.
 OFFSET, LENGTH, FIRST_SEQUENCE, APPENDED_AT, FLAGS, RECORD_SIZE, IS_CONSISTENT = range(7)

@@ -20,15 +20,15 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from journal.block import Block, blocks_in, remove_spares
-from journal.body import NO_TABLE, Body, Record, as_bytes
-from journal.chain import BlockChain
-from journal.control import Control, Settings
-from journal.errors import ForeignFile, JournalClosed, SettingsDiffer
-from journal.filesystem import flush_file, make_folder, sync_folder
-from journal.keeper import Keeper, Upkeep
-from journal.kernels import ROLL, STALE, append_one, append_pieces, load_appending
-from journal.layout import (
+from tandemfeed.journal.block import Block, blocks_in, remove_spares
+from tandemfeed.journal.body import NO_TABLE, Body, Record, as_bytes
+from tandemfeed.journal.chain import BlockChain
+from tandemfeed.journal.control import Control, Settings
+from tandemfeed.journal.errors import ForeignFile, JournalClosed, SettingsDiffer
+from tandemfeed.journal.filesystem import flush_file, make_folder, sync_folder
+from tandemfeed.journal.keeper import Keeper, Upkeep
+from tandemfeed.journal.kernels import ROLL, STALE, append_one, append_pieces, load_appending
+from tandemfeed.journal.layout import (
     BLOCK_SIZE_DEFAULT,
     BLOCK_SIZE_MAX,
     BLOCK_SIZE_MIN,
@@ -42,9 +42,9 @@ from journal.layout import (
     PART_BITS,
     VISIBLE,
 )
-from journal.roll_cycle import TIME_NS_END, RollSchedule
-from journal.sealing import BlockCipher, key_check, require_key
-from journal.tailer import Tailer
+from tandemfeed.journal.roll_cycle import TIME_NS_END, RollSchedule
+from tandemfeed.journal.sealing import BlockCipher, key_check, require_key
+from tandemfeed.journal.tailer import Tailer
 
 LOOK_AHEAD_MASK = 63  # every 64th append checks whether to make the next block
 _open_journals: weakref.WeakSet[Journal] = weakref.WeakSet()

@@ -17,11 +17,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from journal.backward import READ_BACK, records_before
-from journal.batch import Batch, Rows
-from journal.block import Block
-from journal.errors import NoSuchRecord
-from journal.kernels import (
+from tandemfeed.journal.backward import READ_BACK, records_before
+from tandemfeed.journal.batch import Batch, Rows
+from tandemfeed.journal.block import Block
+from tandemfeed.journal.errors import NoSuchRecord
+from tandemfeed.journal.kernels import (
     AT_COUNT,
     AT_LINK,
     AT_OFFSET,
@@ -34,12 +34,12 @@ from journal.kernels import (
     WAIT,
     new_state,
 )
-from journal.layout import DATA_OFFSET
-from journal.library import UNLIMITED, Lender, Library
-from journal.named_position import NamedPosition, tailer_path
-from journal.reading import find_after_damage, load_reading, read_ahead, read_rows
+from tandemfeed.journal.layout import DATA_OFFSET
+from tandemfeed.journal.library import UNLIMITED, Lender, Library
+from tandemfeed.journal.named_position import NamedPosition, tailer_path
+from tandemfeed.journal.reading import find_after_damage, load_reading, read_ahead, read_rows
 
-LOG = logging.getLogger("journal")
+LOG = logging.getLogger("tandemfeed.journal")
 READ_AHEAD = 64  # records whose places are looked up together
 ROWS_SEGMENTS_MAX = 4_096  # segments in one batch of rows
 WAIT_MIN_S = 0.000_2

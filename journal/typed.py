@@ -23,8 +23,8 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from journal.errors import JournalError
-from journal.history import MessageHistory, split_history
+from tandemfeed.journal.errors import JournalError
+from tandemfeed.journal.history import MessageHistory, split_history
 
 T = TypeVar("T")
 # What decoding untrusted bytes can raise; msgspec wraps the exceptions of argument types' constructors.

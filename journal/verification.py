@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from journal.block import Block, BlockName
-from journal.block_check import BlockCheck
-from journal.errors import JournalError
-from journal.findings import (
+from tandemfeed.journal.block import Block, BlockName
+from tandemfeed.journal.block_check import BlockCheck
+from tandemfeed.journal.errors import JournalError
+from tandemfeed.journal.findings import (
     ControlWrong,
     EndMarkMissing,
     FileMissing,
@@ -24,12 +24,12 @@ from journal.findings import (
     SourceGap,
     SourceGoesBack,
 )
-from journal.history import MalformedHistory, split_history
-from journal.inspection import EndMark, OpenEnd, SegmentRows, records_of
-from journal.journal_files import JournalFiles
-from journal.layout import DATA_OFFSET, IS_CLEAN, PART_BITS, block_name
-from journal.sealing import require_key
-from journal.source_sequence import ContinuityCheck, NumbersMissing, SequenceRule
+from tandemfeed.journal.history import MalformedHistory, split_history
+from tandemfeed.journal.inspection import EndMark, OpenEnd, SegmentRows, records_of
+from tandemfeed.journal.journal_files import JournalFiles
+from tandemfeed.journal.layout import DATA_OFFSET, IS_CLEAN, PART_BITS, block_name
+from tandemfeed.journal.sealing import require_key
+from tandemfeed.journal.source_sequence import ContinuityCheck, NumbersMissing, SequenceRule
 
 PART_MASK = (1 << PART_BITS) - 1
 

@@ -14,17 +14,17 @@ from types import FrameType
 
 import grpc
 
-from feedcore.documents.xml_document import DocumentError
-from journal.errors import JournalError
-from spark_feed.feed_plan import FeedPlanError, read_feed_plan
-from spark_feed.generator import GeneratorOptions, TickGenerator
-from spark_feed.ingest import ingest
-from spark_feed.ingest_columns import TIME_UNITS, IngestOptions
-from spark_feed.java import JavaMissing
-from spark_feed.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
-from spark_feed.source_journal import SourceJournalError
-from spark_feed.split import SplitRule
-from transport.process_shell import (
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.journal.errors import JournalError
+from tandemfeed.spark_feed.feed_plan import FeedPlanError, read_feed_plan
+from tandemfeed.spark_feed.generator import GeneratorOptions, TickGenerator
+from tandemfeed.spark_feed.ingest import ingest
+from tandemfeed.spark_feed.ingest_columns import TIME_UNITS, IngestOptions
+from tandemfeed.spark_feed.java import JavaMissing
+from tandemfeed.spark_feed.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
+from tandemfeed.spark_feed.source_journal import SourceJournalError
+from tandemfeed.spark_feed.split import SplitRule
+from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
     add_process_arguments,
@@ -34,7 +34,7 @@ from transport.process_shell import (
     connection_from,
     serve_metrics,
 )
-from transport.scheduling import prefer_short_turns
+from tandemfeed.transport.scheduling import prefer_short_turns
 
 LOG = logging.getLogger(__name__)
 USER_ERRORS = (RecordingError, SourceJournalError, FeedPlanError, JavaMissing, DocumentError, JournalError, OSError)
@@ -165,7 +165,7 @@ def _ingest(arguments: argparse.Namespace) -> Manifest:
 
 def job(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed source-job`: the Spark driver."""
-    from spark_feed.job import JobOptions, SourceJob
+    from tandemfeed.spark_feed.job import JobOptions, SourceJob
 
     arguments = _job_parser().parse_args(argv)
     configure_logging("source-job", arguments.log_level)
@@ -266,10 +266,16 @@ def _batch_count(text: str) -> int:
 
 def gateway(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed source-gateway`: sends the packets of the source journal."""
-    from spark_feed.gateway import GatewayCollector, GatewayError, GatewayOptions, SourceGateway, describe_feed
-    from spark_feed.pacing import RatePacer, SpeedPacer
-    from spark_feed.source_keys import sealing_with
-    from transport.login import AuthenticationRefused
+    from tandemfeed.spark_feed.gateway import (
+        GatewayCollector,
+        GatewayError,
+        GatewayOptions,
+        SourceGateway,
+        describe_feed,
+    )
+    from tandemfeed.spark_feed.pacing import RatePacer, SpeedPacer
+    from tandemfeed.spark_feed.source_keys import sealing_with
+    from tandemfeed.transport.login import AuthenticationRefused
 
     parser = _gateway_parser()
     arguments = parser.parse_args(argv)

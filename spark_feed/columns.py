@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_feed.recording import RecordingError
+from tandemfeed.spark_feed.recording import RecordingError
 
 # In order of preference; compared in lower case.
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {

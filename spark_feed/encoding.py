@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from feedcore.documents.source_layout import SourceFormat, SourceMessageType
-from spark_feed.packing import Frames
-from spark_feed.recording import NULL_PRICE
-from spark_feed.split import SplitRule, assign_streams
+from tandemfeed.feedcore.documents.source_layout import SourceFormat, SourceMessageType
+from tandemfeed.spark_feed.packing import Frames
+from tandemfeed.spark_feed.recording import NULL_PRICE
+from tandemfeed.spark_feed.split import SplitRule, assign_streams
 
 Table: TypeAlias = Any  # pyarrow has no type annotations
 

@@ -6,8 +6,8 @@ import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from feedcore.wire.source_packet import SOURCE_HEADER_SIZE
-from transport.source_sealing import SOURCE_SEAL_SIZE
+from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE
+from tandemfeed.transport.source_sealing import SOURCE_SEAL_SIZE
 
 DATAGRAM_SIZE_DEFAULT = 1_472
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import grpc
 
-from feedcore.range_set import RangeSet
-from feedcore.wire.source_packet import SourceFlag, encode_source_header
-from journal import Tailer
-from journal.sequence_marks import Stretch
-from spark_feed.send_core import stamped
-from spark_feed.sent_index import SentIndex
-from spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers
+from tandemfeed.feedcore.range_set import RangeSet
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, encode_source_header
+from tandemfeed.journal import Tailer
+from tandemfeed.journal.sequence_marks import Stretch
+from tandemfeed.spark_feed.send_core import stamped
+from tandemfeed.spark_feed.sent_index import SentIndex
+from tandemfeed.spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers
+from tandemfeed.transport.rpc import caller_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
-from transport.rpc import caller_of
 
 SERVICE_NAME = "tandemfeed.v1.SourceReplay"
 CALLER_ROLES = frozenset({"adapter"})

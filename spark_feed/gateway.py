@@ -21,20 +21,26 @@ import zmq
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from journal import Batch, NamedPosition, Tailer
-from spark_feed.fill_service import CALLER_ROLES, SERVICE_NAME, JournalReader, PreviousSession, SourceReplayService
-from spark_feed.pacing import Pacer
-from spark_feed.send_core import AllSent, SendCore, SendPacket, stamped
-from spark_feed.sent_index import SentIndex, SentPacket
-from spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, RecordKind, packets_in, streams_ended_in
+from tandemfeed.journal import Batch, NamedPosition, Tailer
+from tandemfeed.spark_feed.fill_service import (
+    CALLER_ROLES,
+    SERVICE_NAME,
+    JournalReader,
+    PreviousSession,
+    SourceReplayService,
+)
+from tandemfeed.spark_feed.pacing import Pacer
+from tandemfeed.spark_feed.send_core import AllSent, SendCore, SendPacket, stamped
+from tandemfeed.spark_feed.sent_index import SentIndex, SentPacket
+from tandemfeed.spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, RecordKind, packets_in, streams_ended_in
+from tandemfeed.transport.admin_servers import AdminServers, ask_active
+from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.login import TokenSource
+from tandemfeed.transport.process_shell import Connection, StopSignal, announce, announce_ready
+from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, open_channel, serve
+from tandemfeed.transport.scheduling import begin_steady_running
+from tandemfeed.transport.source_sealing import SourceSealer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2_grpc
-from transport.admin_servers import AdminServers, ask_active
-from transport.dgram import MulticastSender
-from transport.login import TokenSource
-from transport.process_shell import Connection, StopSignal, announce, announce_ready
-from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, open_channel, serve
-from transport.scheduling import begin_steady_running
-from transport.source_sealing import SourceSealer
 
 LOG = logging.getLogger(__name__)
 RECOVER_COUNT = 65_536  # records per batch when reading the journal after a restart

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_feed.recording import complete
-from spark_feed.tickers import make_tickers
+from tandemfeed.spark_feed.recording import complete
+from tandemfeed.spark_feed.tickers import make_tickers
 
 CHUNK_COUNT = 250_000  # messages per draw; changing it changes what a seed produces
 CENT = 10_000_000  # one cent with exponent -9

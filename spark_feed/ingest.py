@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_feed.ingest_columns import IngestOptions, read_columns_file
-from spark_feed.ingest_dbn import read_dbn_file
-from spark_feed.recording import ROWS_PER_FILE, Manifest, RecordingError, write_recording
+from tandemfeed.spark_feed.ingest_columns import IngestOptions, read_columns_file
+from tandemfeed.spark_feed.ingest_dbn import read_dbn_file
+from tandemfeed.spark_feed.recording import ROWS_PER_FILE, Manifest, RecordingError, write_recording
 
 
 def ingest(path: Path, out: Path, options: IngestOptions, rows_per_file: int = ROWS_PER_FILE) -> Manifest:

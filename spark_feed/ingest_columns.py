@@ -15,9 +15,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from spark_feed.columns import map_columns
-from spark_feed.prices import EXACT, ROUNDED, WHOLE, BadNumber, size_exponent_of, to_nine_digits
-from spark_feed.recording import NULL_PRICE, PRICE_DIGITS, SYMBOL_SIZE_MAX, RecordingError, complete
+from tandemfeed.spark_feed.columns import map_columns
+from tandemfeed.spark_feed.prices import EXACT, ROUNDED, WHOLE, BadNumber, size_exponent_of, to_nine_digits
+from tandemfeed.spark_feed.recording import NULL_PRICE, PRICE_DIGITS, SYMBOL_SIZE_MAX, RecordingError, complete
 
 SIZE_MAX = (1 << 32) - 1
 PRICE_FIELDS = ("price", "bid_price", "ask_price")

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 
-from spark_feed.ingest_columns import Ingested, IngestOptions
-from spark_feed.recording import SYMBOL_SIZE_MAX, RecordingError, complete
+from tandemfeed.spark_feed.ingest_columns import Ingested, IngestOptions
+from tandemfeed.spark_feed.recording import SYMBOL_SIZE_MAX, RecordingError, complete
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 READ_SIZE = 1 << 20

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feedcore.documents.source_format import load_source_format
-from feedcore.documents.source_layout import SourceFormat
-from journal.named_position import NamedPosition
-from spark_feed.encoding import ENCODED_DDL, TickEncoder, frames_of
-from spark_feed.feed_plan import FeedPlan
-from spark_feed.recording import Manifest, restore_file_order
-from spark_feed.session import Spark, start_session
-from spark_feed.source_journal import POSITION_NAME, NumberingPlan, SourceJournalWriter
-from spark_feed.split import SplitRule
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
+from tandemfeed.journal.named_position import NamedPosition
+from tandemfeed.spark_feed.encoding import ENCODED_DDL, TickEncoder, frames_of
+from tandemfeed.spark_feed.feed_plan import FeedPlan
+from tandemfeed.spark_feed.recording import Manifest, restore_file_order
+from tandemfeed.spark_feed.session import Spark, start_session
+from tandemfeed.spark_feed.source_journal import POSITION_NAME, NumberingPlan, SourceJournalWriter
+from tandemfeed.spark_feed.split import SplitRule
 
 LOG = logging.getLogger(__name__)
 BACK_PRESSURE_POLL_S = 0.02

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, encode_source_header
-from spark_feed.feed_plan import FeedPlan
-from transport.source_sealing import SOURCE_SEAL_SIZE
+from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, encode_source_header
+from tandemfeed.spark_feed.feed_plan import FeedPlan
+from tandemfeed.transport.source_sealing import SOURCE_SEAL_SIZE
 
 
 class Frames(NamedTuple):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_feed.recording import PRICE_DIGITS
+from tandemfeed.spark_feed.recording import PRICE_DIGITS
 
 EXACT = "decimal strings, exact"
 ROUNDED = "floats, rounded half even at nine digits"

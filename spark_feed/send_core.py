@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from feedcore.wire.source_packet import SOURCE_LAYOUT, SourceFlag, encode_source_header
-from spark_feed.pacing import Pacer
-from spark_feed.source_journal import PACKET_HEAD, Commit, End, RecordKind, packet_numbers
+from tandemfeed.feedcore.wire.source_packet import SOURCE_LAYOUT, SourceFlag, encode_source_header
+from tandemfeed.spark_feed.pacing import Pacer
+from tandemfeed.spark_feed.source_journal import PACKET_HEAD, Commit, End, RecordKind, packet_numbers
 
 HEARTBEAT_INTERVAL_NS = 10_000_000
 LOOKAHEAD_COUNT_MAX = 256  # records waiting to become due; more would only take memory

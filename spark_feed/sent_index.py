@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from journal.sequence_marks import SequenceMarks, Stretch
+from tandemfeed.journal.sequence_marks import SequenceMarks, Stretch
 
 CACHE_SIZE_MAX = 64 << 20  # about half a minute at full speed; older packets come more slowly, from the journal
 TRIM_COUNT = 4_096  # evicted packets are removed from a stream's lists in batches of this size

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from spark_feed.java import find_java_home
+from tandemfeed.spark_feed.java import find_java_home
 
 Spark: TypeAlias = Any  # pyspark is not typed for mypy
 

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 
 import grpc
 
+from tandemfeed.transport.admin_servers import AdminServers, ask_active
+from tandemfeed.transport.login import AuthenticationRefused, TokenSource
+from tandemfeed.transport.process_shell import Connection
+from tandemfeed.transport.rpc import open_channel
+from tandemfeed.transport.source_sealing import SourceSealer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
-from transport.admin_servers import AdminServers, ask_active
-from transport.login import AuthenticationRefused, TokenSource
-from transport.process_shell import Connection
-from transport.rpc import open_channel
-from transport.source_sealing import SourceSealer
 
 LOG = logging.getLogger(__name__)
 FETCH_TIMEOUT_S = 20.0

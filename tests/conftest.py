@@ -1,12 +1,12 @@
-"""Runs every test in a separate network namespace if the system allows one, however pytest starts; none is timed."""
+"""Runs every test in a separate network namespace if the system allows it, and sets no deadlines."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 
-from deploy.isolation import enter_isolated_network
+from tandemfeed.deploy.isolation import enter_isolated_network
 
-# At import, before any thread or child starts.
+# Must run at import, before any thread or child process starts.
 ISOLATION = enter_isolated_network()
 
 # A test must not fail because the machine is busy; benchmarks/ measures speed.

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def shared_file(relative: str) -> Path:
-    """A real file; skips the test if it does not exist.
+    """The path of a real file; skips the test if it does not exist.
 
     Searches the folders in the variable TANDEMFEED_TEST_DATA (separated as in PATH), then `shared/data` next to the
     checkout.

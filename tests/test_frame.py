@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.command import SUMMARIES, commands, main
-from deploy.contracts import PROTO_ROOT, generate
+from tandemfeed.deploy.command import SUMMARIES, commands, main
+from tandemfeed.deploy.contracts import PROTO_ROOT, generate
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES_MAX = 400
@@ -94,7 +94,7 @@ def test_an_unknown_command_is_refused_with_a_suggestion(capsys: pytest.CaptureF
 
 
 def test_listing_the_commands_imports_no_component() -> None:
-    code = "import sys; from deploy.command import main; main(['--help']); print(sorted(sys.modules))"
+    code = "import sys; from tandemfeed.deploy.command import main; main(['--help']); print(sorted(sys.modules))"
     listed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for package in ("adapter", "admin_server", "client_lib", "spark_feed", "pyspark", "grpc"):
         assert f"'{package}'" not in listed

@@ -1,4 +1,4 @@
-"""Which package may import which: imports go in one direction."""
+"""Which package may import which: imports go in one direction, and every import uses the project's one name."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# package -> the other packages it may import; `tandemfeed` is the generated code of the contracts.
+# package -> the other packages it may import; `v1` is the generated code of the contracts.
 ALLOWED = {
     "feedcore": set(),
     "journal": set(),
-    "transport": {"feedcore", "tandemfeed"},
-    "adapter": {"feedcore", "transport", "journal", "tandemfeed"},
-    "client_lib": {"feedcore", "transport", "tandemfeed"},
-    "spark_feed": {"feedcore", "transport", "journal", "tandemfeed"},
-    "admin_server": {"feedcore", "transport", "tandemfeed"},
+    "transport": {"feedcore", "v1"},
+    "adapter": {"feedcore", "transport", "journal", "v1"},
+    "client_lib": {"feedcore", "transport", "v1"},
+    "spark_feed": {"feedcore", "transport", "journal", "v1"},
+    "admin_server": {"feedcore", "transport", "v1"},
 }
-OURS = {*ALLOWED, "deploy", "benchmarks", "tests", "tandemfeed"}
+PACKAGES = (*ALLOWED, "deploy", "benchmarks")
+OURS = {*PACKAGES, "v1", "tests"}
 # A core gets time, random numbers and input as arguments; it must not import modules that provide them.
 IMPURE = {
     "asyncio", "datetime", "io", "logging", "multiprocessing", "os", "queue", "random", "secrets", "select",
@@ -29,12 +30,38 @@ IMPURE = {
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, int]]:
+    """The imported modules and their lines; modules of this project without `tandemfeed.`."""
+    for name, line in full_imports_of(path):
+        yield name.removeprefix("tandemfeed."), line
+
+
+def full_imports_of(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            yield node.module or "", node.lineno
+            module = node.module or ""
+            if module == "tandemfeed":
+                yield from ((f"tandemfeed.{alias.name}", node.lineno) for alias in node.names)
+            else:
+                yield module, node.lineno
+
+
+def test_every_import_uses_the_name_tandemfeed_because_a_module_imported_twice_is_two_modules() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for package in (*PACKAGES, "tests")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for name, line in full_imports_of(path)
+        if name.split(".")[0] in PACKAGES
+    ]
+    assert not wrong
+
+
+def test_the_folder_tandemfeed_links_to_every_package() -> None:
+    links = {each.name: each.resolve() for each in (ROOT / "tandemfeed").iterdir() if each.is_symlink()}
+    assert links == {**{package: ROOT / package for package in PACKAGES}, "v1": ROOT / "proto" / "tandemfeed" / "v1"}
 
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))
@@ -64,7 +91,7 @@ def test_the_conversion_imports_nothing_impure() -> None:
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in sorted((ROOT / "adapter" / "conversion").rglob("*.py"))
         for name, line in imports_of(path)
-        if name.split(".")[0] in IMPURE | {"transport", "journal", "tandemfeed"}
+        if name.split(".")[0] in IMPURE | {"transport", "journal", "v1"}
     ]
     assert not wrong
 

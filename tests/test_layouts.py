@@ -1,5 +1,5 @@
-"""Every binary layout has one definition: offsets, sizes and struct formats are written where the layout is defined and
-imported from there. A copy of a number would silently become wrong when the layout changes.
+"""Every binary layout has one definition: offsets, sizes and struct formats are written only where the layout is
+defined, and imported from there. A copied number would silently become wrong when the layout changes.
 
 The check reads the syntax trees of the packages. It leaves out `journal`, which defines its own layouts, in
 `journal/layout.py` and neighbouring modules, and imports no other package of the project.
@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("feedcore", "transport", "adapter", "admin_server", "client_lib", "spark_feed", "deploy", "benchmarks")
 
-# Files that define a layout: of packets, of their own records, or of a third-party format.
+# Files that define a layout, whether of packets, of their records, or of a third-party format.
 DEFINITIONS = {
     "feedcore/wire/layout.py": "makes structs, offsets and dtypes from lists of fields",
     "client_lib/sbe_reading.py": "structs from a schema's types",
@@ -27,7 +27,7 @@ DEFINITIONS = {
     "adapter/provisional_index.py": "its record of the output journal",
     "adapter/dead_letter_record.py": "its record of the dead-letter journal",
     "adapter/conversion/state_store.py": "snapshots of conversion state",
-    "adapter/conversion/interpreted_state.py": "arrays of words in those snapshots",
+    "adapter/conversion/interpreted_state.py": "arrays of words in snapshots of conversion state",
     "adapter/conversion/kernel_tables.py": "digest of a table's words",
     "adapter/conversion/formats/capture.py": "pcap, pcapng, Ethernet, IP and UDP",
     "adapter/conversion/formats/dbn.py": "Databento's files",
@@ -39,7 +39,7 @@ DEFINITIONS = {
     "transport/scheduling.py": "the kernel's struct sched_attr",
     "deploy/isolation.py": "the kernel's struct ifreq and capability sets",
     "benchmarks/conversion.py": "ITCH messages",
-    "benchmarks/journal_baselines.py": "keys of the databases it compares with",
+    "benchmarks/journal_baselines.py": "keys of the databases used for comparison",
     "benchmarks/forwarder.py": "a count shared by two processes",
 }
 BYTES_NAMES = {

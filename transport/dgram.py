@@ -12,7 +12,7 @@ from typing import Any
 
 import zmq
 
-from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
 
 RECEIVE_QUEUE_COUNT_MAX = (
     100_000  # about 150 MB at worst; the kernel's own buffer has room for only about 100 full datagrams

@@ -19,7 +19,7 @@ import struct
 import threading
 from collections.abc import Callable
 
-LOG = logging.getLogger("transport.last_word")
+LOG = logging.getLogger("tandemfeed.transport.last_word")
 MAGIC = b"TFW1"
 WORD = struct.Struct("<4sI32s")  # magic, incarnation, HMAC-SHA256 of both
 KEY_SIZE = 32

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import grpc
 import scramp
 
+from tandemfeed.transport.admin_servers import AdminServers, ask_active
+from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from transport.admin_servers import AdminServers, ask_active
-from transport.rpc import open_channel
 
 MECHANISM = "SCRAM-SHA-256"
 PATIENCE_S = 10.0

@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.output_packet import (
     DATAGRAM_SIZE_MAX,
     DECISION_TAG_SIZE,
     OUTPUT_HEADER,
@@ -28,12 +28,12 @@ from feedcore.wire.output_packet import (
     OutputPacket,
     decode_output_packet,
 )
-from feedcore.wire.refusal import PacketRefused, Refusal
-from transport.announced_starts import AnnouncedStart
-from transport.decision_tags import is_tag_valid
-from transport.replay_window import ReplayWindow
-from transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
-from transport.stream_signatures import (
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.decision_tags import is_tag_valid
+from tandemfeed.transport.replay_window import ReplayWindow
+from tandemfeed.transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
+from tandemfeed.transport.stream_signatures import (
     SIGNATURE_MAGIC,
     SignatureDatagram,
     SignedDigests,
@@ -184,7 +184,7 @@ class Opener(_KnownStarts):
         return self._checked_packet(header, payload)
 
 
-class HeardPacket(NamedTuple):
+class ReceivedPacket(NamedTuple):
     """A packet as a reader opened it. A holder of the channel's key sealed it, and every reader is one.
 
     Attributes:
@@ -197,7 +197,7 @@ class HeardPacket(NamedTuple):
     digest: bytes
 
 
-class HeardSignature(NamedTuple):
+class ReceivedSignature(NamedTuple):
     """A signature datagram that a holder of the channel's key made; `verified` checks whether the adapter made it.
 
     Attributes:
@@ -231,7 +231,7 @@ class StreamOpener(_KnownStarts):
         announced = {start.public_key for start in self._starts.values()}
         self._public_keys = {raw: key for raw, key in self._public_keys.items() if raw in announced}
 
-    def open(self, datagram: bytes) -> HeardPacket | HeardSignature:
+    def open(self, datagram: bytes) -> ReceivedPacket | ReceivedSignature:
         """Check, open and decode one datagram. A signature is not verified yet.
 
         Raises:
@@ -245,9 +245,9 @@ class StreamOpener(_KnownStarts):
         ciphers = self._ciphers.get(place) or self._ciphers_for(place)
         header = datagram[:OUTPUT_HEADER_SIZE]
         payload = _unseal(ciphers.sealing, NONCE.pack(incarnation, counter), datagram, header, key_id)
-        return HeardPacket(self._checked_packet(header, payload), incarnation, counter, digest_of(datagram))
+        return ReceivedPacket(self._checked_packet(header, payload), incarnation, counter, digest_of(datagram))
 
-    def _open_signature(self, datagram: bytes) -> HeardSignature:
+    def _open_signature(self, datagram: bytes) -> ReceivedSignature:
         read = read_signature(datagram)
         if read.feed_id != self._feed_id:
             raise PacketRefused(Refusal.WRONG_FEED, f"feed {read.feed_id}, expected {self._feed_id}")
@@ -259,4 +259,4 @@ class StreamOpener(_KnownStarts):
         if public_key is None:
             public_key = Ed25519PublicKey.from_public_bytes(start.public_key)
             self._public_keys[start.public_key] = public_key
-        return HeardSignature(read, start, public_key)
+        return ReceivedSignature(read, start, public_key)

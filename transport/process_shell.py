@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from feedcore.counters import CounterSet
+from tandemfeed.feedcore.counters import CounterSet
 
 ADDRESS = re.compile(r"\S+:\d{1,5}")
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import zmq
 
-from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
-from transport.dgram import BadGroup, DatagramTooLong, check_interface
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
+from tandemfeed.transport.dgram import BadGroup, DatagramTooLong, check_interface
 
 
 def parse_server(server: str) -> bytes:

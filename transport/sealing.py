@@ -10,16 +10,16 @@ from __future__ import annotations
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.output_packet import (
     DATAGRAM_SIZE_DEFAULT,
     HEARTBEAT_BIT,
     OutputPacket,
     encode_output_header,
 )
-from transport.announced_starts import AnnouncedStart
-from transport.decision_tags import tag_of
-from transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
-from transport.stream_signatures import UnsignedPackets, digests_max, sign
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.decision_tags import tag_of
+from tandemfeed.transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
+from tandemfeed.transport.stream_signatures import UnsignedPackets, digests_max, sign
 
 COUNTER_MAX = (1 << 64) - 1
 

@@ -26,10 +26,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from feedcore.wire.layout import Layout
-from feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
-from feedcore.wire.refusal import PacketRefused, Refusal
-from transport.start_keys import KEY_SIZE
+from tandemfeed.feedcore.wire.layout import Layout
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.start_keys import KEY_SIZE
 
 SEALED_SOURCE_MAGIC = b"TFE1"
 SEALED_SOURCE_LAYOUT = Layout(("magic", "4s"), ("key_id", "I"), ("packet_counter", "Q"), ("salt", "16s"))

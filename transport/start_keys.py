@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from feedcore.wire.layout import Layout
-from transport.announced_starts import AnnouncedStart
+from tandemfeed.feedcore.wire.layout import Layout
+from tandemfeed.transport.announced_starts import AnnouncedStart
 
 KEY_SIZE = 32
 NONCE = Layout(("incarnation", "I"), ("packet_counter", "Q")).struct

@@ -23,12 +23,12 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from feedcore.wire.layout import Layout
-from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, OutputPacket
-from feedcore.wire.refusal import PacketRefused, Refusal
-from transport.announced_starts import AnnouncedStart
-from transport.decision_tags import is_tag_valid, tag_of
-from transport.start_keys import NONCE
+from tandemfeed.feedcore.wire.layout import Layout
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, OutputPacket
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.decision_tags import is_tag_valid, tag_of
+from tandemfeed.transport.start_keys import NONCE
 
 SIGNATURE_MAGIC = b"TFD1"
 SIGNATURE_VERSION = 1

@@ -4,12 +4,12 @@ Pure: it uses no clock, and no file after loading. Adapters run `CompiledConvert
 same table in plain Python; the tests compare the two.
 """
 
-from adapter.conversion.compiled import CompiledConverter
-from adapter.conversion.interpreted import InterpretedConverter
-from adapter.conversion.loading import load_converter
-from adapter.conversion.table import ConverterTable
-from adapter.conversion.table_loading import load_table
-from adapter.conversion.user_functions import converter_function
+from tandemfeed.adapter.conversion.compiled import CompiledConverter
+from tandemfeed.adapter.conversion.interpreted import InterpretedConverter
+from tandemfeed.adapter.conversion.loading import load_converter
+from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.adapter.conversion.table_loading import load_table
+from tandemfeed.adapter.conversion.user_functions import converter_function
 
 __all__ = [
     "CompiledConverter",

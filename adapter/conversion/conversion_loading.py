@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from adapter.conversion.function_use import Use, ValueMap, comparison_of
-from adapter.conversion.functions import ConverterFunction
-from adapter.conversion.order_loading import OrderLoader
-from adapter.conversion.packet_calls import checked_use
-from adapter.conversion.state_cells import Cells, cell_name, function_of
-from adapter.conversion.state_kernels import KEY_WORDS_MAX
-from adapter.conversion.table import (
+from tandemfeed.adapter.conversion.function_use import Use, ValueMap, comparison_of
+from tandemfeed.adapter.conversion.functions import ConverterFunction
+from tandemfeed.adapter.conversion.order_loading import OrderLoader
+from tandemfeed.adapter.conversion.packet_calls import checked_use
+from tandemfeed.adapter.conversion.state_cells import Cells, cell_name, function_of
+from tandemfeed.adapter.conversion.state_kernels import KEY_WORDS_MAX
+from tandemfeed.adapter.conversion.table import (
     Book,
     Conversion,
     DataWrite,
@@ -28,11 +28,11 @@ from adapter.conversion.table import (
     least_size,
     type_of,
 )
-from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType, why_not_fit
-from feedcore.documents.message_model import MessageModel, frame_size
-from feedcore.documents.source_layout import SourceField, SourceFormat, SourceGroup, SourceMessageType
-from feedcore.documents.xml_document import Node
-from feedcore.sbe.messages import Column, Group, MessageType
+from tandemfeed.adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType, why_not_fit
+from tandemfeed.feedcore.documents.message_model import MessageModel, frame_size
+from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat, SourceGroup, SourceMessageType
+from tandemfeed.feedcore.documents.xml_document import Node
+from tandemfeed.feedcore.sbe.messages import Column, Group, MessageType
 
 ELEMENTS = ("when", "let", "order", "field", "keep", "group", "data")
 NESTED_VALUES_MAX = 64  # values that depend on each other: each takes a few calls, and Python allows a thousand

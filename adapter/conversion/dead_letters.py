@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adapter.conversion.reasons import REASONS, Reason
-from feedcore.documents.source_layout import Framing, SourceFormat
-from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, unpack_source_header
+from tandemfeed.adapter.conversion.reasons import REASONS, Reason
+from tandemfeed.feedcore.documents.source_layout import Framing, SourceFormat
+from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, unpack_source_header
 
 SAMPLES_KEPT_MAX = 256  # a frame has at most 64 KB, but normally no more than a datagram
 

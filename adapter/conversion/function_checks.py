@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from adapter.conversion.function_use import Checked, Use, comparison_of
-from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
-from adapter.time_zones import is_time_zone
-from feedcore.documents.primitive_types import PRIMITIVES
+from tandemfeed.adapter.conversion.function_use import Checked, Use, comparison_of
+from tandemfeed.adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
+from tandemfeed.adapter.time_zones import is_time_zone
+from tandemfeed.feedcore.documents.primitive_types import PRIMITIVES
 
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 FACTOR_EXPONENT_MAX = 18

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
-from feedcore.documents.xml_document import Node
+from tandemfeed.adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
+from tandemfeed.feedcore.documents.xml_document import Node
 
 COMPARISONS = ("is", "isNot", "above", "below", "atLeast", "atMost", "isNull")
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from adapter.conversion import function_checks as checks
-from adapter.conversion.function_use import COMPARISONS, Checked, Use
-from adapter.conversion.values import NULL
+from tandemfeed.adapter.conversion import function_checks as checks
+from tandemfeed.adapter.conversion.function_use import COMPARISONS, Checked, Use
+from tandemfeed.adapter.conversion.values import NULL
 
 OF = ("of",)
 FAIL = "    reason = reason or OUT_OF_RANGE"  # the first failure is counted

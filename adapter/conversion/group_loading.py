@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from adapter.conversion.conversion_loading import ConversionLoader
-from adapter.conversion.state_cells import function_of
-from adapter.conversion.table import DataWrite, GroupWrite, IndexValue, Literal, Operand, type_of
-from adapter.conversion.values import why_not_data
-from feedcore.documents.source_layout import SourceField, SourceGroup, SourceMessageType
-from feedcore.documents.xml_document import Node
-from feedcore.sbe.messages import Group, MessageType, VarData
+from tandemfeed.adapter.conversion.conversion_loading import ConversionLoader
+from tandemfeed.adapter.conversion.state_cells import function_of
+from tandemfeed.adapter.conversion.table import DataWrite, GroupWrite, IndexValue, Literal, Operand, type_of
+from tandemfeed.adapter.conversion.values import why_not_data
+from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup, SourceMessageType
+from tandemfeed.feedcore.documents.xml_document import Node
+from tandemfeed.feedcore.sbe.messages import Group, MessageType, VarData
 
 ELEMENTS = ("when", "let", "field", "group", "data")
 BOOK_ATTRIBUTES = ("book", "side", "by")

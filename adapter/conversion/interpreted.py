@@ -8,20 +8,20 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter
-from adapter.conversion.interpreted_fields import needed_end, used_fields
-from adapter.conversion.interpreted_output import parts, room
-from adapter.conversion.interpreted_state import InterpretedState
-from adapter.conversion.interpreted_values import Entry, Refused, Scope, Walked
-from adapter.conversion.reasons import REFUSALS, Reason
-from adapter.conversion.state_kernels import SAMPLES_MAX
-from adapter.conversion.table import Conversion, ConverterTable
-from feedcore.documents.message_model import PREFIX_SIZE, frame_size
-from feedcore.documents.source_layout import SourceData, SourceField, SourceGroup, SourceMessageType
-from feedcore.replica.converter import Converted
-from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
-from feedcore.wire.sbe_header import SBE_MESSAGE_HEADER
-from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, unpack_source_header
+from tandemfeed.adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter
+from tandemfeed.adapter.conversion.interpreted_fields import needed_end, used_fields
+from tandemfeed.adapter.conversion.interpreted_output import parts, room
+from tandemfeed.adapter.conversion.interpreted_state import InterpretedState
+from tandemfeed.adapter.conversion.interpreted_values import Entry, Refused, Scope, Walked
+from tandemfeed.adapter.conversion.reasons import REFUSALS, Reason
+from tandemfeed.adapter.conversion.state_kernels import SAMPLES_MAX
+from tandemfeed.adapter.conversion.table import Conversion, ConverterTable
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, frame_size
+from tandemfeed.feedcore.documents.source_layout import SourceData, SourceField, SourceGroup, SourceMessageType
+from tandemfeed.feedcore.replica.converter import Converted
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from tandemfeed.feedcore.wire.sbe_header import SBE_MESSAGE_HEADER
+from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, unpack_source_header
 
 PLACED_MAX = 65_535
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from adapter.conversion.table import Conversion, DataWrite, GroupWrite, Operand, Operation
-from feedcore.documents.source_layout import SourceField, SourceGroup
+from tandemfeed.adapter.conversion.table import Conversion, DataWrite, GroupWrite, Operand, Operation
+from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup
 
 
 def used_fields(conversion: Conversion) -> set[int]:

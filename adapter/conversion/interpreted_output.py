@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from adapter.conversion.function_checks import digits_size
-from adapter.conversion.interpreted_values import Refused, Scope
-from adapter.conversion.reasons import Reason
-from adapter.conversion.table import (
+from tandemfeed.adapter.conversion.function_checks import digits_size
+from tandemfeed.adapter.conversion.interpreted_values import Refused, Scope
+from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.conversion.table import (
     Conversion,
     DataWrite,
     GroupWrite,
@@ -17,8 +17,8 @@ from adapter.conversion.table import (
     dimension_of,
     type_of,
 )
-from feedcore.documents.message_model import frame_size
-from feedcore.documents.source_layout import SourceField
+from tandemfeed.feedcore.documents.message_model import frame_size
+from tandemfeed.feedcore.documents.source_layout import SourceField
 
 OfBook = Callable[[Operation, Scope], int]
 LevelCount = Callable[[int, int], int]

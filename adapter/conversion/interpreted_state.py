@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from adapter.conversion.interpreted_values import Refused, Scope, compute
-from adapter.conversion.reasons import Reason
-from adapter.conversion.state_store import BUCKETS_MAGIC, SNAPSHOT_HEADER, SNAPSHOT_MAGIC, SPACE_HEADER
-from adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, OrderAction, type_of
-from adapter.conversion.values import NULL
+from tandemfeed.adapter.conversion.interpreted_values import Refused, Scope, compute
+from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.conversion.state_store import BUCKETS_MAGIC, SNAPSHOT_HEADER, SNAPSHOT_MAGIC, SPACE_HEADER
+from tandemfeed.adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, OrderAction, type_of
+from tandemfeed.adapter.conversion.values import NULL
 
 MASK64 = (1 << 64) - 1
 BUCKETS = 64

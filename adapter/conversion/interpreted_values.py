@@ -11,11 +11,11 @@ from decimal import Decimal, InvalidOperation
 
 import numpy as np
 
-from adapter.conversion.function_checks import UNITS_NS
-from adapter.conversion.function_use import Comparison, ValueMap
-from adapter.conversion.functions import Calling
-from adapter.conversion.reasons import Reason
-from adapter.conversion.table import (
+from tandemfeed.adapter.conversion.function_checks import UNITS_NS
+from tandemfeed.adapter.conversion.function_use import Comparison, ValueMap
+from tandemfeed.adapter.conversion.functions import Calling
+from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.conversion.table import (
     Conversion,
     Guard,
     IndexValue,
@@ -25,10 +25,10 @@ from adapter.conversion.table import (
     PacketValue,
     type_of,
 )
-from adapter.conversion.values import INT64_MAX, NULL, null_bits, null_of
-from adapter.time_zones import offset_at_midnight_s
-from feedcore.documents.source_layout import SourceField, SourceGroup
-from feedcore.sbe.messages import Column
+from tandemfeed.adapter.conversion.values import INT64_MAX, NULL, null_bits, null_of
+from tandemfeed.adapter.time_zones import offset_at_midnight_s
+from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup
+from tandemfeed.feedcore.sbe.messages import Column
 
 BLANKS = b" \0"
 Value = int | bytes  # a number, or NULL; a text with its blanks; a floating-point number as its bytes

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from adapter.conversion.kernel_names import in_variable
-from adapter.conversion.kernel_operations import ValueWriter, indented
-from adapter.conversion.kernel_tables import TableData
-from adapter.conversion.table import Conversion, ConverterTable, Operand
-from feedcore.documents.source_layout import SourceField, SourceMessageType
+from tandemfeed.adapter.conversion.kernel_names import in_variable
+from tandemfeed.adapter.conversion.kernel_operations import ValueWriter, indented
+from tandemfeed.adapter.conversion.kernel_tables import TableData
+from tandemfeed.adapter.conversion.table import Conversion, ConverterTable, Operand
+from tandemfeed.feedcore.documents.source_layout import SourceField, SourceMessageType
 
 WORD_SIZE = 8
 FUNCTION = '''

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from adapter.conversion.kernel_groups import split_pure
-from adapter.conversion.kernel_messages import MessageWriter, needed
-from adapter.conversion.kernel_names import shown
-from adapter.conversion.kernel_operations import ValueWriter, indented
-from adapter.conversion.kernel_tables import TableData
-from adapter.conversion.kernel_walk import walk
-from adapter.conversion.packet_calls import PacketCalls, slot_lines, slots_needed, slots_of
-from adapter.conversion.table import Conversion, ConverterTable, Operation, type_of
-from feedcore.documents.source_layout import SourceMessageType
+from tandemfeed.adapter.conversion.kernel_groups import split_pure
+from tandemfeed.adapter.conversion.kernel_messages import MessageWriter, needed
+from tandemfeed.adapter.conversion.kernel_names import shown
+from tandemfeed.adapter.conversion.kernel_operations import ValueWriter, indented
+from tandemfeed.adapter.conversion.kernel_tables import TableData
+from tandemfeed.adapter.conversion.kernel_walk import walk
+from tandemfeed.adapter.conversion.packet_calls import PacketCalls, slot_lines, slots_needed, slots_of
+from tandemfeed.adapter.conversion.table import Conversion, ConverterTable, Operation, type_of
+from tandemfeed.feedcore.documents.source_layout import SourceMessageType
 
 GATHER = '''
 

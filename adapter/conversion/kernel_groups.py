@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from adapter.conversion.function_checks import digits_size
-from adapter.conversion.kernel_names import shown
-from adapter.conversion.kernel_operations import ValueWriter, indented
-from adapter.conversion.kernel_walk import PLACED_MAX, entry_steps, numbers_of
-from adapter.conversion.table import (
+from tandemfeed.adapter.conversion.function_checks import digits_size
+from tandemfeed.adapter.conversion.kernel_names import shown
+from tandemfeed.adapter.conversion.kernel_operations import ValueWriter, indented
+from tandemfeed.adapter.conversion.kernel_walk import PLACED_MAX, entry_steps, numbers_of
+from tandemfeed.adapter.conversion.table import (
     Conversion,
     DataWrite,
     GroupWrite,
@@ -21,9 +21,9 @@ from adapter.conversion.table import (
     least_size,
     type_of,
 )
-from feedcore.documents.message_model import frame_size
-from feedcore.documents.source_layout import SourceField, SourceGroup, SourceMessageType
-from feedcore.sbe.messages import Block, Column
+from tandemfeed.feedcore.documents.message_model import frame_size
+from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup, SourceMessageType
+from tandemfeed.feedcore.sbe.messages import Block, Column
 
 
 def zero_gaps(block: Block, base: int) -> list[str]:

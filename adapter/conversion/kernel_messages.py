@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from adapter.conversion.kernel_groups import PartsWriter, split_pure, write_block
-from adapter.conversion.kernel_names import shown
-from adapter.conversion.kernel_operations import ValueWriter, indented
-from adapter.conversion.kernel_orders import order_lines
-from adapter.conversion.kernel_tables import TableData
-from adapter.conversion.kernel_walk import entry_steps, numbers_of, walk
-from adapter.conversion.packet_calls import slot_lines, slots_of
-from adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, all_groups, type_of
-from adapter.conversion.unaligned import load_expression
-from feedcore.documents.message_model import PREFIX_SIZE, frame_size
-from feedcore.documents.source_layout import SourceField, SourceGroup, SourceMessageType
-from feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME_SIZE
-from feedcore.wire.sbe_header import SBE_HEADER_LAYOUT
+from tandemfeed.adapter.conversion.kernel_groups import PartsWriter, split_pure, write_block
+from tandemfeed.adapter.conversion.kernel_names import shown
+from tandemfeed.adapter.conversion.kernel_operations import ValueWriter, indented
+from tandemfeed.adapter.conversion.kernel_orders import order_lines
+from tandemfeed.adapter.conversion.kernel_tables import TableData
+from tandemfeed.adapter.conversion.kernel_walk import entry_steps, numbers_of, walk
+from tandemfeed.adapter.conversion.packet_calls import slot_lines, slots_of
+from tandemfeed.adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, all_groups, type_of
+from tandemfeed.adapter.conversion.unaligned import load_expression
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, frame_size
+from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup, SourceMessageType
+from tandemfeed.feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME_SIZE
+from tandemfeed.feedcore.wire.sbe_header import SBE_HEADER_LAYOUT
 
 
 def needed(operands: Iterable[Operand]) -> tuple[set[int], set[int]]:

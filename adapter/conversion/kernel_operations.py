@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from adapter.conversion.function_use import Comparison, ValueMap
-from adapter.conversion.kernel_names import in_variable, shown
-from adapter.conversion.kernel_tables import WORD_SIZE, TableData, WordMap, value_words, word_of, words_of
-from adapter.conversion.table import Guard, IndexValue, Literal, Operand, Operation, PacketValue, type_of
-from adapter.conversion.unaligned import load_expression
-from adapter.conversion.values import NULL, null_bits, null_of
-from feedcore.documents.message_model import PREFIX_SIZE
-from feedcore.documents.source_layout import SourceField
-from feedcore.sbe.messages import Column
+from tandemfeed.adapter.conversion.function_use import Comparison, ValueMap
+from tandemfeed.adapter.conversion.kernel_names import in_variable, shown
+from tandemfeed.adapter.conversion.kernel_tables import WORD_SIZE, TableData, WordMap, value_words, word_of, words_of
+from tandemfeed.adapter.conversion.table import Guard, IndexValue, Literal, Operand, Operation, PacketValue, type_of
+from tandemfeed.adapter.conversion.unaligned import load_expression
+from tandemfeed.adapter.conversion.values import NULL, null_bits, null_of
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
+from tandemfeed.feedcore.documents.source_layout import SourceField
+from tandemfeed.feedcore.sbe.messages import Column
 
 SIGN_BIT = 1 << 63
 CHUNKS = (8, 4, 2, 1)

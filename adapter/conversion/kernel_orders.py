@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adapter.conversion.kernel_operations import ValueWriter, indented
-from adapter.conversion.table import Book, Conversion, OrderAction
+from tandemfeed.adapter.conversion.kernel_operations import ValueWriter, indented
+from tandemfeed.adapter.conversion.table import Book, Conversion, OrderAction
 
 
 def order_lines(

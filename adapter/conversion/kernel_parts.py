@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from adapter.conversion.state_kernels import SAMPLE_COUNT, SAMPLES, SAMPLES_MAX, hash_of
-from adapter.conversion.unaligned import LOADS, STORES
-from adapter.kernel_cache import compiled
+from tandemfeed.adapter.conversion.state_kernels import SAMPLE_COUNT, SAMPLES, SAMPLES_MAX, hash_of
+from tandemfeed.adapter.conversion.unaligned import LOADS, STORES
+from tandemfeed.adapter.kernel_cache import compiled
 
 NULL = (1 << 63) - 1
 DAY_NS = 86_400_000_000_000

@@ -6,21 +6,21 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from adapter.conversion.functions import Calling, ConverterFunction
-from adapter.conversion.kernel_foresight import Foresight
-from adapter.conversion.kernel_gathering import GATHER, GatheringWriter
-from adapter.conversion.kernel_messages import MessageWriter
-from adapter.conversion.kernel_names import in_variable, shown, shown_title
-from adapter.conversion.kernel_operations import indented
-from adapter.conversion.kernel_tables import TableData
-from adapter.conversion.packet_calls import PacketCalls
-from adapter.conversion.reasons import Reason
-from adapter.conversion.state_store import header_of
-from adapter.conversion.table import Conversion, ConverterTable, Operation, PacketValue, all_operations
-from adapter.conversion.unaligned import load_expression
-from feedcore.documents.primitive_types import Place
-from feedcore.documents.source_layout import Framing
-from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
+from tandemfeed.adapter.conversion.functions import Calling, ConverterFunction
+from tandemfeed.adapter.conversion.kernel_foresight import Foresight
+from tandemfeed.adapter.conversion.kernel_gathering import GATHER, GatheringWriter
+from tandemfeed.adapter.conversion.kernel_messages import MessageWriter
+from tandemfeed.adapter.conversion.kernel_names import in_variable, shown, shown_title
+from tandemfeed.adapter.conversion.kernel_operations import indented
+from tandemfeed.adapter.conversion.kernel_tables import TableData
+from tandemfeed.adapter.conversion.packet_calls import PacketCalls
+from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.conversion.state_store import header_of
+from tandemfeed.adapter.conversion.table import Conversion, ConverterTable, Operation, PacketValue, all_operations
+from tandemfeed.adapter.conversion.unaligned import load_expression
+from tandemfeed.feedcore.documents.primitive_types import Place
+from tandemfeed.feedcore.documents.source_layout import Framing
+from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
 
 MODULE = '''"""Generated from the converter table {name}{tables}.
 
@@ -30,9 +30,9 @@ frame's length.
 
 from numba import types
 
-from adapter.conversion.kernel_parts import *  # noqa: F403
-from adapter.conversion.order_book import *  # noqa: F403
-from adapter.conversion.state_kernels import (
+from tandemfeed.adapter.conversion.kernel_parts import *  # noqa: F403
+from tandemfeed.adapter.conversion.order_book import *  # noqa: F403
+from tandemfeed.adapter.conversion.state_kernels import (
     HINTS_MAX,
     LIVE_COUNT,
     NEAR_ROWS,
@@ -43,9 +43,9 @@ from adapter.conversion.state_kernels import (
     hash_of_key,
     settle_down,
 )
-from adapter.conversion.unaligned import LOADS, STORES
-from adapter.conversion.user_functions import compiled_user
-from adapter.kernel_cache import compiled
+from tandemfeed.adapter.conversion.unaligned import LOADS, STORES
+from tandemfeed.adapter.conversion.user_functions import compiled_user
+from tandemfeed.adapter.kernel_cache import compiled
 
 globals().update(LOADS)
 globals().update(STORES)

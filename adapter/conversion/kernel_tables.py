@@ -7,9 +7,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adapter.conversion.function_use import ValueMap
-from adapter.conversion.state_kernels import MIX, MULTIPLIER
-from adapter.time_zones import zone_changes
+from tandemfeed.adapter.conversion.function_use import ValueMap
+from tandemfeed.adapter.conversion.state_kernels import MIX, MULTIPLIER
+from tandemfeed.adapter.time_zones import zone_changes
 
 WORD_SIZE = 8  # bytes; a text that is not longer is one word and is looked up like a number
 MASK64 = (1 << 64) - 1

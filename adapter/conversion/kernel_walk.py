@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from adapter.conversion.kernel_names import in_variable, shown
-from adapter.conversion.unaligned import load_expression
-from feedcore.documents.source_layout import SourceData, SourceField, SourceGroup, SourceMessageType
+from tandemfeed.adapter.conversion.kernel_names import in_variable, shown
+from tandemfeed.adapter.conversion.unaligned import load_expression
+from tandemfeed.feedcore.documents.source_layout import SourceData, SourceField, SourceGroup, SourceMessageType
 
 PLACED_MAX = 65_535
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from adapter.conversion.compiled import CompiledConverter
-from adapter.conversion.table import ConverterTable
-from adapter.conversion.table_loading import load_table
-from adapter.conversion.user_functions import known_functions
-from feedcore.documents.message_model import load_message_model
-from feedcore.documents.source_format import load_source_format
-from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
+from tandemfeed.adapter.conversion.compiled import CompiledConverter
+from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.adapter.conversion.table_loading import load_table
+from tandemfeed.adapter.conversion.user_functions import known_functions
+from tandemfeed.feedcore.documents.message_model import load_message_model
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
 
 
 def load_checked_table(

@@ -6,8 +6,8 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from adapter.conversion.function_use import ValueMap
-from feedcore.documents.xml_document import Node
+from tandemfeed.adapter.conversion.function_use import ValueMap
+from tandemfeed.feedcore.documents.xml_document import Node
 
 TEXT_SIZE_MAX = 64  # of a key and of a value: eight machine words, as for a key of state
 BLANKS = b" \0"

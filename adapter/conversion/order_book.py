@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adapter.conversion.state_kernels import (
+from tandemfeed.adapter.conversion.state_kernels import (
     DEAD,
     INITIAL,
     KEY,
@@ -32,7 +32,7 @@ from adapter.conversion.state_kernels import (
     seek_row,
     touch,
 )
-from adapter.kernel_cache import compiled
+from tandemfeed.adapter.kernel_cache import compiled
 
 POOL_WORDS = 1 << 27  # words for the levels of all books of a table; memory is used only when they are touched
 POOL = INITIAL + 8  # in the books' header: the next free word, the end of the pool, then a free list per size

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from adapter.conversion.function_use import COMPARISONS, comparison_of
-from adapter.conversion.table import Guard, Operand, Operation, OrderAction, type_of
-from adapter.conversion.values import INT64_MAX, INT64_MIN
-from feedcore.documents.source_layout import SourceField
-from feedcore.documents.xml_document import Node
+from tandemfeed.adapter.conversion.function_use import COMPARISONS, comparison_of
+from tandemfeed.adapter.conversion.table import Guard, Operand, Operation, OrderAction, type_of
+from tandemfeed.adapter.conversion.values import INT64_MAX, INT64_MIN
+from tandemfeed.feedcore.documents.source_layout import SourceField
+from tandemfeed.feedcore.documents.xml_document import Node
 
 if TYPE_CHECKING:
-    from adapter.conversion.conversion_loading import ConversionLoader
+    from tandemfeed.adapter.conversion.conversion_loading import ConversionLoader
 
 SIZE_MAX = (1 << 48) - 1  # so that the sum over a level fits in 64 bits
 NEEDED = {

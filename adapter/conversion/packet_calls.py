@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from adapter.conversion.function_use import Checked
-from adapter.conversion.functions import ConverterFunction
-from adapter.conversion.table import Conversion, Operand, Operation
-from adapter.conversion.user_functions import null_instead
-from feedcore.documents.source_layout import SourceMessageType
-from feedcore.documents.xml_document import Node
+from tandemfeed.adapter.conversion.function_use import Checked
+from tandemfeed.adapter.conversion.functions import ConverterFunction
+from tandemfeed.adapter.conversion.table import Conversion, Operand, Operation
+from tandemfeed.adapter.conversion.user_functions import null_instead
+from tandemfeed.feedcore.documents.source_layout import SourceMessageType
+from tandemfeed.feedcore.documents.xml_document import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adapter.conversion.functions import Calling, ConverterFunction
-from adapter.conversion.packet_calls import PacketCall, PacketCalls
-from adapter.conversion.reasons import Reason
-from adapter.conversion.values import NULL
-from adapter.kernel_cache import compiled
+from tandemfeed.adapter.conversion.functions import Calling, ConverterFunction
+from tandemfeed.adapter.conversion.packet_calls import PacketCall, PacketCalls
+from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.conversion.values import NULL
+from tandemfeed.adapter.kernel_cache import compiled
 
 MESSAGES_MAX = 1 << 16  # gathered at a time; a source packet has no more
 ROOM_FIRST = 1 << 12  # slots, enough for a datagram of small messages; a larger packet is gathered in parts

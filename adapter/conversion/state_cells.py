@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from adapter.conversion.functions import ConverterFunction
-from adapter.conversion.state_kernels import CELLS_MAX
-from adapter.conversion.state_store import KeySpace
-from adapter.conversion.values import NULL
-from feedcore.documents.xml_document import Node
+from tandemfeed.adapter.conversion.functions import ConverterFunction
+from tandemfeed.adapter.conversion.state_kernels import CELLS_MAX
+from tandemfeed.adapter.conversion.state_store import KeySpace
+from tandemfeed.adapter.conversion.values import NULL
+from tandemfeed.feedcore.documents.xml_document import Node
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from adapter.conversion.unaligned import prefetch
-from adapter.kernel_cache import compiled
+from tandemfeed.adapter.conversion.unaligned import prefetch
+from tandemfeed.adapter.kernel_cache import compiled
 
 BUCKET_COUNT = 64
 MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2**64 / golden ratio, odd (Knuth, TAOCP 6.4)

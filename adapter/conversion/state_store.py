@@ -16,9 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adapter.conversion import order_book
-from adapter.conversion import state_kernels as kernels
-from adapter.conversion.state_kernels import BUCKET_COUNT, DIGESTS, HEADER_SIZE, HEADERS, QUEUE_SIZE, TABLE_SIZE_FIRST
+from tandemfeed.adapter.conversion import order_book
+from tandemfeed.adapter.conversion import state_kernels as kernels
+from tandemfeed.adapter.conversion.state_kernels import (
+    BUCKET_COUNT,
+    DIGESTS,
+    HEADER_SIZE,
+    HEADERS,
+    QUEUE_SIZE,
+    TABLE_SIZE_FIRST,
+)
 
 KEYS_MAX = 1 << 22  # keys of one space, unless the table says otherwise; memory is used only for existing keys
 SNAPSHOT_MAGIC = b"TFC2"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from adapter.conversion.function_use import Comparison
-from adapter.conversion.functions import ConverterFunction
-from adapter.conversion.order_book import BookSpaces
-from adapter.conversion.state_store import KeySpace
-from adapter.conversion.values import ValueType, type_of_field
-from feedcore.documents.source_layout import SourceField, SourceFormat, SourceGroup, SourceMessageType
-from feedcore.documents.xml_document import DocumentError
-from feedcore.sbe.messages import Column, Group, MessageType, VarData
+from tandemfeed.adapter.conversion.function_use import Comparison
+from tandemfeed.adapter.conversion.functions import ConverterFunction
+from tandemfeed.adapter.conversion.order_book import BookSpaces
+from tandemfeed.adapter.conversion.state_store import KeySpace
+from tandemfeed.adapter.conversion.values import ValueType, type_of_field
+from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat, SourceGroup, SourceMessageType
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.sbe.messages import Column, Group, MessageType, VarData
 
 
 @dataclass(frozen=True, slots=True)

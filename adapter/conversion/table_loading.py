@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from adapter.conversion.conversion_loading import ConversionLoader, Shared
-from adapter.conversion.functions import FUNCTIONS, ConverterFunction
-from adapter.conversion.group_loading import load_parts
-from adapter.conversion.kernel_source import kernel_source
-from adapter.conversion.map_loading import load_maps
-from adapter.conversion.order_book import FIRST, BookSpaces
-from adapter.conversion.state_cells import Cells
-from adapter.conversion.state_store import KEYS_MAX, KeySpace
-from adapter.conversion.table import Book, ConverterTable
-from feedcore.documents.message_model import MessageModel
-from feedcore.documents.source_layout import SourceFormat
-from feedcore.documents.xml_document import Node, parse_document
-from feedcore.wire.output_packet import OUTPUT_HEADER_SIZE, RUN_SIZE, SEALING_SIZE
+from tandemfeed.adapter.conversion.conversion_loading import ConversionLoader, Shared
+from tandemfeed.adapter.conversion.functions import FUNCTIONS, ConverterFunction
+from tandemfeed.adapter.conversion.group_loading import load_parts
+from tandemfeed.adapter.conversion.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.map_loading import load_maps
+from tandemfeed.adapter.conversion.order_book import FIRST, BookSpaces
+from tandemfeed.adapter.conversion.state_cells import Cells
+from tandemfeed.adapter.conversion.state_store import KEYS_MAX, KeySpace
+from tandemfeed.adapter.conversion.table import Book, ConverterTable
+from tandemfeed.feedcore.documents.message_model import MessageModel
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
+from tandemfeed.feedcore.documents.xml_document import Node, parse_document
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_HEADER_SIZE, RUN_SIZE, SEALING_SIZE
 
 ORDERS_MAX = 1 << 24  # orders alive in one <book>, unless the table says otherwise
 KEYS_MAX_LIMIT = 1 << 28

@@ -29,11 +29,11 @@ from typing import Any
 
 from numba import types
 
-from adapter.conversion.function_use import Checked, Use
-from adapter.conversion.functions import FUNCTIONS, Calling, ConverterFunction
-from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
-from adapter.kernel_cache import compiled
-from feedcore.documents.names import NAME_RULE, is_name
+from tandemfeed.adapter.conversion.function_use import Checked, Use
+from tandemfeed.adapter.conversion.functions import FUNCTIONS, Calling, ConverterFunction
+from tandemfeed.adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
+from tandemfeed.adapter.kernel_cache import compiled
+from tandemfeed.feedcore.documents.names import NAME_RULE, is_name
 
 GROUP = "tandemfeed.converter_functions"
 TAKEN = ("name", "function", "by", "cell", "reset")  # attributes that any element may have

@@ -6,9 +6,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from feedcore.documents.primitive_types import Primitive
-from feedcore.documents.source_layout import SourceField
-from feedcore.sbe.messages import Column, VarData
+from tandemfeed.feedcore.documents.primitive_types import Primitive
+from tandemfeed.feedcore.documents.source_layout import SourceField
+from tandemfeed.feedcore.sbe.messages import Column, VarData
 
 NULL = (1 << 63) - 1  # null inside the engine, whatever the source and the model use for null
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1

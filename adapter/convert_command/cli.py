@@ -13,18 +13,18 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from adapter.conversion import CompiledConverter
-from adapter.conversion.dead_letters import DeadLetter
-from adapter.conversion.formats.tick_table import TableOptions
-from adapter.conversion.kernel_source import kernel_source
-from adapter.conversion.user_functions import BadUserFunction
-from adapter.convert_command import compiling, dead_letters
-from adapter.convert_command.documents import Documents, add_document_arguments, load_documents
-from adapter.convert_command.explaining import explain, users_functions
-from adapter.convert_command.outputs import open_output
-from adapter.convert_command.reading import READ_ERRORS, READER_OF_FORMAT, READERS
-from feedcore.documents.xml_document import DocumentError
-from journal.commands.options import REFUSALS
+from tandemfeed.adapter.conversion import CompiledConverter
+from tandemfeed.adapter.conversion.dead_letters import DeadLetter
+from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
+from tandemfeed.adapter.conversion.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.user_functions import BadUserFunction
+from tandemfeed.adapter.convert_command import compiling, dead_letters
+from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
+from tandemfeed.adapter.convert_command.explaining import explain, users_functions
+from tandemfeed.adapter.convert_command.outputs import open_output
+from tandemfeed.adapter.convert_command.reading import READ_ERRORS, READER_OF_FORMAT, READERS
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.journal.commands.options import REFUSALS
 
 OUT_SIZE = 8 << 20  # output space for one call, in bytes
 REFUSED_SHOWN = 5

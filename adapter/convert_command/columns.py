@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feedcore.documents.message_model import PREFIX_SIZE
-from feedcore.sbe.messages import Block, Column, MessageType, VarData
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
+from tandemfeed.feedcore.sbe.messages import Block, Column, MessageType, VarData
 
 
 def column(field: Column, values: NDArray[Any]) -> Any:

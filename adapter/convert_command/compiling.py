@@ -9,11 +9,12 @@ from typing import Any
 
 from numba.core.event import Event, Listener, install_listener
 
-from adapter.conversion import CompiledConverter, ConverterTable
-from adapter.conversion.kernel_source import kernel_source
-from adapter.convert_command.documents import add_document_arguments, load_documents
-from adapter.kernel_cache import CACHE_FOLDER, FOLDER_VARIABLE, MODULE_PREFIX
-from journal.commands.streams import Meter, Streams, meter
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
+from tandemfeed.adapter.conversion.kernel_source import kernel_source
+from tandemfeed.adapter.convert_command.documents import add_document_arguments, load_documents
+from tandemfeed.adapter.kernel_cache import CACHE_FOLDER, MODULE_PREFIX
+from tandemfeed.journal.commands.streams import Meter, Streams, meter
+from tandemfeed.journal.compiling import FOLDER_VARIABLE
 
 COMPILE_EVENT = "numba:compile"  # numba's event for each function that is not cached on disk
 SUMMARY = "compile kernels in advance, so that an adapter's first start does not wait for the compiler"

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from adapter.conversion.formats.chunks import FormatError
-from adapter.conversion.formats.frame_reader import FrameReader
-from adapter.conversion.reasons import Reason
-from adapter.convert_command.documents import SHIPPED, shipped_documents
-from adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
-from feedcore.documents.source_format import load_source_format
-from journal import Tailer
-from journal.commands.options import require_journal
-from journal.commands.presentation import counted, hex_lines, one_line, time_text, to_json
-from journal.commands.streams import Streams
-from journal.roll_cycle import format_index
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.convert_command.documents import SHIPPED, shipped_documents
+from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.journal import Tailer
+from tandemfeed.journal.commands.options import require_journal
+from tandemfeed.journal.commands.presentation import counted, hex_lines, one_line, time_text, to_json
+from tandemfeed.journal.commands.streams import Streams
+from tandemfeed.journal.roll_cycle import format_index
 
 SUMMARY = "print refused source messages from an adapter's dead-letter journal"
 READ_COUNT = 1_024

@@ -6,14 +6,14 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapter.conversion import ConverterTable
-from adapter.conversion.formats import FOLDER, document
-from adapter.conversion.table_loading import load_table
-from adapter.conversion.user_functions import known_functions
-from feedcore.documents.message_model import MessageModel, load_message_model
-from feedcore.documents.source_format import load_source_format
-from feedcore.documents.source_layout import SourceFormat
-from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
+from tandemfeed.adapter.conversion import ConverterTable
+from tandemfeed.adapter.conversion.formats import FOLDER, document
+from tandemfeed.adapter.conversion.table_loading import load_table
+from tandemfeed.adapter.conversion.user_functions import known_functions
+from tandemfeed.feedcore.documents.message_model import MessageModel, load_message_model
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
 
 TABLE_SUFFIX = "-to-tick.xml"
 SHIPPED = tuple(sorted(path.name.removesuffix(TABLE_SUFFIX) for path in FOLDER.glob(f"*{TABLE_SUFFIX}")))

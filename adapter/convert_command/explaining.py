@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from adapter.conversion.function_use import Comparison, ValueMap
-from adapter.conversion.functions import Calling
-from adapter.conversion.packet_calls import PacketCalls
-from adapter.conversion.table import (
+from tandemfeed.adapter.conversion.function_use import Comparison, ValueMap
+from tandemfeed.adapter.conversion.functions import Calling
+from tandemfeed.adapter.conversion.packet_calls import PacketCalls
+from tandemfeed.adapter.conversion.table import (
     Conversion,
     ConverterTable,
     GroupWrite,
@@ -20,7 +20,7 @@ from adapter.conversion.table import (
     all_operations,
     type_of,
 )
-from feedcore.documents.source_layout import SourceField
+from tandemfeed.feedcore.documents.source_layout import SourceField
 
 WORDS = {"is": "=", "isNot": "≠", "above": ">", "below": "<", "atLeast": "≥", "atMost": "≤"}
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from adapter.convert_command.columns import MessageColumns, column, flat
-from feedcore.documents.message_model import MessageModel, frame_dtype
-from feedcore.sbe.messages import MessageType
-from feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
+from tandemfeed.adapter.convert_command.columns import MessageColumns, column, flat
+from tandemfeed.feedcore.documents.message_model import MessageModel, frame_dtype
+from tandemfeed.feedcore.sbe.messages import MessageType
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
 
 SOFH_SIZE = 6  # FIX Simple Open Framing Header: message length u32, encoding type u16, both big-endian
 SOFH_SBE_LITTLE_ENDIAN = 0xEB50

@@ -6,16 +6,16 @@ import gzip
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from adapter.conversion.formats.binary_file import read_binary_file
-from adapter.conversion.formats.capture import CaptureReader
-from adapter.conversion.formats.chunks import FormatError, FrameChunk
-from adapter.conversion.formats.dbn import read_dbn
-from adapter.conversion.formats.iex_tp import decode_iex_segment
-from adapter.conversion.formats.lobster import read_lobster
-from adapter.conversion.formats.mdp3 import MdpDeliver, MdpNumbering
-from adapter.conversion.formats.moldudp64 import decode_mold_packet
-from adapter.conversion.formats.tick_table import TableOptions, read_tick_file
-from feedcore.documents.source_layout import SourceFormat
+from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
+from tandemfeed.adapter.conversion.formats.dbn import read_dbn
+from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
+from tandemfeed.adapter.conversion.formats.lobster import read_lobster
+from tandemfeed.adapter.conversion.formats.mdp3 import MdpDeliver, MdpNumbering
+from tandemfeed.adapter.conversion.formats.moldudp64 import decode_mold_packet
+from tandemfeed.adapter.conversion.formats.tick_table import TableOptions, read_tick_file
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 CHUNK_MESSAGES = 20_000  # the progress bar moves after this many messages
 

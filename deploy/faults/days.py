@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from deploy.cluster import START_TIMEOUT_S
-from deploy.faults.context import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultContext
+from tandemfeed.deploy.cluster import START_TIMEOUT_S
+from tandemfeed.deploy.faults.context import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultContext
 
 DAY_S = 6.0  # of play: the length of a day; the last one lasts as long as the drill
 DAY_TIMEOUT_S = 60.0  # for the rest of a day, on a busy machine

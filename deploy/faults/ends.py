@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from client_lib.record import DeliveryRecord
-from deploy.cluster import START_TIMEOUT_S
-from deploy.faults.context import AFTERMATH_S, HEALTHY_TIMEOUT_S, TAKEOVER_TIMEOUT_S, FaultContext
-from deploy.topology import ADMIN
+from tandemfeed.client_lib.record import DeliveryRecord
+from tandemfeed.deploy.cluster import START_TIMEOUT_S
+from tandemfeed.deploy.faults.context import AFTERMATH_S, HEALTHY_TIMEOUT_S, TAKEOVER_TIMEOUT_S, FaultContext
+from tandemfeed.deploy.topology import ADMIN
 
 ADMIN_OUTAGE_S = 3.0  # several terms of a lease
 DRIVER_TIMEOUT_S = 120.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from deploy.faults.context import AFTERMATH_S, FaultContext
+from tandemfeed.deploy.faults.context import AFTERMATH_S, FaultContext
 
 SLOW_S = 3.0
 SLOW_PAUSE_S, SLOW_RUN_S = 0.045, 0.005  # a tenth of the time; each pause outlasts every gap timer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import grpc
 
-from adapter.output_journal import BLOCK_SIZE
-from deploy.faults.context import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultContext, FaultUnavailable
-from deploy.processes import ProcessFailed
-from deploy.small_disk import fill_disk, make_room, path_in_process
-from journal import Tailer
+from tandemfeed.adapter.output_journal import BLOCK_SIZE
+from tandemfeed.deploy.faults.context import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultContext, FaultUnavailable
+from tandemfeed.deploy.processes import ProcessFailed
+from tandemfeed.deploy.small_disk import fill_disk, make_room, path_in_process
+from tandemfeed.journal import Tailer
 from tandemfeed.v1 import admin_pb2
 
 MESSAGE_SIZE_MIN = 40  # bytes of a message in the journal

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from deploy.faults.context import Fault
-from deploy.faults.days import new_day
-from deploy.faults.ends import kill_active, kill_admin, kill_backup, kill_driver, restart_all
-from deploy.faults.forging import FORGED_SECONDS, forge_at
-from deploy.faults.links import (
+from tandemfeed.deploy.faults.context import Fault
+from tandemfeed.deploy.faults.days import new_day
+from tandemfeed.deploy.faults.ends import kill_active, kill_admin, kill_backup, kill_driver, restart_all
+from tandemfeed.deploy.faults.forging import FORGED_SECONDS, forge_at
+from tandemfeed.deploy.faults.links import (
     cut_active,
     cut_active_from_admin,
     cut_active_from_backups,
@@ -14,8 +14,8 @@ from deploy.faults.links import (
     loss_on_both_lines,
     loss_on_one_line,
 )
-from deploy.faults.pauses import pause_active, slow_backup
-from deploy.faults.planned import FILL_MESSAGES, disk_full, hand_over
+from tandemfeed.deploy.faults.pauses import pause_active, slow_backup
+from tandemfeed.deploy.faults.planned import FILL_MESSAGES, disk_full, hand_over
 
 FORGED_PER_SECOND = 5_000.0  # a quarter of what the client receives anyway; two cores can carry it besides the cluster
 KILL_GOAL_MS = 10.0

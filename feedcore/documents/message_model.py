@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.documents.xml_document import DocumentError
-from feedcore.sbe import Schema, load_schema
-from feedcore.sbe.messages import MessageType
-from feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
-from feedcore.wire.sbe_header import SBE_HEADER_LAYOUT, SBE_HEADER_SIZE, SBE_MESSAGE_HEADER
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.sbe import Schema, load_schema
+from tandemfeed.feedcore.sbe.messages import MessageType
+from tandemfeed.feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from tandemfeed.feedcore.wire.sbe_header import SBE_HEADER_LAYOUT, SBE_HEADER_SIZE, SBE_MESSAGE_HEADER
 
 PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE
 _HEADER_PARTS = list(SBE_HEADER_LAYOUT.offsets)
@@ -27,7 +27,7 @@ _KINDS = SBE_HEADER_LAYOUT.dtype(("templateId", "schemaId"))
 
 
 def frame_size(message: MessageType) -> int:
-    """Bytes of an output frame, without groups and variable data."""
+    """The bytes of an output frame without groups and variable data."""
     return PREFIX_SIZE + message.block_length
 
 
@@ -46,7 +46,7 @@ def frame_dtype(message: MessageType, size: int) -> np.dtype[np.void]:
 
 @dataclass(frozen=True)
 class MessageModel:
-    """The whole schema, with little-endian messages and the output's message header."""
+    """A whole schema, whose messages are little-endian and have the output's message header."""
 
     schema: Schema
 

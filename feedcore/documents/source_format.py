@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from feedcore.documents.primitive_types import SOURCE_TYPES, Place, Primitive
-from feedcore.documents.source_layout import (
+from tandemfeed.feedcore.documents.primitive_types import SOURCE_TYPES, Place, Primitive
+from tandemfeed.feedcore.documents.source_layout import (
     DATA_SIZE_MAX,
     FRAMING_DEFAULT,
     PLACED_SIZE_MAX,
@@ -24,12 +24,12 @@ from feedcore.documents.source_layout import (
     SourceMessageType,
     SourcePart,
 )
-from feedcore.documents.source_schema import messages_of_schema
-from feedcore.documents.xml_document import Node, parse_document
-from feedcore.sbe import Schema, load_schema
+from tandemfeed.feedcore.documents.source_schema import messages_of_schema
+from tandemfeed.feedcore.documents.xml_document import Node, parse_document
+from tandemfeed.feedcore.sbe import Schema, load_schema
 
 COUNT_MAX = 1_000  # entries of a group of fixed count
-EXPONENT_MAX = 18  # more digits than an int64 has say nothing
+EXPONENT_MAX = 18  # an int64 has no more digits
 FIELD_ATTRIBUTES = ("name", "type", "length", "exponent", "null", "offset", "byteOrder")
 HEADER_ATTRIBUTES = ("headerSize", "countOffset", "entrySize", "entrySizeOffset")
 
@@ -77,7 +77,7 @@ def _load_sbe(root: Node, path: Path) -> Schema:
 
 
 def _hand_down_byte_order(node: Node, around: str) -> None:
-    """Give every element its own byte order, or else that of its parent."""
+    """Give each element without a byte order that of its parent."""
     text = node.attributes.setdefault("byteOrder", around)
     if text not in ("littleEndian", "bigEndian"):
         raise node.error(f"byteOrder is {text!r}; it must be littleEndian or bigEndian")

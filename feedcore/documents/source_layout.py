@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.documents.primitive_types import PRIMITIVES, Place, Primitive
-from feedcore.sbe.messages import Column
-from feedcore.wire.source_packet import SOURCE_FRAME_LAYOUT, SOURCE_FRAME_SIZE
+from tandemfeed.feedcore.documents.primitive_types import PRIMITIVES, Place, Primitive
+from tandemfeed.feedcore.sbe.messages import Column
+from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME_LAYOUT, SOURCE_FRAME_SIZE
 
 PLACED_SIZE_MAX = 65_535  # bytes of a frame and of all its parts; a datagram is no longer
 DATA_SIZE_MAX = 65_534  # bytes of a variable text, unless the document sets less: SBE's maximum for a 16-bit length

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from feedcore.documents.primitive_types import PRIMITIVES
-from feedcore.documents.source_layout import (
+from tandemfeed.feedcore.documents.primitive_types import PRIMITIVES
+from tandemfeed.feedcore.documents.source_layout import (
     DATA_SIZE_MAX,
     BlockParts,
     Framing,
@@ -22,10 +22,10 @@ from feedcore.documents.source_layout import (
     SourceMessageType,
     SourcePart,
 )
-from feedcore.documents.xml_document import DocumentError, Node
-from feedcore.sbe import Schema
-from feedcore.sbe.messages import Block, Column, Field, Group
-from feedcore.sbe.types import EnumType
+from tandemfeed.feedcore.documents.xml_document import DocumentError, Node
+from tandemfeed.feedcore.sbe import Schema
+from tandemfeed.feedcore.sbe.messages import Block, Column, Field, Group
+from tandemfeed.feedcore.sbe.types import EnumType
 
 
 def messages_of_schema(schema: Schema, framing: Framing, root: Node) -> dict[str, SourceMessageType]:

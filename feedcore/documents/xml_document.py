@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from feedcore.documents.names import LABEL_RULE, NAME_RULE, TITLE_RULE, is_label, is_name, is_title
+from tandemfeed.feedcore.documents.names import LABEL_RULE, NAME_RULE, TITLE_RULE, is_label, is_name, is_title
 
 DOCUMENT_SIZE_MAX = 16 << 20  # bytes: a map of 200,000 entries written out; larger ones are read from CSV files
 NODE_COUNT_MAX = 250_000  # an element takes about 500 bytes of memory: 125 MB in all

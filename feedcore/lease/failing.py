@@ -1,7 +1,7 @@
 """Which backup leaves the group when one is repeatedly out of sync (docs/protocol.md clause 5.8).
 
-Every adapter sees the health of all others and judges only whether it must leave itself. The admin server has the last
-word, so that no two adapters leave together and the last synchronised backup never leaves.
+Every adapter knows the health of all others, and judges only whether it must itself leave. The admin server makes the
+final decision, so that no two adapters leave together and the last synchronised backup never leaves.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from feedcore.replica.channel_state import PeerState
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.states import ReplicaState
 
 MS = 1_000_000
 
@@ -29,8 +29,8 @@ class FailConfig:
     """When a backup counts as repeatedly out of sync, and which backup then leaves.
 
     Attributes:
-        threshold: for BELOW_THRESHOLD.
-        times, within_ns: a backup is repeatedly out of sync if it is so this often within this time.
+        threshold: the score that BELOW_THRESHOLD compares with.
+        times, within_ns: a backup is repeatedly out of sync if it loses sync this often within this time.
         ask_every_ns: interval between requests to the admin server.
     """
 
@@ -42,17 +42,17 @@ class FailConfig:
 
 
 def is_repeated(troubles_at_ns: Iterable[int], config: FailConfig, now_ns: int) -> bool:
-    """True if a backup that was out of sync at these times is repeatedly out of sync."""
+    """True if a backup that lost sync at these times counts as repeatedly out of sync."""
     return sum(now_ns - at_ns <= config.within_ns for at_ns in troubles_at_ns) >= config.times
 
 
 def should_leave(own: PeerState, peers: list[PeerState], config: FailConfig) -> str | None:
-    """Why this backup must leave, by its own state and the others' fresh states; None if it need not."""
+    """Why this backup must leave, given its own state and the fresh states of the others; None if it may stay."""
     backups = [peer for peer in peers if is_backup(peer)]
     if not is_backup(own) or not any(each.out_of_sync for each in (own, *backups)):
         return None
     if not any(is_synchronized(peer) for peer in backups):
-        return None  # the last synchronised backup never leaves, nor one that may be the last
+        return None  # the last synchronised backup never leaves, nor does one that may be the last
     scores = [peer.health for peer in backups]
     if config.policy is FailPolicy.BELOW_THRESHOLD:
         is_unfit = own.health < config.threshold
@@ -60,16 +60,16 @@ def should_leave(own: PeerState, peers: list[PeerState], config: FailConfig) -> 
         is_unfit = own.health < min(scores)
     else:
         is_unfit = min((peer.health, -peer.adapter_id) for peer in (own, *backups)) == (own.health, -own.adapter_id)
-    reason = f"backups are repeatedly out of sync and this one's health {own.health:.2f} is {config.policy.value}"
+    reason = f"backups are repeatedly out of sync, and this one's score {own.health:.2f} is {config.policy.value}"
     return reason if is_unfit else None
 
 
 def is_backup(state: PeerState) -> bool:
-    """Neither active nor failed."""
+    """True if the adapter has channels, and is neither active nor failed on any of them."""
     away = (ReplicaState.ACTIVE, ReplicaState.FAILED)
     return bool(state.channels) and all(channel.state not in away for channel in state.channels)
 
 
 def is_synchronized(state: PeerState) -> bool:
-    """True if the adapter has channels and is synchronised on all of them."""
+    """True if the adapter is synchronised on all of its channels."""
     return all(channel.state is ReplicaState.SYNCHRONIZED for channel in state.channels)

@@ -1,12 +1,12 @@
 """An adapter's own view of its lease: whether it may transmit as active now, and when it must renew.
 
-It trusts only its own monotonic clock. Invariant: `may_transmit(now_ns)` is true only while the lease store, which
-counts the same term from a later moment, cannot have granted the next epoch because this lease ran out.
+It trusts only its own monotonic clock. Invariant: while `may_transmit(now_ns)` is true, the lease store cannot have
+granted the next epoch because this lease ran out, since the store counts the same term from a later moment.
 """
 
 from __future__ import annotations
 
-from feedcore.replica.effects import RenewLease
+from tandemfeed.feedcore.replica.effects import RenewLease
 
 RENEWALS_PER_TTL = 4  # survives two lost renewals and a slow third
 
@@ -32,7 +32,7 @@ class LeaseView:
         return self.epoch != 0 and now_ns < self._valid_until_ns
 
     def on_granted(self, epoch: int, valid_until_ns: int, now_ns: int) -> bool:
-        """Take a grant; False (and no change) if its epoch has passed or the grant has run out."""
+        """Take a grant. Returns False, and changes nothing, if its epoch is not newer or the grant has run out."""
         if epoch <= self.last_epoch or now_ns >= valid_until_ns:
             return False
         self.epoch = self.last_epoch = epoch
@@ -41,18 +41,18 @@ class LeaseView:
         return True
 
     def on_renewed(self, epoch: int, valid_until_ns: int) -> None:
-        """Take a renewal: it never shortens the lease, and a renewal of another epoch changes nothing."""
+        """Take a renewal. It never shortens the lease; a renewal of another epoch is ignored."""
         if epoch == self.epoch:
             self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
             self.is_by_consent = False
 
     def on_consent(self, valid_until_ns: int) -> None:
-        """Extend the lease without the store: no other adapter will accept a grant before then."""
+        """Extend the lease without the store, because no other adapter will accept a grant before `valid_until_ns`."""
         self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
         self.is_by_consent = True
 
     def on_contact(self, consent_until_ns: int, now_ns: int) -> None:
-        """Back in contact: from now on only the store extends the lease, so renew before the consent runs out."""
+        """Note that the store is back in contact. Only it extends the lease now, so renew before consent runs out."""
         if self.is_by_consent:
             self.on_consent(consent_until_ns)
         self.renew_at_once(now_ns)
@@ -68,7 +68,7 @@ class LeaseView:
         self._renew_at_ns = None
 
     def note_epoch(self, epoch: int) -> None:
-        """Note an epoch: grants up to it are void, except the one held here."""
+        """Note an epoch: from now on, grants of this and older epochs are void, except the one held here."""
         self.last_epoch = max(self.last_epoch, epoch)
 
     def next_deadline_ns(self) -> int | None:

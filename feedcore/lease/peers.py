@@ -1,17 +1,17 @@
 """What this adapter knows about the others: their newest states, and whether they consent to extend a lease
 (docs/protocol.md clause 6.7).
 
-A promise to abstain from grants counts from the moment when this adapter sent the report that it answers. So after a
-pause, a process finds only expired promises in its queues.
+A peer's promise to abstain from grants counts from the moment when this adapter sent the report that the promise
+answers. So after a pause, a process finds only expired promises in its queues.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.channel_state import PeerState
 
-REPORTS_REMEMBERED = 512  # several readers ask for a report at every sync interval; this covers some seconds
+REPORTS_REMEMBERED = 512  # several readers request a report at every sync interval; this covers some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class ConsentConfig:
 
     Attributes:
         contact_ns: an admin server that is silent for this long is out of contact.
-        abstain_ns: an adapter that says that it abstains accepts no grant for this long.
+        abstain_ns: an adapter that reports that it abstains accepts no grant for this long.
         fresh_ns: a peer's state older than this is ignored.
-        settle_ns: an adapter back in contact abstains for as long as it was out of contact, at most this long, while it
-            hears an active, which may take longer to reconnect.
+        settle_ns: an adapter that is back in contact and hears an active abstains for as long as it was out of contact,
+            but at most this long, because the active may take longer to reconnect.
     """
 
     contact_ns: int
@@ -44,7 +44,7 @@ class Peers:
     """The other adapters of the feed.
 
     Attributes:
-        others: the ids of all of them, whether heard or not.
+        others: the ids of all of them, including those not heard yet.
         report_id: the id of this adapter's newest report to them.
     """
 
@@ -57,7 +57,7 @@ class Peers:
         self._sent_at_ns: dict[int, int] = {}  # by report_id
 
     def note(self, state: PeerState, now_ns: int) -> bool:
-        """Take a state; False if a newer state of the same adapter is known."""
+        """Take a state. Returns False, and ignores it, unless it is newer than the known state of the same adapter."""
         known = self._states.get(state.adapter_id)
         if known is not None and (state.incarnation, state.report_id) <= (known.incarnation, known.report_id):
             return False
@@ -65,13 +65,13 @@ class Peers:
         return True
 
     def on_report_sent(self, now_ns: int) -> None:
-        """Note that this adapter sends its state, as its next report."""
+        """Note that this adapter sends its next report."""
         self.report_id += 1
         self._sent_at_ns[self.report_id] = now_ns
         self._sent_at_ns.pop(self.report_id - REPORTS_REMEMBERED, None)
 
     def heard_report_ids(self) -> dict[int, int]:
-        """The newest report heard from each."""
+        """By adapter_id, the newest report heard."""
         return {adapter_id: state.report_id for adapter_id, state in self._states.items()}
 
     def fresh(self, now_ns: int) -> list[PeerState]:
@@ -80,7 +80,7 @@ class Peers:
         return [state for each, state in self._states.items() if now_ns - self._heard_at_ns[each] < fresh_ns]
 
     def consent_until_ns(self, epoch: int) -> int:
-        """Until when all others promise to accept no grant; 0 if one does not, or knows a newer epoch."""
+        """Until when all others promise to accept no grant; 0 if one has not promised or knows a newer epoch."""
         until_ns = 1 << 62
         for adapter_id in self.others:
             state = self._states.get(adapter_id)
@@ -94,5 +94,5 @@ class Peers:
 
 
 def known_epoch(state: PeerState) -> int:
-    """The newest epoch that an adapter knows of."""
+    """The newest epoch that an adapter knows."""
     return max((channel.lineage.epoch for channel in state.channels), default=0)

@@ -1,1 +1,1 @@
-"""The client's merge: the streams of all adapters of a channel become one."""
+"""The client's merge: combines the streams of all adapters of a channel into one."""

@@ -1,7 +1,7 @@
-"""Equality of two adapters' copies: a copy that differs shows a broken or forging adapter.
+"""Equality of two adapters' copies: a copy that differs reveals a broken or forging adapter.
 
-Where the packets' boundaries agree, comparing is one comparison of bytes. Where they do not, what the two packets have
-in common is compared by identity and content: source messages without a message included.
+Packets with equal boundaries are compared by their bytes. If boundaries differ, the common part of two packets is
+compared by identity and content, including source messages that made no message.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import zlib
 from bisect import bisect_right, insort
 from typing import TypeAlias
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Diverged, MergeEffect
-from feedcore.wire.output_packet import OutputPacket, decode_runs
-from feedcore.wire.packet_parts import identified_messages
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Diverged, MergeEffect
+from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_runs
+from tandemfeed.feedcore.wire.packet_parts import identified_messages
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 
-TRIM_COUNT = 1_024  # forgotten keys are dropped from the list so many at a time
+TRIM_COUNT = 1_024  # forgotten keys are removed from the list in batches of this many
 # source_count, payload, runs in it, adapter_id, first_message_seq, message_count
 Remembered: TypeAlias = tuple[int, bytes, int, int, int, int]
 
 
 def content_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> list[tuple[object, ...]]:
-    """What `input_seq` first … end - 1 of a packet say, however its runs are cut: its sources, then its messages.
+    """The sources, then the messages, of `input_seq` first … end - 1 of a packet, however its runs are cut.
 
     Raises:
         PacketRefused: MALFORMED frames.
@@ -39,7 +39,7 @@ def content_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -
 
 
 def digest_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> int:
-    """CRC-32 over what `input_seq` first … end - 1 say; over the payload if it is broken."""
+    """CRC-32 of the content of `input_seq` first … end - 1, or of the payload if that is malformed."""
     try:
         return zlib.crc32(repr(content_of(packet, first_input_seq, end_input_seq)).encode())
     except PacketRefused:
@@ -47,12 +47,12 @@ def digest_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) ->
 
 
 def is_same_packet(one: OutputPacket, other: OutputPacket) -> bool:
-    """True if two packets with equal first `input_seq` say the same in the same bytes."""
+    """True if two packets with equal first `input_seq` have the same bytes and first `message_seq`."""
     return one.payload == other.payload and one.first_message_seq == other.first_message_seq
 
 
 def are_equal(one: OutputPacket, other: OutputPacket, first_input_seq: int, end_input_seq: int) -> bool:
-    """True if both say the same about `input_seq` first … end - 1, which both cover."""
+    """True if both packets have the same content for `input_seq` first … end - 1, which both cover."""
     if one.first_input_seq == other.first_input_seq and is_same_packet(one, other):
         return True
     try:
@@ -76,8 +76,8 @@ def divergence(
 class CopyComparison:
     """Remembers what was delivered and compares later copies with it.
 
-    One packet is forgotten for each that is remembered: thousands at once would be a pause. What is remembered of one
-    are plain values in a plain tuple, which collections of cyclic garbage need not look at.
+    It forgets one packet for each that it remembers, because forgetting thousands together would cause a pause. It
+    remembers a packet as a plain tuple of plain values, which the garbage collector need not traverse.
 
     Args:
         config: which copies are compared, and how many packets are remembered.
@@ -91,11 +91,11 @@ class CopyComparison:
         self._remembered_count = config.compared_count
         self._packets: dict[int, Remembered] = {}  # by first_input_seq
         self._firsts: list[int] = []  # its keys, ascending, after some forgotten ones
-        self._begin = 0  # how many of them are forgotten
+        self._begin = 0  # how many of them are forgotten ones
         self._longest = 0  # source messages in the longest packet remembered
 
     def remember(self, packet: OutputPacket, end_input_seq: int) -> None:
-        """A packet that was delivered, at least in part. `end_input_seq`: its own."""
+        """Remember a packet that was delivered, at least in part; `end_input_seq` is the packet's."""
         if self._every != 1:
             self._skipped += 1
             if self._skipped < self._every or not self._every:
@@ -125,20 +125,20 @@ class CopyComparison:
                 self._begin = 0
 
     def compare(self, packet: OutputPacket, end_input_seq: int, effects: list[MergeEffect]) -> None:
-        """A copy of what was delivered; of the packet only what lies before `end_input_seq` counts."""
+        """Compare a copy of what was delivered; only the part of the packet before `end_input_seq` counts."""
         known = self._packets.get(packet.first_input_seq)
         if known is not None and known[1] == packet.payload and known[4] == packet.first_message_seq:
             return
         self._compare_common(packet, end_input_seq, effects)
 
     def compare_held(self, one: OutputPacket, other: OutputPacket, effects: list[MergeEffect]) -> None:
-        """Two copies that begin at the same place and wait for what precedes them."""
+        """Compare two copies that begin at the same place and wait for what precedes them."""
         first, end = one.first_input_seq, min(one.end_input_seq, other.end_input_seq)
         if self._every:
             self._judge(one, other, first, end, effects)
 
     def renumbered_from(self, input_seq: int) -> None:
-        """What was delivered under these numbers is not what they stand for now."""
+        """Forget what was delivered under these numbers, because they now belong to other messages."""
         packets = self._packets
         place = self._index_of(input_seq)
         for first in self._firsts[place:]:
@@ -147,7 +147,7 @@ class CopyComparison:
         self._firsts[place:] = [first for first in self._firsts[place:] if first in packets]
 
     def _index_of(self, input_seq: int) -> int:
-        """Where in `_firsts` the packets begin that may cover a source message."""
+        """The index in `_firsts` of the first packet that may cover a source message."""
         return bisect_right(self._firsts, input_seq - self._longest, self._begin)
 
     def _compare_common(self, packet: OutputPacket, end_input_seq: int, effects: list[MergeEffect]) -> None:
@@ -170,7 +170,7 @@ class CopyComparison:
 
 
 def _restored(channel_id: int, first_input_seq: int, known: Remembered) -> OutputPacket:
-    """A packet with all of what was remembered; neither its epoch nor its times are."""
+    """A packet made of what was remembered, which includes neither epoch nor times."""
     _, payload, run_count, adapter_id, first_message, count = known
     runs = decode_runs(payload, run_count, count, 0, first_input_seq, first_message, count)
     return OutputPacket(0, 0, channel_id, adapter_id, 0, 0, first_input_seq, first_message, count, runs, 0, 0, payload)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 MS = 1_000_000
-HEARTBEAT_NS = 10 * MS  # docs/protocol.md clause 8: every adapter's, however busy the stream is
+HEARTBEAT_NS = 10 * MS  # docs/protocol.md clause 8: every adapter sends one, however busy its stream is
 CompareMode = Literal["full", "sampled", "off"]
 
 
@@ -15,24 +15,24 @@ class MergerConfig:
     """What a merge may wait for and remember.
 
     Attributes:
-        stale_after_ns: silence (no packet, no heartbeat) after which an adapter's stream is called stale.
-        lineage_wait_ns: how long packets wait for a heartbeat that tells where a newer epoch's history comes from.
-        held_count_max: packets held early; beyond it the newest are dropped and asked for later.
+        stale_after_ns: silence (no packet, no heartbeat) after which an adapter's stream is stale.
+        lineage_wait_ns: how long packets of older epochs wait for a heartbeat with a newer epoch's lineage.
+        held_count_max: early packets to hold; beyond it the newest are dropped and requested later.
         request_range_count_max: gaps named in one replay request.
-        request_count_max: source messages (or, at the start, messages) asked for in one: a service refuses more than
-            1,000,000 in all.
+        request_count_max: source messages (or, at the start, messages) named in one replay request; a service refuses
+            more than 1,000,000 in all.
         declared_count_max: declared gaps remembered for a late `Filled`.
-        compare: "full" compares every second copy with what was delivered, "sampled" those of every
+        compare: "full" compares every second copy with what was delivered, "sampled" only those of every
             `sampled_every`th packet, "off" none.
-        compared_count: delivered packets remembered for that; a copy that comes later is counted as not compared.
-        session_grace_ns: how long a session whose end no adapter says is waited for once a later one is heard.
-        session_look_ns: after that, pause between two looks whether what is missing has come or been declared.
+        compared_count: delivered packets remembered for comparison; a later copy is counted as not compared.
+        session_grace_ns: after a later session is heard, how long to wait until an adapter reports the end of this one.
+        session_look_ns: after that, the interval of checking whether missing messages have arrived or been declared.
         confirm: how many adapters must have transmitted a message before it is delivered, 1 or 2.
-        request_after_ns: how long to wait for another adapter's copy before asking a replay service for a gap.
-        reorder_ns: how long once every live stream is past it: the network may have changed packets' order.
-        retry_every_ns: pause before the second request; doubled for each further one.
-        retry_every_max_ns: cap of that pause.
-        declare_after_ns: how long to go on asking before the gap is declared.
+        request_after_ns: how long to wait for another adapter's copy before requesting a gap from a replay service.
+        reorder_ns: how long to wait once every live stream is past the gap; the network may have reordered packets.
+        retry_every_ns: pause before the second request, doubled for each further one.
+        retry_every_max_ns: the maximum of that pause.
+        declare_after_ns: how long to request a gap before it is declared.
     """
 
     stale_after_ns: int = 200 * MS
@@ -55,12 +55,14 @@ class MergerConfig:
 
     def __post_init__(self) -> None:
         if self.confirm not in (1, 2):
-            raise ValueError(f"confirm is {self.confirm}: 1 (whichever copy comes first) or 2 (two adapters agree)")
+            raise ValueError(
+                f"confirm is {self.confirm}; it must be 1 (deliver the first copy) or 2 (deliver once two copies agree)"
+            )
         if self.compare not in get_args(CompareMode):
-            raise ValueError(f"compare is {self.compare!r}: one of {', '.join(get_args(CompareMode))}")
+            raise ValueError(f"compare is {self.compare!r}; it must be one of {', '.join(get_args(CompareMode))}")
         if self.sampled_every < 1:
-            raise ValueError(f"sampled_every is {self.sampled_every}: at least 1")
-        assert self.lineage_wait_ns > 3 * HEARTBEAT_NS  # survives two lost beats
+            raise ValueError(f"sampled_every is {self.sampled_every}; it must be at least 1")
+        assert self.lineage_wait_ns > 3 * HEARTBEAT_NS  # survives two lost heartbeats
         assert self.lineage_wait_ns < self.declare_after_ns  # nothing is declared lost meanwhile
         assert self.reorder_ns <= self.request_after_ns
         assert self.request_after_ns <= self.retry_every_ns <= self.retry_every_max_ns < self.declare_after_ns

@@ -1,10 +1,10 @@
-"""confirm=2: lets through what two adapters transmitted with equal source identity and equal bytes.
+"""confirm=2: passes on what two adapters transmitted with equal source identity and equal bytes.
 
-Stands before the merge. A copy waits until another adapter's equal copy of the same `input_seq` comes; where packet
-boundaries differ, what two packets have in common is confirmed and the rest goes on waiting. Two copies that differ let
-nothing through until a third agrees with one of them.
+It precedes the merge. A copy waits until another adapter's equal copy of the same `input_seq` arrives. Where packet
+boundaries differ, the common part of two packets is confirmed and the rest continues to wait. If two copies differ,
+neither passes until a third agrees with one of them.
 
-Invariant: what it lets through was transmitted equally by two different adapters.
+Invariant: two different adapters transmitted equal copies of everything that it passes on.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.comparison import are_equal, divergence, is_same_packet
-from feedcore.merge.effects import MergeEffect
-from feedcore.merge.place import Place, end_place, first_place
-from feedcore.range_set import RangeSet
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.comparison import are_equal, divergence, is_same_packet
+from tandemfeed.feedcore.merge.effects import MergeEffect
+from tandemfeed.feedcore.merge.place import Place, end_place, first_place
+from tandemfeed.feedcore.range_set import RangeSet
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of
 
 FIRST = attrgetter("first_input_seq")
 
 
 class Stretch(NamedTuple):
-    """Consecutive source messages of which either some copy waits or none does."""
+    """Consecutive source messages; a copy waits for each of them (`is_waiting`), or for none."""
 
     first: Place
     end: Place
@@ -34,10 +34,11 @@ class Stretch(NamedTuple):
 
 
 class Confirmation:
-    """Copies of one channel that wait for another adapter's.
+    """Copies of one channel that wait for another adapter's copy.
 
     Args:
-        count_max: packets waiting; beyond it the newest are dropped: they can be asked for again.
+        count_max: how many packets may wait; beyond it those with the highest numbers are dropped, because they can be
+            requested again.
     """
 
     def __init__(self, channel_id: int, counters: CounterSet, count_max: int) -> None:
@@ -46,13 +47,13 @@ class Confirmation:
         self._count_max = count_max
         self._waiting: list[OutputPacket] = []  # ascending by first_input_seq
         self._longest = 0  # source messages in the longest packet that ever waited
-        self._alarmed: dict[tuple[int, int, int, int], None] = {}  # (first, end, adapters): each difference once
+        self._alarmed: dict[tuple[int, int, int, int], None] = {}  # (first, end, adapters) of reported differences
 
     def on_packet(self, packet: OutputPacket, effects: list[MergeEffect]) -> list[OutputPacket]:
-        """A copy of any adapter's.
+        """Take any adapter's copy.
 
         Returns:
-            What it confirms, as packets; parts of it where boundaries differ.
+            The packets that it confirms; parts of them where boundaries differ.
 
         Raises:
             PacketRefused: MALFORMED frames.
@@ -66,7 +67,7 @@ class Confirmation:
                 end = min(known.end_input_seq, piece.end_input_seq)
                 if known.adapter_id == piece.adapter_id:
                     if known.first_input_seq == piece.first_input_seq and is_same_packet(known, piece):
-                        break  # it waits already
+                        break  # it is waiting already
                 elif are_equal(known, piece, begin, end):
                     confirmed.append(part_of(piece, begin, end))
                     self._remove(known)
@@ -81,7 +82,7 @@ class Confirmation:
         return sorted(confirmed, key=FIRST)
 
     def keep(self, packet: OutputPacket) -> None:
-        """Let a copy wait."""
+        """Add a copy to those that wait."""
         if len(self._waiting) >= self._count_max:
             if packet.first_input_seq >= self._waiting[-1].first_input_seq:
                 return
@@ -90,7 +91,7 @@ class Confirmation:
         self._longest = max(self._longest, packet.end_input_seq - packet.first_input_seq)
 
     def passed(self, next_input_seq: int) -> list[OutputPacket]:
-        """Copies that lie before what is delivered next: they wait no more."""
+        """Remove and return the copies that lie before the next source message to deliver."""
         if not self._waiting or self._waiting[0].first_input_seq >= next_input_seq:
             return []
         begun = self._waiting[: bisect_left(self._waiting, next_input_seq, key=FIRST)]
@@ -98,11 +99,15 @@ class Confirmation:
         return [packet for packet in begun if packet.end_input_seq <= next_input_seq]
 
     def drop_superseded(self, end_of: Callable[[int], int]) -> None:
-        """Forget copies that no longer count whole. `end_of`: by epoch, one past the last `input_seq` it decided."""
+        """Forget copies that no longer count as a whole.
+
+        Args:
+            end_of: by epoch, one past the last `input_seq` that it decided.
+        """
         self._waiting = [packet for packet in self._waiting if packet.end_input_seq <= end_of(packet.epoch)]
 
     def split(self, first: Place, end: Place) -> list[Stretch]:
-        """What lies between two places, as stretches."""
+        """Split what lies between two places into stretches."""
         waiting, message_seqs = RangeSet(), dict((first, end))
         for packet in self._overlapping(first.input_seq, end.input_seq):
             start, stop = max(first, first_place(packet)), min(end, end_place(packet))
@@ -116,7 +121,7 @@ class Confirmation:
         ]
 
     def adapters_with(self, first_input_seq: int, end_input_seq: int) -> tuple[int, ...]:
-        """Whose copies of any of these wait."""
+        """The adapters whose copies of any of these source messages wait."""
         return tuple(sorted({packet.adapter_id for packet in self._overlapping(first_input_seq, end_input_seq)}))
 
     # ---- inside ----
@@ -134,7 +139,7 @@ class Confirmation:
         effects.append(divergence(self._channel_id, known, piece, begin, end))
 
     def _overlapping(self, first_input_seq: int, end_input_seq: int) -> list[OutputPacket]:
-        """What waits of these, ascending."""
+        """The waiting packets that contain any of these source messages, ascending."""
         low = bisect_right(self._waiting, first_input_seq - self._longest, key=FIRST)
         high = bisect_left(self._waiting, end_input_seq, key=FIRST)
         return [packet for packet in self._waiting[low:high] if packet.end_input_seq > first_input_seq]
@@ -145,6 +150,6 @@ class Confirmation:
 
 
 def _without(packet: OutputPacket, begin: int, end: int) -> list[OutputPacket]:
-    """What is left of a packet before and after a part of it."""
+    """The parts of a packet before and after a range."""
     bounds = ((packet.first_input_seq, begin), (end, packet.end_input_seq))
     return [part_of(packet, first, stop) for first, stop in bounds if first < stop]

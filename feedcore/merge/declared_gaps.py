@@ -1,24 +1,24 @@
-"""What was declared missing: says so once, and hands over what turns up after all."""
+"""What was declared missing: reports each gap once, and delivers late copies of it."""
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.confirmation import Stretch
-from feedcore.merge.effects import Gap, GapReason, MergeEffect
-from feedcore.merge.source_order import RememberedGaps, SourceOrder
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import part_of, placed_frames
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.confirmation import Stretch
+from tandemfeed.feedcore.merge.effects import Gap, GapReason, MergeEffect
+from tandemfeed.feedcore.merge.source_order import RememberedGaps, SourceOrder
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of, placed_frames
 
 
 class DeclaredGaps:
     """The gaps of one channel.
 
     Args:
-        order: decides what of a late copy is new.
+        order: determines which part of a late copy is new.
         count_max: gaps remembered for late copies.
 
     Attributes:
-        ranges: of `input_seq`, what has not turned up yet.
+        ranges: the `input_seq` that have not arrived yet.
     """
 
     def __init__(self, channel_id: int, counters: CounterSet, order: SourceOrder, count_max: int) -> None:
@@ -28,7 +28,7 @@ class DeclaredGaps:
         self._order = order
 
     def declare(self, stretch: Stretch, effects: list[MergeEffect]) -> None:
-        """These source messages could not be had. Without a message among them they are only counted."""
+        """Declare these source messages missing. If they made no message, only count them."""
         first, end, is_waiting = stretch
         message_count = end.message_seq - first.message_seq
         if message_count <= 0:
@@ -42,14 +42,14 @@ class DeclaredGaps:
         effects.append(Gap(self._channel_id, *numbers, reason))
 
     def fill(self, packet: OutputPacket, end_input_seq: int, effects: list[MergeEffect]) -> bool:
-        """Hand over what of a late copy, before `end_input_seq`, a gap had named; False if nothing.
+        """Deliver the part of a late copy, before `end_input_seq`, that a gap named; False if there is none.
 
         Raises:
             PacketRefused: MALFORMED frames; nothing has changed.
         """
         if not self.ranges.overlaps(packet.first_input_seq, end_input_seq):
             return False
-        placed_frames(packet)  # refuses what cannot be cut before anything changes
+        placed_frames(packet)  # refuses a packet that cannot be cut, before anything changes
         for first, end in self.ranges.take(packet.first_input_seq, end_input_seq):
             self._order.take(part_of(packet, first, end), effects, is_late=True)
         return True

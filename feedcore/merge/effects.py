@@ -1,11 +1,11 @@
-"""What the client's merger hands its shell: packets, in-band events and requests, in the order of the stream.
+"""The effects of the client's merger: packets, in-band events and requests, in the order of the stream.
 
-Ranges are half-open: `end_` is the first number after the range. A packet that is not provisional settles the source
-messages `first_input_seq` … `end_input_seq - 1` of its channel, those that made no message included.
+Ranges are half-open: `end_` is the first number after the range. A packet that is not provisional covers the source
+messages `first_input_seq` … `end_input_seq - 1` of its channel, including those that made no message.
 
 The order is a contract. Within one history (that is, until a `Takeover`) each `Deliver` begins at the `input_seq` where
-the one before ended. What lies between, if they do not meet, is named by the `Gap` or `SourceGap` between them; without
-one, it made no message, which the equal `message_seq` on both sides shows.
+the previous one ended. If they do not meet, the `Gap` or `SourceGap` between them names what is missing; without one,
+the source messages between them made no message, as the equal `message_seq` on both sides shows.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from feedcore.range_set import Range
-from feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.range_set import Range
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
 
 SourceRange: TypeAlias = tuple[int, int, int]  # source_stream_id, first source_seq, end
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand all of this packet to the application.
+    """Deliver all of this packet to the application.
 
     Attributes:
-        packet: the copy that came first, or a part of it where the rest had been delivered; with
-            `OutputFlag.PROVISIONAL` its numbers are its sender's own count. It may have no message.
+        packet: the copy that arrived first, or the part of it that is new; with `OutputFlag.PROVISIONAL` its numbers
+            are its sender's own count. It may have no message.
     """
 
     packet: OutputPacket
@@ -34,16 +34,16 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class RequestReplay:
-    """Ask the adapters' replay services for all of this in one request; what comes back is fed in with `on_packet`.
+    """Request all of this from the adapters' replay services in one call; the shell passes the answer to `on_packet`.
 
     Attributes:
-        input_ranges: of `input_seq`: the gaps that are known.
-        message_range: of `message_seq`, while the first message of the subscription is looked for; else None.
+        input_ranges: of `input_seq`: the known gaps.
+        message_range: of `message_seq`, until the subscription's first message is found; then None.
         source_ranges: of provisional source messages.
-        copy_count: how many adapters' copies are wanted.
-        held_adapter_ids: whose copies are here already: ask them late.
-        silent_adapter_ids: whose streams have fallen silent: ask them last.
-        session: the session that all of it belongs to; 0: the one that the services are in.
+        copy_count: how many adapters' copies are needed.
+        held_adapter_ids: the adapters whose copies are here already: ask them late.
+        silent_adapter_ids: the adapters whose streams have fallen silent: ask them last.
+        session: the session that all ranges belong to; 0: the services' current session.
     """
 
     channel_id: int
@@ -56,12 +56,12 @@ class RequestReplay:
     session: int = 0
 
     def lateness(self, adapter_id: int) -> tuple[bool, bool]:
-        """Sorts whom to ask: the lower the sooner."""
+        """A sort key for adapters: ask the lowest first."""
         return adapter_id in self.silent_adapter_ids, adapter_id in self.held_adapter_ids
 
 
 class GapReason(StrEnum):
-    """Why messages are not delivered."""
+    """Why messages were not delivered."""
 
     NO_ADAPTER_HAD_THEM = "no adapter had them"
     UNCONFIRMED = "only one adapter had them, or two copies differed"  # confirm=2
@@ -69,14 +69,14 @@ class GapReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """These messages could not be had within the limit; the stream goes on after them. Late ones are `Filled`.
+    """These messages could not be delivered within the limit; the stream continues. Late ones are `Filled`.
 
-    A gap that holds no message, because what follows it has the next `message_seq`, is counted and not reported.
+    A gap without messages (what follows it has the next `message_seq`) is counted and not reported.
 
     Attributes:
-        first_input_seq, end_input_seq: the source messages missing; first_input_seq is 0 if it is not known,
-            because the subscription was to begin with a `message_seq` that no adapter has any more.
-        first_message_seq, end_message_seq: the messages missing, at least one.
+        first_input_seq, end_input_seq: the missing source messages; first_input_seq is 0 if it is not known,
+            because no adapter still has the `message_seq` with which the subscription was to begin.
+        first_message_seq, end_message_seq: the missing messages, at least one.
     """
 
     channel_id: int
@@ -88,15 +88,15 @@ class Gap:
 
     @property
     def message_count(self) -> int:
-        """How many messages are missing."""
+        """The number of missing messages."""
         return self.end_message_seq - self.first_message_seq
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionalGap:
-    """No adapter had these source messages of a provisional stream within the limit; its stream goes on after them.
+    """No adapter supplied these source messages of a provisional stream within the limit; it continues after them.
 
-    They have no number yet. If they come later, provisionally or numbered, they are `Filled`.
+    They have no number yet. If they arrive later, provisional or numbered, they are `Filled`.
     """
 
     channel_id: int
@@ -107,7 +107,7 @@ class ProvisionalGap:
 
 @dataclass(frozen=True, slots=True)
 class SourceGap:
-    """The source itself declared these source messages lost: in the stream's order, once."""
+    """The active declared these source messages lost; reported once, at their place in the stream."""
 
     channel_id: int
     source_stream_id: int
@@ -117,21 +117,21 @@ class SourceGap:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """All of this packet belongs to an earlier `Gap` or `ProvisionalGap` and turned up after all."""
+    """This packet arrived late; all of it belongs to an earlier `Gap` or `ProvisionalGap`."""
 
     packet: OutputPacket
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """A new epoch was heard of: another active decides from `first_message_seq` on.
+    """A new epoch has begun: another active decides from `first_message_seq` on.
 
-    Its history may depart from the one before at an earlier place. The stream then goes back to there: what was
-    delivered before under other numbers is recognised by its source identity and left out.
+    Its history may depart from the previous one at an earlier place. The stream then returns to that place, and omits
+    messages that it delivered under other numbers, which it recognises by source identity.
 
     Attributes:
         adapter_id: the new active; 0 if not known.
-        resume_input_seq: where the stream goes on now; 0 if it has not begun.
+        resume_input_seq: where the stream continues now; 0 if it has not begun.
     """
 
     channel_id: int
@@ -144,8 +144,8 @@ class Takeover:
 
 @dataclass(frozen=True, slots=True)
 class Provisional:
-    """From here on an adapter without a lease forwards: each source stream in order, the order between source streams
-    and every `message_seq` not final."""
+    """From here on the stream includes packets of an adapter without a lease. Each source stream is in order, but the
+    order between source streams and every `message_seq` are not final."""
 
     channel_id: int
     adapter_id: int
@@ -153,7 +153,7 @@ class Provisional:
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """All that was delivered provisionally has its final `message_seq` by now; `epoch` numbered the last of it."""
+    """All that was delivered provisionally now has its final `message_seq`; `epoch` numbered the last of it."""
 
     channel_id: int
     epoch: int
@@ -162,7 +162,7 @@ class Numbered:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmationPaused:
-    """confirm=2, and fewer than two adapters are heard: nothing can be confirmed, so nothing is delivered."""
+    """With confirm=2, fewer than two adapters are heard: nothing can be confirmed, so nothing is delivered."""
 
     channel_id: int
     live_adapter_ids: tuple[int, ...]
@@ -178,7 +178,7 @@ class ConfirmationResumed:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """No packet and no heartbeat from this adapter's stream for the limit."""
+    """This adapter's stream had no packet and no heartbeat for the limit."""
 
     channel_id: int
     adapter_id: int
@@ -197,9 +197,9 @@ class Diverged:
     """Two copies of the same messages differ: an alarm.
 
     Attributes:
-        first_input_seq, first_message_seq: where what the two packets have in common begins.
-        adapter_ids: whose copies; the first is the one that came first.
-        digests: CRC-32 of each adapter's copy of what they have in common, in the same order.
+        first_input_seq, first_message_seq: where the common part of the two packets begins.
+        adapter_ids: the adapters that sent the copies, that of the earlier copy first.
+        digests: CRC-32 of the common part of each copy, in the same order.
     """
 
     channel_id: int
@@ -211,7 +211,7 @@ class Diverged:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The active said that every source stream ended and all of it has been delivered here."""
+    """The active reported that every source stream has ended, and all of it has been delivered."""
 
     channel_id: int
     end_input_seq: int
@@ -220,11 +220,11 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class SessionChanged:
-    """The old session is over: what follows is the new one, whose numbers all begin at 1.
+    """The old session is over. The new session follows; all of its numbers begin at 1.
 
     Attributes:
-        is_complete: all of the old session was delivered or named by a gap. False: no adapter said within the grace
-            where it ended, so its last messages may be missing without a `Gap`.
+        is_complete: all of the old session was delivered or named by a gap. False: no adapter reported its end within
+            the grace, so its last messages may be missing without a `Gap`.
     """
 
     channel_id: int

@@ -1,32 +1,32 @@
-"""Where those who forward provisionally stand, and so when a subscription may begin with what they send (protocol 7.5).
+"""The positions of provisional forwarders, and so when a subscription may begin with their packets (protocol 7.5).
 
-A provisional packet identifies its messages by their source alone. If a client began live and nothing of a source
-stream has come yet, it cannot see by that whether they are new or lie before its beginning: a forwarder may lag far
-behind an active that it does not hear. But its heartbeats say where its decided history ends, and all that it forwards
-lies after that.
+A provisional packet identifies its messages by their source alone. A live client that has received nothing of a source
+stream cannot tell from that whether they are new or precede its start: a forwarder may lag far behind an active that it
+does not hear. But the forwarder's heartbeats give the place where its decided history ends, and everything that it
+forwards lies after that place.
 
-Invariant: a source stream begins with a provisional packet only if nothing of it is decided between the subscription's
-beginning and the place of the packet's sender.
+Invariant: a source stream begins with a provisional packet only if nothing of it is decided between the start of the
+subscription and the place of the packet's sender.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from feedcore.merge.place import Place, first_place
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.merge.place import Place, first_place
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
 
 
 class Standing(NamedTuple):
-    """Where an adapter's decided history ends."""
+    """The place where an adapter's decided history ends."""
 
     lineage: Lineage
     place: Place
 
     def within(self, followed: Lineage) -> Place:
-        """Up to where that history is the one that counts."""
+        """The end of the part of this history that the followed history contains."""
         parting = self.lineage.parts_at(followed) if followed.entries else None
         if parting is None or parting.first_input_seq >= self.place.input_seq:
             return self.place
@@ -34,50 +34,51 @@ class Standing(NamedTuple):
 
 
 class Forwarders:
-    """The forwarders of one channel, by their heartbeats.
+    """The forwarders of one channel, as their heartbeats show them.
 
     Args:
         start_message_seq: where the subscription begins; None: live.
 
     Attributes:
-        is_from_start: the subscription has every source stream from its first message on.
+        is_from_start: the subscription includes every source stream from its first message on.
     """
 
     def __init__(self, start_message_seq: int | None) -> None:
         self.is_from_start = start_message_seq == FIRST_SEQ
         self._is_live = start_message_seq is None
         self._standings: dict[int, Standing] = {}  # by adapter_id
-        self._begun_after: list[Standing] = []  # of those by whom source streams began, before numbers did
+        self._begun_after: list[Standing] = []  # of the forwarders with which source streams began before numbers did
 
     def on_heartbeat(self, packet: OutputPacket, lineage: Lineage) -> None:
-        """A forwarder's heartbeat, and the lineage in it."""
+        """Take a forwarder's heartbeat and the lineage in it."""
         if self._is_live:
             self._standings[packet.adapter_id] = Standing(lineage, first_place(packet))
 
     def may_begin(self, packet: OutputPacket, followed: Lineage, next_input_seq: int | None) -> bool:
-        """True if a source stream that nothing has come of yet may begin with this provisional packet.
+        """True if a source stream that is new to the client may begin with this provisional packet.
 
-        A subscription from a certain message on waits for the numbers: how much of the stream lies before this packet
-        cannot be known.
+        A subscription from a later message waits for the numbers, because it cannot know how much of the stream lies
+        before this packet.
 
         Args:
             followed: the history that counts now.
-            next_input_seq: the next one of the subscription; None as long as it has not begun.
+            next_input_seq: the subscription's next one; None until it has begun.
         """
         standing = self._standings.get(packet.adapter_id)
         if standing is None:
             return self.is_from_start
         if packet.first_input_seq < standing.place.input_seq:
-            return False  # overtaken: it is from before its sender stood there
+            return False  # overtaken: sent before its sender reached that place
         if next_input_seq is None:
             self._begun_after.append(standing)
             return True
         return standing.within(followed).input_seq == next_input_seq
 
     def numbers_begin(self, packet: OutputPacket, followed: Lineage) -> Place:
-        """Where a subscription that begins live has its numbers begin, by the first numbered packet that it hears.
+        """The place where a live subscription's numbers begin, given the first numbered packet or heartbeat it hears.
 
-        If source streams have begun with forwarded messages, that is where their forwarders stood: all that is decided
-        after that may belong to those streams, and what was delivered of it is known by its source identity.
+        If source streams have begun with forwarded messages, the numbers begin at the lowest place of their forwarders:
+        what is decided after it may belong to those streams, and messages that were delivered are dropped by source
+        identity.
         """
         return min([first_place(packet), *(standing.within(followed) for standing in self._begun_after)])

@@ -1,15 +1,15 @@
-"""When to ask for what is missing, how often, and when to give up: the client's patience, one gap at a time."""
+"""When to request what is missing, how often, and when to give up: the client's patience with one gap at a time."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.place import BEGINNING, Place
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.place import BEGINNING, Place
 
 
 class GapRepair:
-    """The patience for the first gap of a sequence: nothing after it can be delivered.
+    """The patience with the first gap of a sequence, after which nothing can be delivered.
 
     Args:
         config: timers.
@@ -22,12 +22,12 @@ class GapRepair:
         self._request_at_ns = 0
         self._pause_ns = 0  # between the next request and the one after it
         self._has_asked = False
-        self._jitter = 0.0  # the newest we were given: clients that lost the same packet do not ask in step
+        self._jitter = 0.0  # the newest given; keeps clients that lost the same packet from asking at the same time
 
     def watch(self, first_missing: int, now_ns: int) -> bool:
-        """Something is missing from this number on; True if patience begins anew, because it is another gap.
+        """Note that something is missing from this number on; True if it is another gap, with its own patience.
 
-        If one gap follows another, a request under way is not repeated early.
+        If one gap follows another, this does not repeat a request early.
         """
         if self._since_ns is None:
             self._request_at_ns = now_ns + int(self._config.request_after_ns * (1 + self._jitter / 2))
@@ -40,16 +40,16 @@ class GapRepair:
         return True
 
     def hurry(self, now_ns: int) -> None:
-        """Every live stream is past the gap: waiting long for another copy is in vain."""
+        """Request the gap soon, because every live stream is past it and no further copy will arrive by itself."""
         if not self._has_asked:
             self._request_at_ns = min(self._request_at_ns, now_ns + self._config.reorder_ns)
 
     def closed(self) -> None:
-        """Nothing is missing."""
+        """Note that nothing is missing."""
         self._since_ns = None
 
     def next_deadline_ns(self) -> int | None:
-        """When to ask, or to give up."""
+        """When to request or give up."""
         if self._since_ns is None:
             return None
         return min(self._request_at_ns, self._since_ns + self._config.declare_after_ns)
@@ -59,7 +59,7 @@ class GapRepair:
         return self._since_ns is not None and now_ns - self._since_ns >= self._config.declare_after_ns
 
     def extend_to(self, at_ns: int) -> None:
-        """The gap is not declared before then."""
+        """Do not declare the gap before this time."""
         if self._since_ns is not None:
             self._since_ns = max(self._since_ns, at_ns - self._config.declare_after_ns)
 
@@ -67,7 +67,7 @@ class GapRepair:
         """True once per due request.
 
         Args:
-            jitter: in [0, 1): spreads the next one over a pause to twice a pause, so that clients do not ask in step.
+            jitter: in [0, 1): stretches the next pause to at most twice its length, so that clients do not act in step.
         """
         self._jitter = jitter
         if self._since_ns is None or now_ns < self._request_at_ns:
@@ -79,13 +79,13 @@ class GapRepair:
 
 
 class ChannelRepair(GapRepair):
-    """The patience for a channel's gaps: the first one's, and how far the channel was known to go at which time.
+    """The patience with a channel's gaps: with the first one, and how much of the channel was known at which time.
 
-    A request names later gaps together with the first, so they are waited for from then on.
+    A request names later gaps together with the first, so the patience with them begins with that request.
 
     Attributes:
-        known_end_input_seq, known_end_message_seq: the furthest place any packet or heartbeat showed. Plain
-            numbers, because every packet looks at them.
+        known_end_input_seq, known_end_message_seq: the furthest place that any packet or heartbeat showed. Plain
+            numbers, because every packet reads them.
         requested_end: one past the last `input_seq` that the newest request named; at most what was known then.
     """
 
@@ -93,49 +93,49 @@ class ChannelRepair(GapRepair):
         super().__init__(config)
         self.known_end_input_seq, self.known_end_message_seq = BEGINNING
         self.requested_end = 0
-        self._known_ends: deque[tuple[int, Place]] = deque()  # (since when, how far): one a request
+        self._known_ends: deque[tuple[int, Place]] = deque()  # (since when, how far), one for each request
 
     @property
     def known_end(self) -> Place:
-        """The furthest place any packet or heartbeat showed."""
+        """The furthest place that any packet or heartbeat showed."""
         return Place(self.known_end_input_seq, self.known_end_message_seq)
 
     @property
     def patience_end(self) -> Place:
-        """How much of the channel was known when patience with the first gap began: only that was waited for."""
+        """How much of the channel was known when patience with the first gap began; later parts have waited less."""
         return self._known_ends[0][1]
 
     def hear_of(self, place: Place) -> None:
-        """The channel goes at least to here."""
+        """Note that the channel extends at least to this place."""
         if place.input_seq > self.known_end_input_seq:
             self.known_end_input_seq, self.known_end_message_seq = place
 
     def forget_from(self, place: Place) -> None:
-        """Nothing that was heard beyond here counts."""
+        """Forget what was heard beyond this place, because it no longer counts."""
         if self.known_end_input_seq > place.input_seq:
             self.known_end_input_seq, self.known_end_message_seq = place
         self.requested_end = min(self.requested_end, place.input_seq)
         self._known_ends = deque((at_ns, min(end, place)) for at_ns, end in self._known_ends)
 
     def watch(self, first_missing: int, now_ns: int) -> bool:
-        """As of `GapRepair`."""
+        """As for `GapRepair`."""
         is_another = super().watch(first_missing, now_ns)
         if is_another:
             self._known_ends = deque([(now_ns, self.known_end)])
         return is_another
 
     def is_request_due(self, now_ns: int, jitter: float) -> bool:
-        """As of `GapRepair`."""
+        """As for `GapRepair`."""
         is_due = super().is_request_due(now_ns, jitter)
         if is_due:
             self._known_ends.append((now_ns, self.known_end))
         return is_due
 
     def passed_over(self, first_missing: int) -> None:
-        """The first gap was declared. If the next one was requested with it, its patience began then."""
+        """Note that the first gap was declared. If a request named the next one too, its patience began then."""
         while self._known_ends and self._known_ends[0][1].input_seq <= first_missing:
             self._known_ends.popleft()
-        if first_missing < self.requested_end:  # then an entry of the newest request is left
+        if first_missing < self.requested_end:  # so the newest request's entry is still there
             self._first_missing, self._since_ns = first_missing, self._known_ends[0][0]
         else:
             self.closed()

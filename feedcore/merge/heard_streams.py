@@ -1,47 +1,47 @@
-"""Which adapters' streams are alive, and how far each has come; the client's ear for silence."""
+"""Which adapters' streams are live, and how far each has come; detects silence."""
 
 from __future__ import annotations
 
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
-from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
+from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
 
 UNNUMBERED_BITS = PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 
 
 class HeardStreams:
-    """The adapters of one channel, as heard.
+    """The adapters that are heard on one channel.
 
     Args:
-        config: after which silence a stream is stale, and how many live ones it takes to deliver.
+        config: how long a silence makes a stream stale, and how many live streams delivery needs.
 
     Attributes:
-        next_deadline_ns: when to look for silence next; not moved by what is heard meanwhile, so that asking for it on
-            every turn of a loop costs nothing.
+        next_deadline_ns: when to check for silence next. Packets do not move it, so a loop can read it in every turn at
+            no cost.
     """
 
     def __init__(self, channel_id: int, config: MergerConfig) -> None:
         self._channel_id = channel_id
         self._stale_after_ns = config.stale_after_ns
         self._confirm = config.confirm
-        self._heard_at_ns: dict[int, int] = {}  # by adapter_id, of those that are live
-        self._ends: dict[int, int] = {}  # by adapter_id, one past the newest input_seq heard of it
+        self._heard_at_ns: dict[int, int] = {}  # by adapter_id, of live streams
+        self._ends: dict[int, int] = {}  # by adapter_id, one past the newest input_seq heard from it
         self._silent: set[int] = set()
         self._is_paused = False
         self.next_deadline_ns: int | None = None
 
     @property
     def live(self) -> tuple[int, ...]:
-        """The adapters heard."""
+        """The adapters whose streams are live."""
         return tuple(sorted(self._heard_at_ns))
 
     @property
     def silent(self) -> tuple[int, ...]:
-        """The adapters that were heard and have fallen silent."""
+        """The adapters whose streams have fallen silent."""
         return tuple(sorted(self._silent))
 
     def hear(self, adapter_id: int, flags: int, end_input_seq: int, now_ns: int, effects: list[MergeEffect]) -> None:
-        """A packet that came by multicast; `end_input_seq`: its own, or a heartbeat's next."""
+        """Take a packet that arrived by multicast; `end_input_seq` is the packet's, or the next one of a heartbeat."""
         if adapter_id not in self._heard_at_ns:
             self._come_alive(adapter_id, now_ns, effects)
         self._heard_at_ns[adapter_id] = now_ns
@@ -49,7 +49,7 @@ class HeardStreams:
             self._ends[adapter_id] = end_input_seq
 
     def on_timer(self, now_ns: int, effects: list[MergeEffect]) -> None:
-        """Say which streams have fallen silent, and whether that leaves too few."""
+        """Report which streams have fallen silent, and whether too few remain."""
         if self.next_deadline_ns is None or now_ns < self.next_deadline_ns:
             return
         for adapter_id, heard_at_ns in list(self._heard_at_ns.items()):
@@ -64,12 +64,12 @@ class HeardStreams:
         self.next_deadline_ns = None if oldest_ns is None else oldest_ns + self._stale_after_ns
 
     def are_all_past(self, input_seq: int) -> bool:
-        """True if every live stream is past it: no copy will come by itself."""
+        """True if every live stream is past it, so no copy will arrive by itself."""
         live = [end for adapter, end in self._ends.items() if adapter in self._heard_at_ns]
         return bool(live) and min(live) > input_seq
 
     def renumbered_from(self, input_seq: int) -> None:
-        """How far streams had come beyond here counts no more."""
+        """Forget how far streams had come beyond this number, because it no longer counts."""
         self._ends = {adapter: min(end, input_seq) for adapter, end in self._ends.items()}
 
     def _come_alive(self, adapter_id: int, now_ns: int, effects: list[MergeEffect]) -> None:

@@ -1,33 +1,34 @@
-"""Whose history a client follows, and up to where a packet of any epoch counts in it.
+"""Which epoch's history a client follows, and how far packets of each epoch count in it.
 
-Histories are learned from heartbeats alone: every adapter tells its lineage at a takeover at once and then every 10 ms.
-Until one is known, packets wait. A packet of a newer epoch waits until that epoch's lineage is known, and packets of
-older epochs wait with it, since they may no longer count; but those only for a while: the new active may have died
-before any heartbeat of its epoch was heard.
+A client learns histories from heartbeats alone: every adapter sends its lineage immediately after a takeover, and then
+every 10 ms. Until one is known, packets wait. A packet of a newer epoch waits until that epoch's lineage is known.
+Packets of older epochs wait with it, because they may no longer count, but only for a limited time: the new active may
+have died before a heartbeat of its epoch was heard.
 """
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import MergerConfig
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import part_of
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 
-CLOSED = -1  # no epoch's number
+CLOSED = -1  # not an epoch
 
 
 class HistoryGate:
-    """The history followed by one channel's merge, and what waits for a newer one.
+    """The history that one channel's merge follows, and the packets that wait for a newer one.
 
     Args:
-        config: how long older packets wait for a newer epoch's lineage, and how many: what comes beyond is dropped,
-            because it can be asked for again.
+        config: how long older packets wait for a newer epoch's lineage, and how many packets may wait; further ones are
+            dropped, because they can be requested again.
 
     Attributes:
-        lineage: the history followed; empty until a heartbeat was heard.
-        passing_epoch: packets of this epoch count whole and need not wait; `CLOSED` while a lineage is waited for.
+        lineage: the history that the merge follows; empty until it hears a heartbeat.
+        passing_epoch: packets of this epoch count as a whole and need not wait; `CLOSED` while the gate awaits a
+            lineage.
     """
 
     def __init__(self, counters: CounterSet, config: MergerConfig) -> None:
@@ -36,11 +37,11 @@ class HistoryGate:
         self._counters = counters
         self._config = config
         self._waiting: list[OutputPacket] = []
-        self._awaited_epoch = 0  # the newest epoch heard of whose lineage is not known
+        self._awaited_epoch = 0  # the newest epoch seen; its lineage may not be known yet
         self._wait_until_ns: int | None = None
 
     def follow(self, lineage: Lineage) -> EpochStart | None:
-        """Follow a newer history; returns the first epoch that it and the one before do not share, if there is one."""
+        """Follow a newer history; returns the first epoch that only it or only the previous history has, if any."""
         parting = self.lineage.parts_at(lineage) if self.lineage.entries else None
         self.lineage = lineage
         if lineage.epoch >= self._awaited_epoch:
@@ -49,7 +50,7 @@ class HistoryGate:
         return parting
 
     def admit(self, packet: OutputPacket, now_ns: int) -> OutputPacket | None:
-        """What of a packet counts; None: nothing, or it waits here."""
+        """The part of a packet that counts; None if nothing counts or the packet waits here."""
         epoch = packet.epoch
         if self.lineage.entries and epoch > self.lineage.epoch and epoch > self._awaited_epoch:
             self._awaited_epoch = epoch
@@ -68,7 +69,7 @@ class HistoryGate:
         return None
 
     def take_waiting(self) -> list[OutputPacket]:
-        """What has waited and need not any longer, in order of arrival."""
+        """Remove and return the packets that need not wait any longer, in order of arrival."""
         if self.passing_epoch == CLOSED:
             return []
         known = [packet for packet in self._waiting if packet.epoch <= self.lineage.epoch]
@@ -76,7 +77,7 @@ class HistoryGate:
         return known
 
     def on_timer(self, now_ns: int) -> list[OutputPacket]:
-        """Older packets that have waited long enough; those of the newer epoch go on waiting."""
+        """Return older packets that have waited long enough; those of the newer epoch continue to wait."""
         if self._wait_until_ns is None or now_ns < self._wait_until_ns:
             return []
         self._wait_until_ns = None
@@ -84,7 +85,7 @@ class HistoryGate:
         return self.take_waiting()
 
     def next_deadline_ns(self) -> int | None:
-        """When waiting ends."""
+        """When older packets stop waiting."""
         return self._wait_until_ns
 
     def _open_or_close(self) -> None:

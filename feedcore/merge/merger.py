@@ -1,15 +1,17 @@
 """The client's merge (A/B arbitration) of one channel: every adapter's stream in, one ordered stream out.
 
-A numbered packet covers the source messages `[first_input_seq, end_input_seq)` of the channel, so packets are ordered,
-held, compared and missed by `input_seq`; `message_seq` is the application's number and follows from it. The merge takes
-whichever copy of the next source message comes first, holds what is early, drops what was delivered, asks for what is
-missing, and says what could not be had. Sans-I/O: packets and time in, effects out (`effects`), in stream order.
+A numbered packet covers the source messages `[first_input_seq, end_input_seq)` of the channel. So the merge orders,
+holds and compares packets, and detects gaps, by `input_seq`; `message_seq` is the application's number and follows from
+it. The merge delivers the copy of the next source message that arrives first, holds early packets, drops copies of what
+it delivered, requests what is missing, and reports what no adapter could supply. Sans-I/O: packets and time in, effects
+out (`effects`), in stream order.
 
-What counts is the newest epoch's history (`history_gate`); what is new is decided by source identity (`source_order`),
-which provisional packets (`provisional_merge`) share. With confirm=2 packets pass `confirmation` first.
+The newest epoch's history determines which packets count (`history_gate`). Source identity determines which messages
+are new (`source_order`), for numbered and provisional packets (`provisional_merge`) alike. With confirm=2, packets pass
+through `confirmation` first.
 
 Invariants (docs/protocol.md clause 7): per source stream, delivered `source_seq` only grow; a source message is
-delivered once, whatever number an epoch gave it; what is skipped is named by a `Gap`, `ProvisionalGap` or `SourceGap`.
+delivered once, whatever number an epoch gave it; a `Gap`, `ProvisionalGap` or `SourceGap` names all that is skipped.
 """
 
 from __future__ import annotations
@@ -17,22 +19,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.hold_queue import HoldQueue
-from feedcore.merge.comparison import CopyComparison
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.confirmation import Confirmation, Stretch
-from feedcore.merge.declared_gaps import DeclaredGaps
-from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SourceRange, Takeover
-from feedcore.merge.gap_repair import ChannelRepair
-from feedcore.merge.heard_streams import HeardStreams
-from feedcore.merge.history_gate import CLOSED, HistoryGate
-from feedcore.merge.place import Place, first_place, place_of_message
-from feedcore.merge.provisional_merge import ProvisionalMerge
-from feedcore.merge.source_order import SourceOrder
-from feedcore.range_set import Range
-from feedcore.wire.lineage import Lineage, decode_lineage
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.hold_queue import HoldQueue
+from tandemfeed.feedcore.merge.comparison import CopyComparison
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.confirmation import Confirmation, Stretch
+from tandemfeed.feedcore.merge.declared_gaps import DeclaredGaps
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SourceRange, Takeover
+from tandemfeed.feedcore.merge.gap_repair import ChannelRepair
+from tandemfeed.feedcore.merge.heard_streams import HeardStreams
+from tandemfeed.feedcore.merge.history_gate import CLOSED, HistoryGate
+from tandemfeed.feedcore.merge.place import Place, first_place, place_of_message
+from tandemfeed.feedcore.merge.provisional_merge import ProvisionalMerge
+from tandemfeed.feedcore.merge.source_order import SourceOrder
+from tandemfeed.feedcore.range_set import Range
+from tandemfeed.feedcore.wire.lineage import Lineage, decode_lineage
+from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     END_OF_STREAM_BIT,
     FROM_ACTIVE_BIT,
@@ -41,11 +43,11 @@ from feedcore.wire.output_packet import (
     RETRANSMISSION_BIT,
     OutputPacket,
 )
-from feedcore.wire.packet_parts import part_of
-from feedcore.wire.position import FIRST_SEQ
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 
-LOOKING_FOR_START = 0  # no input_seq: the subscription's first message is looked for
+LOOKING_FOR_START = 0  # not an input_seq: the place of the subscription's first message is not known yet
 ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
 
 
@@ -53,17 +55,17 @@ class StreamMerger:
     """One channel's merge.
 
     Args:
-        channel_id: packets of other channels are the shell's to sort out.
-        counters: what is counted goes here.
+        channel_id: the shell passes in only packets of this channel.
+        counters: the counters to update.
         config: timers and limits.
         start_message_seq: the first message to deliver; None: live, from the first packet heard.
-        session: what is asked for belongs to it; 0: to the one that the services are in.
+        session: the session to name in requests; 0: the services' current session.
 
     Attributes:
-        next_input_seq: one past what was delivered or passed over; None until it is known where to begin.
-        next_message_seq: of the next message; None while beginning live.
-        next_source_seqs: by source stream, one past the newest `source_seq` that was delivered or passed over.
-        has_ended: the active said that every source stream ended, and all of it was delivered then.
+        next_input_seq: one past the last that was delivered or skipped; None until the start is known.
+        next_message_seq: of the next message; None until a live subscription has begun.
+        next_source_seqs: by source stream, one past the newest `source_seq` that was delivered or skipped.
+        has_ended: the active reported that every source stream had ended, when all of it had been delivered.
     """
 
     def __init__(
@@ -97,20 +99,20 @@ class StreamMerger:
 
     @property
     def lineage(self) -> Lineage:
-        """The history that is followed."""
+        """The history that the merge follows."""
         return self._gate.lineage
 
     @property
     def is_behind(self) -> bool:
-        """True while messages are known that were neither delivered nor declared missing."""
-        if self.next_input_seq is None:  # it was not found yet where to begin: by messages alone
+        """True while known messages have been neither delivered nor declared missing."""
+        if self.next_input_seq is None:  # the start is not known yet, so only message numbers can tell
             return 0 < (self.next_message_seq or 0) < self._gap.known_end_message_seq
         return self.next_input_seq < self._gap.known_end_input_seq
 
     # ---- events ----
 
     def on_packet(self, packet: OutputPacket, now_ns: int) -> list[MergeEffect]:
-        """A packet of any adapter's stream, opened, or a replayed one."""
+        """Take an opened packet of any adapter's stream, or a replayed one."""
         effects: list[MergeEffect] = []
         flags, end = packet.flags, packet.first_input_seq
         if packet.runs:
@@ -127,7 +129,7 @@ class StreamMerger:
         return effects
 
     def on_timer(self, now_ns: int, jitter: float = 0.0) -> list[MergeEffect]:
-        """Requests, declared gaps and stale streams that are due; `jitter` in [0, 1) spreads requests."""
+        """Request, declare and report stale what is due; `jitter` in [0, 1) spreads requests."""
         effects: list[MergeEffect] = []
         self._streams.on_timer(now_ns, effects)
         for packet in self._gate.on_timer(now_ns):
@@ -144,7 +146,7 @@ class StreamMerger:
         return effects
 
     def next_deadline_ns(self) -> int | None:
-        """When `on_timer` wants to be called next."""
+        """When to call `on_timer` next."""
         deadline_ns = self._streams.next_deadline_ns
         for core in (self._gap, self._provisional, self._gate):
             at_ns = core.next_deadline_ns()
@@ -155,11 +157,11 @@ class StreamMerger:
     # ---- inside: which history counts ----
 
     def _on_aside(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
-        """Heartbeats, provisional packets, announcements."""
+        """Take a heartbeat, a provisional packet or an announcement."""
         try:
             if packet.flags & HEARTBEAT_BIT:
                 self._on_heartbeat(packet, now_ns, effects)
-            elif not (packet.flags & ANNOUNCEMENT_BIT or self._is_confirming or self.has_ended):  # then all is old
+            elif not (packet.flags & ANNOUNCEMENT_BIT or self._is_confirming or self.has_ended):  # ended: all is old
                 self._provisional.on_packet(packet, self.lineage, self.next_input_seq, now_ns, effects)
         except PacketRefused as refused:
             self._counters.refuse(refused.reason)
@@ -170,9 +172,9 @@ class StreamMerger:
             self._follow(lineage, packet, now_ns, effects)
         if packet.flags & PROVISIONAL_BIT:
             self._provisional.forwarders.on_heartbeat(packet, lineage)
-            return  # its numbers mean nothing to others
+            return  # its numbers are only its sender's
         if self._gate.passing_epoch == CLOSED:
-            return  # its numbers mean nothing yet
+            return  # its numbers cannot be judged until the lineage is known
         if packet.first_input_seq > self.lineage.end_of(packet.epoch):
             self._counters.add(Counter.STALE_EPOCH_PACKETS)
             return
@@ -186,13 +188,13 @@ class StreamMerger:
             effects.append(Ended(self.channel_id, packet.first_input_seq, packet.first_message_seq))
 
     def _on_other_epoch(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
-        """A packet of another epoch than the one followed, or any while a lineage is waited for."""
+        """Take a packet of an epoch other than the followed one, or any packet while the merge awaits a lineage."""
         counted = self._gate.admit(packet, now_ns)
         if counted is not None:
             self._take(counted, counted.end_input_seq, now_ns, effects)
 
     def _follow(self, lineage: Lineage, heartbeat: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
-        """Follow a newer history: what it numbers otherwise is forgotten."""
+        """Follow a newer history, and forget what it numbers differently."""
         is_first = not self.lineage.epoch
         parting = self._gate.follow(lineage)
         if parting is not None:
@@ -207,7 +209,7 @@ class StreamMerger:
         self._watch(now_ns)
 
     def _go_back(self, parting: Place) -> None:
-        """From here on numbers are given afresh: what was delivered comes again, and is known by its source."""
+        """Return to the place from which messages are renumbered; redelivered ones are dropped by source identity."""
         end_of = self._gate.lineage.end_of
         self._cut_held(end_of)
         self._confirmation.drop_superseded(end_of)
@@ -220,17 +222,17 @@ class StreamMerger:
             self.next_input_seq, self.next_message_seq = parting
 
     def _cut_held(self, end_of: Callable[[int], int]) -> None:
-        """Keep of each packet held only what still counts."""
+        """Keep only the part of each held packet that still counts."""
         for first, end, packet in self._held.take_all():
             counted_end = min(end, end_of(packet.epoch))
             if first < counted_end:
-                with suppress(PacketRefused):  # it can be asked for again
+                with suppress(PacketRefused):  # it can be requested again
                     self._held.add(first, counted_end, part_of(packet, first, counted_end))
 
     # ---- inside: order ----
 
     def _take(self, packet: OutputPacket, end: int, now_ns: int, effects: list[MergeEffect]) -> None:
-        """A packet that counts whole."""
+        """Take a packet that counts as a whole."""
         gap = self._gap
         if end > gap.known_end_input_seq:
             gap.known_end_input_seq = end
@@ -240,7 +242,7 @@ class StreamMerger:
                 self._confirm(packet, end, effects)
             else:
                 self._place(packet, end, effects)
-        except PacketRefused as refused:  # as if it had been lost
+        except PacketRefused as refused:  # treated as if it had been lost
             self._counters.refuse(refused.reason)
         if self._provisional.gaps:
             self._provisional.go_on(now_ns, effects)
@@ -269,7 +271,7 @@ class StreamMerger:
                 self._comparison.compare_held(other, packet, effects)
 
     def _begin(self, packet: OutputPacket, effects: list[MergeEffect]) -> None:
-        """Begin where this packet or heartbeat shows, if it does; what is held is then delivered."""
+        """Begin at the place that this packet or heartbeat shows, if it shows one, and deliver held packets."""
         place: Place | None
         if self.next_message_seq is None:
             place = self._provisional.forwarders.numbers_begin(packet, self.lineage)
@@ -280,7 +282,7 @@ class StreamMerger:
             self._release(effects)
 
     def _deliver(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
-        """Deliver what is new in a packet that reaches the next source message."""
+        """Deliver the new part of a packet that contains the next source message."""
         next_input_seq, order = self.next_input_seq, self._order
         assert next_input_seq is not None
         run = packet.runs[0]
@@ -300,7 +302,7 @@ class StreamMerger:
                 if new is not packet:
                     self._on_old(packet, next_input_seq, effects)
                 order.take(new, effects)
-            except PacketRefused as refused:  # as if it had been lost
+            except PacketRefused as refused:  # treated as if it had been lost
                 self._counters.refuse(refused.reason)
                 return
         self.next_input_seq = end
@@ -310,7 +312,7 @@ class StreamMerger:
             self._provisional.on_numbered(packet, effects)
 
     def _release(self, effects: list[MergeEffect]) -> None:
-        """Deliver what was held and has become next."""
+        """Deliver held packets that have become next."""
         assert self.next_input_seq is not None
         while (packet := self._held.pop_reaching(self.next_input_seq)) is not None:
             end = packet.end_input_seq
@@ -320,7 +322,7 @@ class StreamMerger:
                 self._comparison.compare(packet, end, effects)
 
     def _confirm(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
-        """Let through what another adapter's copy confirms. Copies of declared gaps are confirmed apart."""
+        """Place what another adapter's copy confirms. Copies of declared gaps are confirmed separately."""
         next_input_seq = self.next_input_seq
         if next_input_seq is None and self.next_message_seq is None:
             self._begin(packet, effects)
@@ -335,7 +337,7 @@ class StreamMerger:
         self._confirmation.passed(self.next_input_seq or 0)
 
     def _on_old(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
-        """What lies before `end` has been passed: a second copy, or a late one of a declared gap."""
+        """Take a copy of what precedes `end` and was delivered or skipped: fill a declared gap, or compare it."""
         if self._declared.ranges and self._declared.fill(packet, end, effects):
             self._comparison.remember(packet, packet.end_input_seq)
         else:
@@ -344,7 +346,7 @@ class StreamMerger:
     # ---- inside: gaps ----
 
     def _watch(self, now_ns: int) -> None:
-        """Look after the first gap."""
+        """Start, hurry or end the timers of the first gap."""
         gap, next_input_seq = self._gap, self.next_input_seq
         if not self.is_behind:
             gap.closed()
@@ -354,7 +356,7 @@ class StreamMerger:
             gap.hurry(now_ns)
 
     def _request(self, source_ranges: tuple[SourceRange, ...], *, with_numbered: bool) -> RequestReplay:
-        """What to ask for now."""
+        """The request for everything that is missing now."""
         ranges: tuple[Range, ...] = ()
         message_range: Range | None = None
         count_max = self._config.request_count_max
@@ -372,8 +374,8 @@ class StreamMerger:
         return RequestReplay(self.channel_id, *asked, copy_count, holders, self._streams.silent, self._session)
 
     def _declare(self, now_ns: int, effects: list[MergeEffect]) -> None:
-        """What is missing first cannot be had: say so and go on after it. Only what was known when patience began: what
-        came into being since has not been waited for long enough."""
+        """Declare the first gap and continue after it, but only as far as the channel was known when patience began:
+        the merge has not waited long enough for anything newer."""
         assert self.next_message_seq is not None
         held = self._held.first_item
         end = min(self._gap.known_end if held is None else first_place(held), self._gap.patience_end)
@@ -382,7 +384,7 @@ class StreamMerger:
         if end.input_seq <= first.input_seq if is_begun else end.message_seq <= first.message_seq:
             self._gap.closed()
             self._watch(now_ns)
-            return  # a newer history has taken back what was known
+            return  # a newer history has withdrawn what was known
         for stretch in self._confirmation.split(first, end) if is_begun else [Stretch(first, end, is_waiting=False)]:
             self._declared.declare(stretch, effects)
         self.next_input_seq, self.next_message_seq = end

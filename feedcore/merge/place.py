@@ -1,22 +1,22 @@
-"""A place in a channel, by both of its numbers, and the packet that shows which two belong together.
+"""A place in a channel, given by both of its numbers.
 
-A subscription asks for a `message_seq`, but the merge goes by `input_seq`. The first packet that shows both brings them
-together: the one that holds the message, or begins or ends right before it, or a heartbeat that stands there. How many
-source messages without a message lie in between does not matter.
+A subscription names a `message_seq`, but the merge uses `input_seq`. The first packet that shows both connects them: a
+packet that contains the message, begins with it or ends right before it, or a heartbeat at that place. It does not
+matter how many source messages without a message lie in between.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import placed_frames
-from feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import placed_frames
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
 
 
 class Place(NamedTuple):
-    """Between two source messages of a channel: what comes next there.
+    """A place between two source messages of a channel, given by the next numbers.
 
     Attributes:
         input_seq: the next one; it orders places.
@@ -31,17 +31,17 @@ BEGINNING = Place(FIRST_SEQ, FIRST_SEQ)
 
 
 def first_place(of: OutputPacket | EpochStart | Lineage) -> Place:
-    """Where a packet or an epoch begins, or where a heartbeat stands."""
+    """The place where a packet or an epoch begins, or to which a heartbeat refers."""
     return Place(of.first_input_seq, of.first_message_seq)
 
 
 def end_place(packet: OutputPacket) -> Place:
-    """What comes after a packet."""
+    """The place after a packet."""
     return Place(packet.end_input_seq, packet.end_message_seq)
 
 
 def place_of_message(packet: OutputPacket, message_seq: int) -> Place | None:
-    """The place of a message that a packet or heartbeat shows; None if it shows none.
+    """The place of a message, if the packet or heartbeat shows it; otherwise None.
 
     Raises:
         PacketRefused: MALFORMED frames.

@@ -1,36 +1,36 @@
-"""The merge of provisional packets: no number holds among them, so each source stream is merged by itself.
+"""The merge of provisional packets: their numbers are only their senders', so each source stream is merged separately.
 
-Of every source stream the next `source_seq` is delivered, from any sender; what comes after a gap is held, and the gap
-asked for by source range. The same messages come again with their final numbers: the numbered merge drops them by
-identity, because both share one `SourceOrder`.
+Of every source stream the merge delivers the next `source_seq`, from any sender. It holds what follows a gap and
+requests the gap by source range. The same messages arrive again with their final numbers. The numbered merge then drops
+them by identity, because both merges share one `SourceOrder`.
 
-Invariant: delivers only what continues a source stream without a seam, or after a `ProvisionalGap` that names it.
+Invariant: what it delivers continues its source stream without a gap, or follows a `ProvisionalGap` that names the gap.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.deadlines import earliest
-from feedcore.hold_queue import HoldQueue
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import MergeEffect, Numbered, Provisional, ProvisionalGap, SourceRange
-from feedcore.merge.forwarders import Forwarders
-from feedcore.merge.gap_repair import GapRepair
-from feedcore.merge.source_order import SourceOrder
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import part_of
-from feedcore.wire.position import FIRST_SEQ
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.hold_queue import HoldQueue
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import MergeEffect, Numbered, Provisional, ProvisionalGap, SourceRange
+from tandemfeed.feedcore.merge.forwarders import Forwarders
+from tandemfeed.feedcore.merge.gap_repair import GapRepair
+from tandemfeed.feedcore.merge.source_order import SourceOrder
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 
 
 class SourceStreamGap(NamedTuple):
     """The first gap of a source stream.
 
     Attributes:
-        held: what waits after it, by `source_seq`; packets of one run each.
+        held: the packets that wait after it, by `source_seq`, of one run each.
         repair: the patience with it.
     """
 
@@ -43,13 +43,13 @@ class ProvisionalMerge:
 
     Args:
         order: shared with the numbered merge.
-        start_message_seq: where the subscription begins; None: live. If it is the first, a source stream that nothing
-            came of yet begins with its first message, else with what is forwarded of it, if that is surely new.
+        start_message_seq: where the subscription begins; None: live. If it begins with the first message, each source
+            stream begins with its first message; otherwise with a forwarded one, if that is certain to be new.
 
     Attributes:
-        forwarders: who forwards, and where they stand.
-        unnumbered: by source stream, one past the newest that was delivered and has no final number yet.
-        gaps: by source stream.
+        forwarders: the provisional forwarders and their positions.
+        unnumbered: by source stream, one past the newest message that was delivered and has no final number yet.
+        gaps: the first gap, by source stream.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class ProvisionalMerge:
         now_ns: int,
         effects: list[MergeEffect],
     ) -> None:
-        """A provisional packet.
+        """Take a provisional packet.
 
         Args:
             followed: the history that counts now.
-            next_input_seq: the next one of the numbered merge.
+            next_input_seq: the numbered merge's next one.
 
         Raises:
             PacketRefused: MALFORMED frames; nothing has changed.
@@ -106,7 +106,7 @@ class ProvisionalMerge:
         self._watch(now_ns)
 
     def on_numbered(self, packet: OutputPacket, effects: list[MergeEffect]) -> None:
-        """A numbered packet was taken: what was delivered without a number may have one now."""
+        """Note that a numbered packet was taken, which may contain the numbers of provisionally delivered messages."""
         for run in packet.runs:
             end_source = self.unnumbered.get(run.source_stream_id)
             if end_source is not None and run.end_source_seq >= end_source:
@@ -115,13 +115,13 @@ class ProvisionalMerge:
             effects.append(Numbered(self._channel_id, packet.epoch, packet.end_message_seq))
 
     def go_on(self, now_ns: int, effects: list[MergeEffect]) -> None:
-        """Source streams may have come further by numbered packets: deliver what is held and has become next."""
+        """Deliver held packets that have become next, because numbered packets may have advanced their streams."""
         for stream in list(self.gaps):
             self._release(stream, effects)
         self._watch(now_ns)
 
     def on_timer(self, now_ns: int, jitter: float, effects: list[MergeEffect]) -> tuple[SourceRange, ...]:
-        """Declare what is hopeless; the source ranges to ask for, all of them if any is due."""
+        """Declare gaps whose limit has passed; returns all source ranges to request if any of them is due."""
         is_due = False
         for stream, gap in list(self.gaps.items()):
             if gap.repair.is_hopeless(now_ns):
@@ -132,7 +132,7 @@ class ProvisionalMerge:
         return self._missing() if is_due else ()
 
     def next_deadline_ns(self) -> int | None:
-        """When `on_timer` is wanted next."""
+        """When to call `on_timer` next."""
         return earliest(*(gap.repair.next_deadline_ns() for gap in self.gaps.values()))
 
     # ---- inside ----
@@ -149,7 +149,7 @@ class ProvisionalMerge:
     def _take(self, part: OutputPacket, effects: list[MergeEffect]) -> bool:
         try:
             self._order.take(part, effects)
-        except PacketRefused as refused:  # as if it had been lost
+        except PacketRefused as refused:  # treated as if it had been lost
             self._counters.refuse(refused.reason)
             return False
         return True
@@ -157,7 +157,7 @@ class ProvisionalMerge:
     def _hold(self, part: OutputPacket) -> None:
         count_max, run = self._config.held_count_max, part.runs[0]
         if sum(len(gap.held) for gap in self.gaps.values()) >= count_max:
-            return  # it can be asked for again
+            return  # it can be requested again
         if run.source_stream_id not in self.gaps:
             self.gaps[run.source_stream_id] = SourceStreamGap(HoldQueue(count_max), GapRepair(self._config))
         known = self.gaps[run.source_stream_id].held.add(run.first_source_seq, run.end_source_seq, part)
@@ -178,7 +178,7 @@ class ProvisionalMerge:
             gap.repair.watch(self._order.next_source_seqs[stream], now_ns)
 
     def _missing(self) -> tuple[SourceRange, ...]:
-        """What lies in the gaps, at most as many ranges and source messages as one request may name."""
+        """The ranges that are missing, at most as many ranges and source messages as one request may name."""
         ranges: list[SourceRange] = []
         range_count_max, count_max = self._config.request_range_count_max, self._config.request_count_max
         for stream, gap in sorted(self.gaps.items()):
@@ -189,12 +189,12 @@ class ProvisionalMerge:
         return tuple(ranges)
 
     def _declare(self, stream: int, effects: list[MergeEffect]) -> None:
-        """No adapter has the stream's first gap: say so and go on after it."""
+        """Declare the stream's first gap and continue after it."""
         self._release(stream, effects)  # numbered packets may have closed it
         if stream not in self.gaps:
             return
         first_held = self.gaps[stream].held.first_item
-        assert first_held is not None  # a gap without anything held after it is none
+        assert first_held is not None  # a gap exists only while a packet waits after it
         first, end = self._order.next_source_seqs[stream], first_held.runs[0].first_source_seq
         effects.append(ProvisionalGap(self._channel_id, stream, first, end - 1))
         self._counters.add(Counter.MERGE_GAPS, end - first)

@@ -1,8 +1,8 @@
-"""The client's merge of one channel over changes of session: session by session, each merged by itself, in order.
+"""The client's merge of one channel over changes of session: merges the sessions separately and in order.
 
-Within a session all numbers begin at 1, so each session has a `StreamMerger` of its own. Packets of a later session are
-held until the present one is settled: its end was said and all of it was delivered, or nothing of it is missing and the
-grace has passed (docs/protocol.md clause 10).
+In each session all numbers begin at 1, so each session has its own `StreamMerger`. Packets of a later session are held
+until the present one is settled: the active reported its end and all of it was delivered, or the grace has passed and
+nothing of it is missing (docs/protocol.md clause 10).
 
 Invariant: after `SessionChanged` nothing of the old session is delivered.
 """
@@ -11,26 +11,26 @@ from __future__ import annotations
 
 from collections import deque
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.deadlines import earliest
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import MergeEffect, SessionChanged
-from feedcore.merge.merger import StreamMerger
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.position import FIRST_SEQ
-from feedcore.wire.refusal import Refusal
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import MergeEffect, SessionChanged
+from tandemfeed.feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.wire.refusal import Refusal
 
 
 class SessionMerger:
     """One channel's merge.
 
     Args:
-        channel_id, counters, config, start_message_seq: as of `StreamMerger`, for the first session; the sessions after
-            it are delivered from their first message.
-        session: the session to begin with, as the admin server describes the feed.
+        channel_id, counters, config, start_message_seq: as for `StreamMerger`, for the first session; later sessions
+            are delivered from their first message.
+        session: the session to begin with, from the admin server's description of the feed.
 
     Attributes:
-        session: the one that is delivered.
+        session: the present session.
         present: its merge.
     """
 
@@ -46,12 +46,12 @@ class SessionMerger:
         self._counters, self._config = counters, config or MergerConfig()
         self.present = StreamMerger(channel_id, counters, self._config, start_message_seq, session)
         self._held: deque[OutputPacket] = deque()  # of later sessions, in order of arrival
-        self._settles_at_ns: int | None = None  # when a session whose end no adapter says is left
+        self._settles_at_ns: int | None = None  # when to leave a session of which no adapter reports the end
 
     # ---- events ----
 
     def on_packet(self, packet: OutputPacket, now_ns: int) -> list[MergeEffect]:
-        """A packet of any adapter's stream, opened, or a replayed one."""
+        """Take an opened packet of any adapter's stream, or a replayed one."""
         if packet.session == self.session:
             return self._go_on(self.present.on_packet(packet, now_ns), now_ns)
         if packet.session < self.session:
@@ -60,16 +60,16 @@ class SessionMerger:
         if self._settles_at_ns is None:
             self._settles_at_ns = now_ns + self._config.session_grace_ns
         if len(self._held) < self._config.held_count_max:
-            self._held.append(packet)  # what comes beyond is asked for once its session has begun
+            self._held.append(packet)  # further packets are dropped, and requested once their session has begun
             self._counters.add(Counter.MERGE_HELD)
         return self._go_on([], now_ns)
 
     def on_timer(self, now_ns: int, jitter: float = 0.0) -> list[MergeEffect]:
-        """Whatever is due; `jitter` in [0, 1) spreads requests."""
+        """Do what is due; `jitter` in [0, 1) spreads requests."""
         return self._go_on(self.present.on_timer(now_ns, jitter), now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """When `on_timer` wants to be called next."""
+        """When to call `on_timer` next."""
         return earliest(self.present.next_deadline_ns(), self._settles_at_ns)
 
     # ---- inside ----
@@ -83,7 +83,7 @@ class SessionMerger:
             self.present = StreamMerger(self.channel_id, self._counters, self._config, FIRST_SEQ, self.session)
             waiting, self._held = self._held, deque()
             self._settles_at_ns = None
-            for packet in waiting:  # those of sessions after it are held again
+            for packet in waiting:  # those of still later sessions are held again
                 effects += self.on_packet(packet, now_ns)
         return effects
 
@@ -94,11 +94,11 @@ class SessionMerger:
     def _is_settled(self, now_ns: int) -> bool:
         merger = self.present
         if self._is_at_end or merger.next_message_seq is None:
-            return True  # all of it was delivered, or nothing of it was heard that a live client is owed
+            return True  # all of it was delivered, or a live client has heard nothing of it
         assert self._settles_at_ns is not None
         if now_ns < self._settles_at_ns:
             return False
         if not merger.is_behind:
             return True
-        self._settles_at_ns = now_ns + self._config.session_look_ns  # what is missing is asked for, or declared, first
+        self._settles_at_ns = now_ns + self._config.session_look_ns  # missing messages are requested or declared first
         return False

@@ -1,7 +1,7 @@
-"""What a client has had of each source stream, and so what of a packet is new: the identity side of the merge.
+"""What a client has received of each source stream, and so which part of a packet is new: the merge by identity.
 
 Invariants: per source stream, delivered `source_seq` only grow; no source message is delivered twice, whatever numbers
-it came under. What was passed over is remembered by identity too, so it is `Filled` even under other numbers.
+it had. Skipped messages are remembered by identity too, so they are `Filled` even under other numbers.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TypeAlias
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
-from feedcore.range_set import RangeSet
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import part_of, placed_frames
-from feedcore.wire.position import FIRST_SEQ, Run
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
+from tandemfeed.feedcore.range_set import RangeSet
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of, placed_frames
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, Run
 
 Piece: TypeAlias = tuple[int, int, type[Deliver] | type[Filled] | SourceGap]  # first input_seq, end, what it becomes
 
 
 class RememberedGaps(RangeSet):
-    """Numbers that were passed over and may still turn up.
+    """Numbers that were skipped and may still arrive.
 
     Args:
-        range_count_max: beyond it the lowest range is forgotten: a late copy of it is then a mere duplicate.
+        range_count_max: beyond it the lowest range is forgotten, and late copies of it are dropped as duplicates.
     """
 
     __slots__ = ("_range_count_max",)
@@ -43,11 +43,11 @@ class SourceOrder:
     """The source streams of one channel.
 
     Args:
-        missed_count_max: passed-over ranges remembered per source stream.
-        is_from_start: the subscription has every source stream from its first message on.
+        missed_count_max: skipped ranges remembered per source stream.
+        is_from_start: the subscription includes every source stream from its first message on.
 
     Attributes:
-        next_source_seqs: by source stream, one past the newest `source_seq` that was delivered or passed over.
+        next_source_seqs: by source stream, one past the newest `source_seq` that was delivered or skipped.
     """
 
     def __init__(
@@ -59,23 +59,23 @@ class SourceOrder:
         self._missed_count_max = missed_count_max
         self._is_from_start = is_from_start
         self._missed: dict[int, RememberedGaps] = {}  # by source stream
-        self._before: dict[int, RememberedGaps] = {}  # by source stream, what precedes its first message taken
+        self._before: dict[int, RememberedGaps] = {}  # by source stream, what precedes the first message taken
 
     def has_missed(self, stream: int) -> bool:
-        """True if source messages of this stream were passed over and have not turned up."""
+        """True if source messages of this stream were skipped and have not arrived."""
         return bool(self._missed.get(stream))
 
     def pass_over(self, stream: int, end_source: int) -> None:
-        """Source messages that no adapter had: the stream goes on after them."""
+        """Skip source messages that no adapter had; the stream continues after them."""
         missed = self._missed.setdefault(stream, RememberedGaps(self._missed_count_max))
         missed.add(self.next_source_seqs[stream], end_source)
         self.next_source_seqs[stream] = end_source
 
     def take(self, packet: OutputPacket, effects: list[MergeEffect], *, is_late: bool = False) -> None:
-        """Hand over, in order, what of a packet is new by its identity or had been passed over.
+        """Deliver, in order, the parts of a packet that are new by identity or had been skipped.
 
         Args:
-            is_late: the packet lies in a declared gap, so that what is new comes as `Filled` as well.
+            is_late: the packet lies in a declared gap, so new messages in it are `Filled` as well.
 
         Raises:
             PacketRefused: MALFORMED frames; nothing has changed.
@@ -97,7 +97,7 @@ class SourceOrder:
     # ---- inside ----
 
     def _begin(self, run: Run) -> None:
-        """If these are the first messages of a source stream: those before them may lie in a declared gap."""
+        """Begin a source stream that is new to the client; earlier messages of it may lie in a declared gap."""
         stream = run.source_stream_id
         if stream in self.next_source_seqs:
             return
@@ -107,9 +107,9 @@ class SourceOrder:
         (self._missed if self._is_from_start else self._before)[stream] = before
 
     def _take_pieces(self, packet: OutputPacket, effects: list[MergeEffect], *, is_late: bool) -> None:
-        """Some of the packet is known, or a source gap, or what precedes it in its source stream was passed over."""
-        placed_frames(packet)  # refuses what cannot be cut before anything changes
-        new, filling = RangeSet(), RangeSet()  # of input_seq: what goes together is handed over together
+        """Take a packet that is known in part, has a source gap, or follows a gap in one of its source streams."""
+        placed_frames(packet)  # refuses a packet that cannot be cut, before anything changes
+        new, filling = RangeSet(), RangeSet()  # of input_seq; adjoining parts are delivered together
         lost: list[Piece] = []
         for run in packet.runs:
             stream, to_input = run.source_stream_id, run.first_input_seq - run.first_source_seq

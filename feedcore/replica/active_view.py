@@ -1,18 +1,18 @@
-"""The active of one channel's feed, as a backup knows it, and whether it is still heard."""
+"""The active of a feed as a backup knows it, and whether it is still heard."""
 
 from __future__ import annotations
 
-FLAP_WITHIN_NS = 10_000_000_000  # silences further apart than this have nothing to do with one another
-FLAPS_FREE = 2  # so many silences within that time cost nothing: a takeover, a lost switch port
+FLAP_WITHIN_NS = 10_000_000_000  # silences further apart than this are unrelated
+FLAPS_FREE = 2  # this many silences within that time cause no delay, such as a takeover or a lost switch port
 HOLD_NS_FIRST, HOLD_NS_MAX = 200_000_000, 2_000_000_000
 
 
 class ActiveView:
-    """Who is active, reported by itself, its peers or the admin server.
+    """The active, as reported by itself, its peers or the admin server.
 
     Attributes:
-        adapter_id: the adapter to ask; 0 as long as none is known.
-        heard_at_ns: when it last spoke, by output or sync channel.
+        adapter_id: the adapter to send requests to; 0 while none is known.
+        heard_at_ns: when it was last heard, by its output or the sync channel.
     """
 
     def __init__(self, now_ns: int) -> None:
@@ -22,14 +22,14 @@ class ActiveView:
 
     @property
     def epoch(self) -> int:
-        """The epoch that it was last known to be active in."""
+        """The newest epoch in which it is known to be active."""
         return self._epoch
 
     def know(self, adapter_id: int, epoch: int) -> bool:
-        """Take a report of who is active in an epoch (0: no adapter); older news changes nothing.
+        """Take a report of the active adapter in an epoch (0: none). An older report is ignored.
 
         Returns:
-            True if it is another adapter than was known.
+            True if the known active changed.
         """
         if epoch < self._epoch or (adapter_id == 0 and epoch == self._epoch):
             return False
@@ -38,22 +38,22 @@ class ActiveView:
         return is_another
 
     def hear(self, adapter_id: int, epoch: int, now_ns: int) -> bool:
-        """The active itself speaks. True if it is another than was known."""
+        """Note a message of the active itself. Returns True if the known active changed."""
         self.heard_at_ns = now_ns
         is_known = epoch == self._epoch and adapter_id == self.adapter_id
         return not is_known and self.know(adapter_id, epoch)
 
     def silent_ns(self, now_ns: int) -> int:
-        """For how long it has not been heard."""
+        """How long it has not been heard."""
         return now_ns - self.heard_at_ns
 
 
 class FlapDamper:
-    """How long a detached backup waits before it calls itself synchronized again.
+    """How long a detached backup waits before it becomes synchronized again.
 
-    A cluster loaded above its capacity hears its active in fits and starts. Without a pause its backups would move
-    between DETACHED and SYNCHRONIZED many times a second, each move logged and reported. The first silences cost
-    nothing; from then on each one within ten seconds of the last doubles the time for which the active must be heard.
+    In an overloaded cluster, the active is heard intermittently. Without a delay, its backups would move between
+    DETACHED and SYNCHRONIZED many times a second, and each move is logged and reported. The first silences cause no
+    delay. After them, each silence within ten seconds of the last doubles the time for which the active must be heard.
     """
 
     def __init__(self) -> None:
@@ -62,14 +62,14 @@ class FlapDamper:
         self._heard_since_ns: int | None = None
 
     def on_silence(self, now_ns: int) -> None:
-        """The active has fallen silent; also while the backup is still detached by an earlier silence."""
+        """Note that the active was silent, even if the backup is still detached because of an earlier silence."""
         if self._silent_at_ns is None or now_ns - self._silent_at_ns > FLAP_WITHIN_NS:
             self._silences = 0
         self._silences += 1
         self._silent_at_ns, self._heard_since_ns = now_ns, None
 
     def may_return(self, now_ns: int) -> bool:
-        """The active is heard: True once it has been for long enough."""
+        """Note that the active is heard. Returns True once it has been heard for long enough."""
         if self._heard_since_ns is None:
             self._heard_since_ns = now_ns
         return now_ns - self._heard_since_ns >= self._hold_ns()

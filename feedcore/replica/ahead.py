@@ -1,24 +1,24 @@
-"""The role of a backup that hears neither an active nor an admin server: it sends provisionally (protocol 6.8).
+"""The role of a backup that hears neither an active nor an admin server: sends provisionally (protocol 6.8).
 
-Decisions that come are applied only once they lead past all that was sent, so that a lease granted half-way can still
-commit it. While an active is heard, sending pauses after every k-th message so that the active gets past.
+Decisions are applied only once they cover everything that was sent provisionally. Until then, a granted lease can still
+commit what was sent. While an active is heard, sending pauses after every k-th message, so that the active gets past.
 """
 
 from __future__ import annotations
 
-from feedcore.deadlines import earliest
-from feedcore.replica.applying import apply_decisions, forward
-from feedcore.replica.channel import Channel
-from feedcore.replica.following import PlacedBackup
-from feedcore.replica.production import ConversionDiverged
-from feedcore.replica.provisional import Throttle
-from feedcore.replica.role import Next, ToFollowing, ToJoining
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.replica.applying import apply_decisions, forward
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.following import PlacedBackup
+from tandemfeed.feedcore.replica.production import ConversionDiverged
+from tandemfeed.feedcore.replica.provisional import Throttle
+from tandemfeed.feedcore.replica.role import Next, ToFollowing, ToJoining
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 
 
 class Ahead(PlacedBackup):
-    """Owns the throttle; what was sent ahead is the production line's."""
+    """Owns the throttle; the production line owns what was sent ahead."""
 
     heartbeat_flags = int(OutputFlag.PROVISIONAL)
 
@@ -44,7 +44,7 @@ class Ahead(PlacedBackup):
     def on_timer(self, now_ns: int) -> Next:
         self.request_runs(now_ns)
         if self.is_stuck(now_ns) and not self.channel.is_active_silent(now_ns):
-            return ToJoining(f"the source messages of {self._waits_first} do not come")
+            return ToJoining(f"the source messages of {self._front_run} did not arrive")
         return self.apply(now_ns)
 
     def next_deadline_ns(self) -> int | None:

@@ -1,22 +1,22 @@
-"""Applying decisions to the source messages at hand: what every backup does, in whichever role."""
+"""Applies decisions to the available source messages, for all roles of a backup."""
 
 from __future__ import annotations
 
-from feedcore.replica.bucket_repair import BucketRepair
-from feedcore.replica.channel import Channel
-from feedcore.replica.provisional import Provisional, Throttle
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.replica.bucket_repair import BucketRepair
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.provisional import Provisional, Throttle
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.position import Run
 
 
 def apply_decisions(
     channel: Channel, now_ns: int, *, only_quiet: bool = False, repair: BucketRepair | None = None
 ) -> None:
-    """Convert every decided run whose source messages are here, and transmit it unless a former life did.
+    """Convert every decided run whose source messages are here. Transmit it unless a previous process did.
 
     Args:
-        only_quiet: apply only what a former life transmitted.
-        repair: where it wants decisions to wait.
+        only_quiet: apply only runs that a previous process transmitted.
+        repair: a repair during which decisions may have to wait.
 
     Raises:
         ConversionDiverged: this replica's conversion state is not the active's.
@@ -40,7 +40,7 @@ def apply_decisions(
 
 
 def anticipate(channel: Channel) -> None:
-    """Number, convert and transmit what is here and needs no decision, as the active does or will."""
+    """Number, convert and transmit source messages that need no decision, just as the active does."""
     count = min(channel.undecided_count(), channel.backlog.message_count)
     if not count:
         return
@@ -53,11 +53,11 @@ def anticipate(channel: Channel) -> None:
 
 
 def forward(channel: Channel, throttle: Throttle, now_ns: int, *, is_throttled: bool) -> None:
-    """Convert and send provisionally what is here, with pauses if an active decides again."""
+    """Convert and send the available source messages provisionally, with pauses if an active decides again."""
     if is_throttled and not throttle.may_send(now_ns):
         return
     for piece in channel.backlog.take_all():
-        if is_throttled and not throttle.may_send(now_ns):  # a pause began: the rest waits, in its order
+        if is_throttled and not throttle.may_send(now_ns):  # a pause began: the rest waits, in order
             channel.backlog.add(piece.packet.source_stream_id, [piece])
             continue
         packets = channel.line.forward(piece)
@@ -67,10 +67,10 @@ def forward(channel: Channel, throttle: Throttle, now_ns: int, *, is_throttled: 
 
 
 def _leads_past(channel: Channel, provisional: Provisional) -> bool:
-    """True if the decisions here, with the source messages here, cover all that was sent ahead.
+    """True if the decisions whose source messages are here cover everything that was sent ahead.
 
-    Until then none of them is applied: an adapter granted the lease half-way could not commit what it sent, of which a
-    part would have other numbers already.
+    Until then none of them is applied. If only some were, an adapter that is then granted the lease could not commit
+    what it sent, because part of it would already have other numbers.
     """
     line, intake = channel.line, channel.intake
     if not provisional.is_past(intake.position().next_source_seqs):
@@ -88,7 +88,7 @@ def _leads_past(channel: Channel, provisional: Provisional) -> bool:
 
 
 def _apply_one(channel: Channel, run: Run, now_ns: int) -> list[OutputPacket] | None:
-    """None if its source messages are not here."""
+    """Apply one decision and return its packets; None if its source messages are not here."""
     line, stream = channel.line, run.source_stream_id
     tracker = channel.trackers[stream]
     if run.is_source_gap:

@@ -1,29 +1,29 @@
-"""Source messages that are here, in order, and not yet converted: per source stream, and in order of arrival."""
+"""Source messages that arrived, are in order and wait for conversion: per source stream, and in order of arrival."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
 
-from feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.replica.source_tracker import Slice
 
 
 class Backlog:
-    """In-order slices per source stream; the owner limits `message_count`, which is of all of them."""
+    """In-order slices per source stream. `message_count` is the total of all streams; the owner limits it."""
 
     def __init__(self, source_stream_ids: Iterable[int]) -> None:
         self._slices: dict[int, deque[Slice]] = {stream: deque() for stream in source_stream_ids}
         self.message_count = 0
 
     def add(self, source_stream_id: int, slices: Iterable[Slice]) -> None:
-        """Put slices behind the stream's others."""
+        """Append slices to those of the stream."""
         queue = self._slices[source_stream_id]
         for piece in slices:
             queue.append(piece)
             self.message_count += piece.message_count
 
     def take(self, source_stream_id: int, message_count: int) -> list[Slice]:
-        """Remove exactly the next `message_count` messages of a stream; the caller knows that they are here."""
+        """Remove and return exactly the next `message_count` messages of a stream, which must exist."""
         queue = self._slices[source_stream_id]
         self.message_count -= message_count
         taken = []
@@ -39,12 +39,12 @@ class Backlog:
         return taken
 
     def take_all(self) -> list[Slice]:
-        """Remove everything, in order of arrival: what a new active decides first."""
+        """Remove and return everything, in order of arrival. A new active decides these messages first."""
         pieces = (piece for stream in self._slices for piece in self.take_stream(stream))
         return sorted(pieces, key=lambda piece: piece.arrival)
 
     def take_stream(self, source_stream_id: int) -> list[Slice]:
-        """Remove everything of a stream."""
+        """Remove and return all messages of a stream."""
         return self.take(source_stream_id, sum(piece.message_count for piece in self._slices[source_stream_id]))
 
     def drop_before(self, source_stream_id: int, source_seq: int) -> None:

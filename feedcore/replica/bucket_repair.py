@@ -1,22 +1,22 @@
-"""Setting the buckets of a backup's conversion state that differ from the active's (protocol clause 5.7).
+"""Repairs the buckets of a backup's conversion state that differ from the active's (protocol clause 5.7).
 
-The active answers with the values at its own, newer position. So the backup stops applying decisions when it asks,
-applies up to just that position when the answer is here, sets the buckets, compares, and goes on.
+The active answers with the values at its own, newer position. So the backup stops applying decisions when it sends the
+request. When the answer arrives, it applies decisions up to that position, sets the buckets, compares and continues.
 """
 
 from __future__ import annotations
 
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Buckets
-from feedcore.replica.effects import RequestBuckets
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import Buckets
+from tandemfeed.feedcore.replica.effects import RequestBuckets
 
 TRIES_MAX = 3
 ANSWER_NS_MAX = 250_000_000  # a call between two hosts takes a few milliseconds
-REACH_NS_MAX = 1_000_000_000  # the source messages up to the answer's position may have to be asked for
+REACH_NS_MAX = 1_000_000_000  # the source messages up to the answer's position may have to be requested
 
 
 class BucketRepair:
-    """One repair at a time, of one channel. Attributes: buckets: being repaired; empty: none are."""
+    """One repair at a time, of one channel. Attributes: buckets: those being repaired; empty if there is no repair."""
 
     def __init__(self, channel: Channel) -> None:
         self.buckets: tuple[int, ...] = ()
@@ -25,12 +25,12 @@ class BucketRepair:
         self._tries_left = self._due_at_ns = 0
 
     def begin(self, buckets: tuple[int, ...], now_ns: int) -> None:
-        """These differ: ask for them."""
+        """Request these buckets, which differ."""
         self.buckets, self._answer, self._tries_left = buckets, None, TRIES_MAX
         self.ask(now_ns)
 
     def ask(self, now_ns: int) -> bool:
-        """Ask the active; False if that was done often enough, or the answer's position is not reached in time."""
+        """Send a request to the active. Returns False, and sends none, after the last try or once an answer is here."""
         if not self._tries_left or self._answer is not None:
             return False
         self._tries_left -= 1
@@ -40,18 +40,18 @@ class BucketRepair:
         return True
 
     def on_answer(self, answer: Buckets, now_ns: int) -> bool:
-        """False if this backup is past the answer's position, and may not ask again."""
+        """Take an answer. Returns False if this backup is past the answer's position and may not ask again."""
         if self._line.next_input_seq > answer.position.next_input_seq:
             return self.ask(now_ns)
         self._answer, self._due_at_ns = answer, now_ns + REACH_NS_MAX
         return True
 
     def may_apply(self) -> bool:
-        """True if decisions may be applied: none until the answer is here, and none after its position."""
+        """True if the next decision may be applied: not before the answer arrives, and not after its position."""
         return not self.buckets or (self._answer is not None and not self._is_reached(self._answer))
 
     def set_if_reached(self) -> bool:
-        """Set the buckets if this is the answer's position; True if it was.
+        """Set the buckets if this is the answer's position. Returns whether it is.
 
         Raises:
             ConversionDiverged: the state still differs.
@@ -64,11 +64,11 @@ class BucketRepair:
         return True
 
     def is_late(self, now_ns: int) -> bool:
-        """True if the answer, or its position, does not come."""
+        """True if the answer did not arrive, or its position was not reached, in time."""
         return bool(self.buckets) and now_ns >= self._due_at_ns
 
     def next_deadline_ns(self) -> int | None:
-        """When to look at `is_late`."""
+        """When to check `is_late`."""
         return self._due_at_ns if self.buckets else None
 
     def _is_reached(self, answer: Buckets) -> bool:

@@ -1,7 +1,8 @@
 """One channel at one adapter: everything that outlives a role.
 
-Position and conversion state (`line`), the source input (`trackers`, `backlog`), the decisions heard (`intake`), who is
-active, and the present state. A role (`feedcore.replica.role`) works on it and owns what ends with the role.
+This is the position and conversion state (`line`), the source input (`trackers`, `backlog`), the decisions received
+(`intake`), the known active, and the current state. A role (`feedcore.replica.role`) works on it, and owns what ends
+with the role.
 """
 
 from __future__ import annotations
@@ -9,39 +10,45 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.replica.active_view import ActiveView, FlapDamper
-from feedcore.replica.backlog import Backlog
-from feedcore.replica.channel_state import ChannelStatus, RunsReply
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.decision_intake import DecisionIntake
-from feedcore.replica.effects import AdapterEffect, AppendToJournal, RequestRuns, StateMoved, Transmit
-from feedcore.replica.hand_over import HandOver
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.save_schedule import SaveSchedule
-from feedcore.replica.source_tracker import Slice, SourceTracker
-from feedcore.replica.states import ReplicaState, StateRecord
-from feedcore.wire.lineage import decode_lineage
-from feedcore.wire.output_packet import END_OF_STREAM_BIT, EPOCH_ENDED_BIT, HEARTBEAT_BIT, OutputFlag, OutputPacket
-from feedcore.wire.position import FIRST_SEQ, Run
-from feedcore.wire.refusal import PacketRefused, Refusal
-from feedcore.wire.source_packet import SourcePacket
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.replica.active_view import ActiveView, FlapDamper
+from tandemfeed.feedcore.replica.backlog import Backlog
+from tandemfeed.feedcore.replica.channel_state import ChannelStatus, RunsReply
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.decision_intake import DecisionIntake
+from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, RequestRuns, StateMoved, Transmit
+from tandemfeed.feedcore.replica.hand_over import HandOver
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.save_schedule import SaveSchedule
+from tandemfeed.feedcore.replica.source_tracker import Slice, SourceTracker
+from tandemfeed.feedcore.replica.states import ReplicaState, StateRecord
+from tandemfeed.feedcore.wire.lineage import decode_lineage
+from tandemfeed.feedcore.wire.output_packet import (
+    END_OF_STREAM_BIT,
+    EPOCH_ENDED_BIT,
+    HEARTBEAT_BIT,
+    OutputFlag,
+    OutputPacket,
+)
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.source_packet import SourcePacket
 
 IN_STEP = (ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED)
 
 
 class Channel:
-    """What the roles of one channel's replica pass on to each other.
+    """The data that the roles of one channel's replica share.
 
     Attributes:
-        out_of_sync_at_ns: when it last had to leave the group's state: contradictions and differing digests.
-        has_admin: an admin server is in contact; the engine says so.
-        elsewhere: by adapter_id, how far an adapter in step has each source stream without a gap, as last reported.
-            Kept in every role, because a new active must know at once what it may not declare lost.
-        ask_lease_store_at_ns: a hand-over or an epoch is not requested again before then. Kept over terms, so that two
-            adapters that lack the same messages do not hand over to each other without a pause.
-        effects: of the present event, in order; the replica takes them when it is over.
-        transmitted_ends: what a former life of this adapter transmitted: by epoch, one past its last `input_seq`.
+        out_of_sync_at_ns: the last times when it was out of sync with the group, by contradiction or differing digests.
+        has_admin: an admin server is in contact; the engine sets it.
+        elsewhere: by adapter_id, up to where an adapter in step has each source stream without a gap, as last reported.
+            Kept in every role, because a new active must know from the start what it may not declare lost.
+        ask_lease_store_at_ns: no hand-over or epoch is requested before then. Kept across terms, so that two adapters
+            that lack the same messages do not hand over to each other continually.
+        effects: those of the current event, in order; the replica takes them at its end.
+        transmitted_ends: what a previous process of this adapter transmitted: by epoch, one past the last `input_seq`.
     """
 
     def __init__(
@@ -67,11 +74,11 @@ class Channel:
         self.heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
         self.effects: list[AdapterEffect] = []
         self._arrivals = 0
-        self._end_said: tuple[int, int] | None = None  # the epoch and input_seq at which an adapter said the end
+        self._announced_end: tuple[int, int] | None = None  # (epoch, input_seq) of the end that an adapter announced
 
     @property
     def state(self) -> ReplicaState:
-        """The present state."""
+        """The current state."""
         return self.record.state
 
     def move(self, new: ReplicaState, reason: str) -> None:
@@ -80,50 +87,50 @@ class Channel:
         self.emit(StateMoved(self.channel_id, old, new, reason))
 
     def succeed(self, before: Channel, now_ns: int) -> None:
-        """This channel's session follows that of `before`: what is known of the group goes on."""
+        """Take over from `before`, this channel in the previous session, what is known about the group."""
         active = self.active
         active.know(before.active.adapter_id, before.active.epoch)
-        active.heard_at_ns = now_ns  # a session begins because the group is heard in it, or this adapter decides
+        active.heard_at_ns = now_ns  # a session begins because the group was heard in it, or this adapter decides
         self.out_of_sync_at_ns, self.flaps, self.has_admin = before.out_of_sync_at_ns, before.flaps, before.has_admin
 
     # ---- the place in the channel ----
 
     def anchor(self, now_ns: int) -> None:
-        """Begin at the line's position: everything heard so far is sorted in from there."""
+        """Begin at the line's position, with everything received so far that follows it."""
         self.intake.anchor(self.line.position())
         self._put_back()
         for stream, tracker in self.trackers.items():
             self.backlog.add(stream, tracker.anchor(self.line.next_source_seqs.get(stream, FIRST_SEQ), now_ns))
 
     def unanchor(self) -> None:
-        """Without a place in the channel: from now on only hold.
+        """Give up the place in the channel; from now on only hold what arrives.
 
-        The source messages that wait stay: the active may be gone before it has said where to continue, and the next
-        one to decide may be this adapter (protocol 5.1).
+        The waiting source messages are kept: the active may be gone before it answers where to continue, and this
+        adapter may be the next to decide (protocol 5.1).
         """
         self.intake.unanchor()
         self._put_back()
 
     def follow_on(self) -> None:
-        """This adapter decides, or did until now: its history counts, and what it heard of others does not."""
+        """This adapter decides, or did until now: keep its own history, and forget decisions received from others."""
         self.intake.restart(self.line.lineage, self.line.position())
 
     def _put_back(self) -> None:
         for stream, tracker in self.trackers.items():
             tracker.unanchor(self.backlog.take_stream(stream))
 
-    # ---- what is heard ----
+    # ---- received data ----
 
     def take_source(self, packet: SourcePacket, now_ns: int) -> list[Slice]:
-        """A source packet: what it makes available, in order."""
+        """Take a source packet and return the slices that it makes available, in order."""
         self._arrivals += 1
         return self.trackers[packet.source_stream_id].on_packet(packet, self._arrivals, now_ns)
 
     def hear(self, packet: OutputPacket, now_ns: int) -> None:
-        """Another adapter's packet: history, decisions, or where the decisions end.
+        """Take another adapter's packet, for its history, its decisions or the end of the decisions.
 
         Raises:
-            PacketRefused: it names a source stream that the channel does not have, or a malformed history.
+            PacketRefused: it names a source stream that the channel does not have, or its history is malformed.
             OutOfStep: what was applied here contradicts it.
         """
         intake = self.intake
@@ -135,7 +142,7 @@ class Channel:
             if packet.epoch == intake.epoch:
                 intake.on_next_input_seq(packet.first_input_seq, now_ns)
                 if packet.flags & END_OF_STREAM_BIT:
-                    self._end_said = packet.epoch, packet.first_input_seq
+                    self._announced_end = packet.epoch, packet.first_input_seq
             return
         for run in packet.runs:
             if run.source_stream_id not in self.trackers:
@@ -144,15 +151,15 @@ class Channel:
         self._note_source_ends(packet.runs, now_ns)
 
     def note_available(self, status: ChannelStatus, adapter_id: int) -> None:
-        """Another adapter's state: what it has of the source streams. One that joins may soon be in step again with
-        all that it had."""
+        """Note which source messages another adapter has, as its state reports. The last report of an adapter that now
+        joins is kept, because it may soon be in step again with all that it had."""
         if status.state in IN_STEP:
             self.elsewhere[adapter_id] = dict(status.available_source_seqs)
         elif status.state is ReplicaState.FAILED:
             self.elsewhere.pop(adapter_id, None)
 
     def take_runs(self, reply: RunsReply, now_ns: int) -> None:
-        """The decisions asked for.
+        """Take the requested decisions.
 
         Raises:
             OutOfStep: what was applied here contradicts them.
@@ -179,12 +186,12 @@ class Channel:
 
     @property
     def is_at_end(self) -> bool:
-        """True if all of the session has been applied: the source said where its streams end, or an adapter did."""
+        """True if all of the session was applied here; the source or another adapter announced where it ends."""
         line = self.line
         if (
-            self._end_said is not None
-            and self._end_said[1] == line.next_input_seq
-            and self.intake.lineage.holds(*self._end_said)
+            self._announced_end is not None
+            and self._announced_end[1] == line.next_input_seq
+            and self.intake.lineage.holds(*self._announced_end)
         ):
             return True
         return all(
@@ -197,10 +204,11 @@ class Channel:
         return self.active.silent_ns(now_ns) >= self.config.detach_after_ns
 
     def undecided_count(self) -> int:
-        """How many source messages can be numbered without a decision: in a channel of one source stream those up to
-        the end of an epoch in which a decision was heard.
+        """How many source messages can be numbered without a decision. In a channel of one source stream, these are all
+        up to the end of the current epoch, once a decision of that epoch was received.
 
-        Not before: an epoch that its active asked for in order to declare a source gap begins with that.
+        Not before, because an active may have requested the epoch to declare a source gap, which is then its first
+        decision.
         """
         line = self.line
         if not self.is_single_source or self.intake.ready or line.next_input_seq == line.lineage.first_input_seq:
@@ -210,7 +218,7 @@ class Channel:
     # ---- effects ----
 
     def emit(self, *effects: AdapterEffect) -> None:
-        """Add to what the present event leads to."""
+        """Add to the effects of the current event."""
         self.effects += effects
 
     def publish(self, packets: Iterable[OutputPacket]) -> None:
@@ -221,7 +229,7 @@ class Channel:
             add(Transmit(packet))
 
     def heartbeat(self, flags: int, released: tuple[int, int] | None, now_ns: int) -> OutputPacket:
-        """The next heartbeat. `released`: where not everything decided has left, how far it has."""
+        """The next heartbeat. `released`: how far packets have left, if some decided ones still wait."""
         self.heartbeat_at_ns = now_ns + self.config.heartbeat_interval_ns
         if self.hand_over.is_at_end(self.line.position()):
             flags |= OutputFlag.EPOCH_ENDED
@@ -230,7 +238,7 @@ class Channel:
         return self.line.heartbeat(flags, released)
 
     def request_source(self, now_ns: int) -> None:
-        """Ask the source journal for the source messages that are missing and due."""
+        """Request missing source messages from the source journal, where that is due."""
         for tracker in self.trackers.values():
             requests = tracker.on_timer(now_ns)
             if requests:
@@ -238,6 +246,6 @@ class Channel:
                 self.emit(*requests)
 
     def request_runs(self) -> None:
-        """Ask the active for the decisions after those heard."""
+        """Request from the active the decisions after those received."""
         position, session = self.intake.position(), self.line.session
         self.emit(RequestRuns(self.channel_id, self.active.adapter_id, position, session))

@@ -1,6 +1,6 @@
-"""What adapters exchange about one channel: its state at every sync interval, and answers to continue from.
+"""What adapters exchange about one channel: its state at every sync interval, and answers to each other's requests.
 
-An answer belongs to a session; 0: to the one that its receiver is in.
+An answer names its session; 0 is the receiver's current session.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelSnapshot:
-    """Conversion state of one channel at a position, enough for another adapter to continue from there.
+    """The conversion state of one channel at a position, from which another adapter can continue.
 
     Attributes:
         conversion_state: the converter's own bytes (`Converter.snapshot`).
-        digests: of the conversion state, one per bucket; checked after restoring. Empty: not known.
+        digests: of the conversion state, one per bucket; checked after restoring. Empty if not known.
     """
 
     channel_id: int
@@ -36,7 +36,7 @@ class Buckets:
 
     Attributes:
         data: the converter's own bytes (`Converter.snapshot_buckets`).
-        digests: of the whole state there, one per bucket.
+        digests: of the entire conversion state at that position, one per bucket.
     """
 
     position: MessageStreamState
@@ -47,7 +47,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class RunsReply:
-    """Consecutive decisions after a position, if there are any yet, in the history of the adapter that replies."""
+    """Consecutive decisions after a position, possibly none yet, in the history of the adapter that replies."""
 
     lineage: Lineage
     runs: tuple[Run, ...]
@@ -56,7 +56,7 @@ class RunsReply:
 
 @dataclass(frozen=True, slots=True)
 class RunsRefused:
-    """The decisions asked for are not available any more."""
+    """The requested decisions are no longer available."""
 
     reason: str
     session: int = 0
@@ -69,7 +69,7 @@ Answer: TypeAlias = RunsReply | RunsRefused | ChannelSnapshot | Buckets
 class DigestPoint:
     """Conversion-state digests, one per bucket of symbols, where `epoch` decided last and `input_seq` is next.
 
-    Two are comparable where both numbers are equal; 0: no digest was taken yet.
+    Two digest points are comparable if both numbers are equal. Both are 0 if no digest was taken yet.
     """
 
     epoch: int = 0
@@ -79,8 +79,8 @@ class DigestPoint:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:
-    """What an adapter reports of one channel at a sync interval. `available_source_seqs`: per source stream, one past
-    the last message that it has without a gap, converted or not."""
+    """What an adapter reports about one channel at every sync interval. `available_source_seqs`: per source stream, one
+    past the last message before the first gap, converted or not."""
 
     channel_id: int
     state: ReplicaState
@@ -96,11 +96,11 @@ class PeerState:
 
     Attributes:
         report_id: counts the adapter's reports; with `incarnation` it orders them.
-        heard_report_ids: adapter_id -> the newest report heard of it.
-        abstains: without contact to an admin server: it accepts no grant for a while (docs/protocol.md clause 6.7).
-        out_of_sync: it was repeatedly out of sync lately.
+        heard_report_ids: adapter_id -> id of the newest report heard from that adapter.
+        abstains: it is out of contact with the admin server and accepts no grant for a while (protocol clause 6.7).
+        out_of_sync: it was repeatedly out of sync recently.
         health: its score, 0 (unfit) to 1.
-        session: the session that the adapter is in; 0: not said.
+        session: the adapter's current session; 0 if not reported.
     """
 
     adapter_id: int

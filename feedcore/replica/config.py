@@ -1,32 +1,32 @@
-"""What never changes during a run of an adapter: its place, timers, limits and choices, and their relations."""
+"""Settings that do not change while an adapter runs: identity, timers, limits and policies, and how they relate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
 
-from feedcore.lease.failing import FailConfig
-from feedcore.lease.peers import ConsentConfig
-from feedcore.replica.decision_intake import IntakeConfig
-from feedcore.replica.source_tracker import TrackerConfig
-from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
+from tandemfeed.feedcore.lease.failing import FailConfig
+from tandemfeed.feedcore.lease.peers import ConsentConfig
+from tandemfeed.feedcore.replica.decision_intake import IntakeConfig
+from tandemfeed.feedcore.replica.source_tracker import TrackerConfig
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
 
 MS = 1_000_000
-SESSION_GRACE_NS = 5_000 * MS  # a source that changes its session says the end of the old one within less
+SESSION_GRACE_NS = 5_000 * MS  # a source that changes its session announces the end of the old one sooner
 
 
 class PublishMode(Enum):
-    """When the active transmits what it decided."""
+    """When the active transmits a decision."""
 
-    ASYNC = "async"  # at once
-    ACKED = "acked"  # once a backup has acknowledged it
+    ASYNC = "async"  # immediately
+    ACKED = "acked"  # when a backup has acknowledged it
 
 
 class OnSilence(Enum):
-    """What a backup does when neither the active nor an admin server is to be heard."""
+    """What a backup does when it hears neither the active nor an admin server."""
 
-    PROCEED = "proceed"  # sends provisionally; per source stream in order
-    HOLD = "hold"  # waits; total order is kept
+    PROCEED = "proceed"  # sends provisionally; the order per source stream is kept
+    HOLD = "hold"  # waits; the total order is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +34,24 @@ class ReplicaConfig:
     """Timers of one replica.
 
     Attributes:
-        heartbeat_interval_ns: every stream says its next `message_seq` and its history this often.
-        detach_after_ns: silence of the active after which a backup calls itself detached.
-        proceed_after_ns: silence of the active, without an admin server, after which a backup sends provisionally.
-        throttle_message_count, throttle_pause_ns: how a backup that is ahead lets the active get past it.
-        resynchronizing_after_ns: how long decisions or source messages may be outstanding before the state says so.
+        heartbeat_interval_ns: how often every stream announces its next `message_seq` and its history.
+        detach_after_ns: a backup becomes DETACHED when the active has been silent for this long.
+        proceed_after_ns: a backup without an admin server sends provisionally when the active has been silent for this
+            long.
+        throttle_message_count, throttle_pause_ns: a backup that is ahead pauses for this time after this many messages,
+            so that the active gets past it.
+        resynchronizing_after_ns: a backup becomes RESYNCHRONIZING when decisions or source messages have been
+            outstanding for this long.
         snapshot_retry_ns: pause between requests for a snapshot.
-        stuck_after_ns: a decision whose source messages do not come for so long is left for a snapshot.
-        promotion_patience_ns: how long an heir may lack the end of the epoch that was handed over.
+        stuck_after_ns: if the source messages of a decision do not arrive within this time, the backup requests a
+            snapshot instead.
+        promotion_patience_ns: how long an heir waits for the end of the epoch that was handed over.
         ask_lease_store_every_ns: pause between requests for a new epoch or a hand-over.
-        state_interval_ns: between two savings of the channel's state in the output journal.
-        backlog_count_max: source messages waiting for decisions; beyond it a backup joins anew.
-        digest_interval_messages: a digest of the conversion state is taken where a decision ends at or after a multiple
-            of it, in source messages. One takes about 0.1 ms: at 100,000 messages a second, about 1 % of the time.
-        ack_timeout_ns, announce_every_ns, acked_held_count_max: of the `acked` publish mode.
+        state_interval_ns: how often the channel's state is saved in the output journal.
+        backlog_count_max: when more source messages than this wait for decisions, a backup rejoins.
+        digest_interval_messages: a digest of the conversion state is taken after each decision that reaches or passes a
+            multiple of this `input_seq`. It takes about 0.1 ms: at 100,000 messages a second, about 1 % of the time.
+        ack_timeout_ns, announce_every_ns, acked_held_count_max: limits of the `acked` publish mode.
     """
 
     publish: PublishMode = PublishMode.ASYNC
@@ -73,7 +77,7 @@ class ReplicaConfig:
 
     def __post_init__(self) -> None:
         assert self.detach_after_ns > 3 * self.heartbeat_interval_ns  # survives three lost heartbeats
-        assert self.proceed_after_ns >= self.detach_after_ns  # only who is detached may proceed
+        assert self.proceed_after_ns >= self.detach_after_ns  # only a detached backup may proceed
         assert self.announce_every_ns < self.ack_timeout_ns  # survives a lost announcement
         assert self.promotion_patience_ns > self.heartbeat_interval_ns  # survives a lost EPOCH_ENDED
 
@@ -87,10 +91,10 @@ class ChannelConfig:
 
 
 class SessionState(Enum):
-    """What the conversion state is when a session begins."""
+    """The conversion state with which a session begins."""
 
-    RESET = "reset"  # empty, as at the feed's first start
-    CARRY = "carry"  # what it was at the end of the session before
+    RESET = "reset"  # empty, as when the feed first started
+    CARRY = "carry"  # as it was at the end of the previous session
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +102,12 @@ class EngineConfig:
     """One adapter of one feed.
 
     Attributes:
-        session: the session to begin in: a growing number, usually the trading day, YYYYMMDD.
-        session_grace_ns: how long a session whose end is not known may go on after a later one was heard of.
-        datagram_size_max: bytes of an output datagram, header and seal included.
-        former_life_ended_ns: not later than this, by the same monotonic clock, the process ended that was this adapter
-            before; it may have promised just then to abstain from grants. None: there was none.
+        session: the session to begin in. Sessions are increasing numbers, usually the trading day as YYYYMMDD.
+        session_grace_ns: how long a session whose end is unknown may continue after a later session was seen.
+        datagram_size_max: bytes of an output datagram, including header and seal.
+        previous_process_ended_ns: the latest moment, by the same monotonic clock, at which this adapter's previous
+            process can have ended. That process may have promised, just before, to abstain from grants. None: this is
+            the adapter's first process.
     """
 
     feed_id: int
@@ -114,13 +119,13 @@ class EngineConfig:
     replica: ReplicaConfig = field(default_factory=ReplicaConfig)
     consent: ConsentConfig = field(default_factory=lambda: ConsentConfig.of(100 * MS))
     failing: FailConfig = field(default_factory=FailConfig)
-    former_life_ended_ns: int | None = None
+    previous_process_ended_ns: int | None = None
     session_state: SessionState = SessionState.RESET
     session_grace_ns: int = SESSION_GRACE_NS
 
     def __post_init__(self) -> None:
         if not 256 <= self.datagram_size_max <= DATAGRAM_SIZE_MAX:
-            raise ValueError(f"datagram_size_max is {self.datagram_size_max} bytes, not 256 to {DATAGRAM_SIZE_MAX}")
+            raise ValueError(f"datagram_size_max is {self.datagram_size_max}; it must be 256 to {DATAGRAM_SIZE_MAX}")
         streams = [stream for channel in self.channels for stream in channel.source_stream_ids]
         if len(streams) != len(set(streams)):
-            raise ValueError(f"a source stream feeds two channels: {sorted(streams)}")
+            raise ValueError(f"a source stream must feed only one channel; the channels' streams are {sorted(streams)}")

@@ -1,21 +1,21 @@
-"""The role of the active of a channel: decides, publishes, declares losses (protocol 4.4, 5.5, 5.6, 6.5, 6.6)."""
+"""The role of a channel's active: decides, publishes and declares losses (protocol 4.4, 5.5, 5.6, 6.5, 6.6)."""
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
-from feedcore.replica.channel import Channel
-from feedcore.replica.effects import CommitProvisional, RequestEpoch, RequestHandOver, RunsLost, Transmit
-from feedcore.replica.publish_gate import PublishGate
-from feedcore.replica.role import Next, Role, ToDeciding, ToFailed, ToFollowing
-from feedcore.replica.source_tracker import Slice, SourceTracker
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.effects import CommitProvisional, RequestEpoch, RequestHandOver, RunsLost, Transmit
+from tandemfeed.feedcore.replica.publish_gate import PublishGate
+from tandemfeed.feedcore.replica.role import Next, Role, ToDeciding, ToFailed, ToFollowing
+from tandemfeed.feedcore.replica.source_tracker import Slice, SourceTracker
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 
 RUN_SOURCE_COUNT_MAX = 0xFFFF  # a run's source_count is 16 bits on the wire
 
 
 class Deciding(Role):
-    """Owns the term: its epoch, and what waits for acknowledgement."""
+    """Owns the term: its epoch, and the packets that wait for acknowledgement."""
 
     is_placed = True
     heartbeat_flags = int(OutputFlag.FROM_ACTIVE)
@@ -27,7 +27,7 @@ class Deciding(Role):
 
     @property
     def is_holding(self) -> bool:
-        """True while something decided has not left: a state that includes it must be neither given away nor kept."""
+        """True while decided packets wait. A state that includes them must be neither sent to a peer nor saved."""
         return self._gate.is_holding
 
     @property
@@ -35,12 +35,12 @@ class Deciding(Role):
         return not self.is_holding
 
     def begin(self, now_ns: int) -> Next:
-        """Commit what was sent provisionally, announce the epoch, decide what waits."""
+        """Commit what was sent provisionally, announce the epoch, and decide the waiting source messages."""
         channel, line = self.channel, self.channel.line
         first = line.next_input_seq
         end = line.commit_provisional(self._epoch)
         if self._is_unplaced:
-            channel.anchor(now_ns)  # no better candidate was found: this position is the cluster's best
+            channel.anchor(now_ns)  # there was no better candidate, so this position is the cluster's best
         channel.follow_on()
         channel.hand_over.begin()
         self._gate.begin()
@@ -61,10 +61,10 @@ class Deciding(Role):
     def _decide(self, piece: Slice, now_ns: int) -> None:
         self._gate.publish(self.channel.line.decide(piece), now_ns)
 
-    # ---- what backups say ----
+    # ---- acknowledgements ----
 
     def on_output_packet(self, packet: OutputPacket, now_ns: int) -> Next:
-        """A backup's packet of this history: it has applied everything before its end."""
+        """Take a packet of a backup. If it is of this history, the backup has applied everything before its end."""
         lineage = self.channel.line.lineage
         if packet.epoch == lineage.epoch or lineage.holds(packet.epoch, packet.end_input_seq):
             self._gate.on_acknowledged(packet.end_input_seq)
@@ -73,7 +73,7 @@ class Deciding(Role):
     # ---- losses ----
 
     def _declare_lost(self, tracker: SourceTracker, now_ns: int) -> None:
-        """The first gap of a stream, if it has been open for too long."""
+        """Declare the first gap of a stream lost if it has been open for too long."""
         gap = tracker.lost(now_ns)
         if gap is None:
             return
@@ -85,7 +85,7 @@ class Deciding(Role):
             self._ask(RequestHandOver(line.epoch, heir, reason), now_ns)
             return
         if channel.is_single_source and line.lineage.first_input_seq != line.next_input_seq:
-            # Backups number such a channel by themselves: only a new epoch makes their numbering of this void.
+            # Backups number such a channel themselves; only a new epoch voids the numbers they gave to these messages.
             self._ask(RequestEpoch(line.epoch), now_ns)
             return
         channel.emit(RunsLost(stream, first, last))
@@ -108,7 +108,7 @@ class Deciding(Role):
     # ---- the lease ----
 
     def promote(self, epoch: int, now_ns: int) -> Next:
-        """The active was granted the next epoch: nothing else changes, but a loss may be declared now."""
+        """Begin the next epoch, granted to the same active. Only the epoch changes, but a loss may be declared now."""
         self.channel.line.open_epoch(epoch)
         self.channel.follow_on()
         self.channel.emit(Transmit(self.heartbeat(now_ns)))
@@ -116,14 +116,14 @@ class Deciding(Role):
         return None
 
     def demote(self, reason: str, now_ns: int) -> Next:
-        """From now on this replica is a backup that hears no active yet."""
+        """Become a backup that hears no active yet."""
         self._gate.keep_back()
         self.channel.follow_on()
         self.channel.active.heard_at_ns = now_ns - self.channel.config.proceed_after_ns
         return ToFollowing(ReplicaState.DETACHED, reason)
 
     def give_up_epoch(self, heir_adapter_id: int, now_ns: int) -> Next:
-        """In order: from now on this replica is a synchronized backup of the heir."""
+        """End the epoch in an orderly way, and become a synchronized backup of the heir."""
         channel = self.channel
         self._gate.let_out()
         channel.follow_on()
@@ -148,9 +148,9 @@ class Deciding(Role):
             self._declare_lost(tracker, now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """When an acknowledgement is due. (Gaps have the trackers' deadlines.)"""
+        """When an acknowledgement is due. The trackers have the deadlines of gaps."""
         return self._gate.next_deadline_ns()
 
     def heartbeat(self, now_ns: int) -> OutputPacket:
-        """What has left is next, not what was decided."""
+        """A heartbeat whose next numbers follow the packets that have left, not those that still wait."""
         return self.channel.heartbeat(self.heartbeat_flags, self._gate.released(), now_ns)

@@ -1,8 +1,7 @@
-"""How a backup hears decisions: puts the runs in order of their `input_seq` and knows which it missed.
+"""A backup's intake of decisions: puts the runs in order of `input_seq` and finds those that are missing.
 
-The active's output packets carry the runs, so hearing them is hearing the decision log; the same runs also come from
-other backups' packets and, on request, over the sync channel. This class orders them and finds gaps. It neither
-converts nor transmits.
+The active's output packets carry the runs, so a backup that receives them receives the decision log. The same runs also
+arrive in other backups' packets and, on request, over the sync channel. The intake neither converts nor transmits.
 
 Invariant: `ready` continues the applied position without a gap.
 """
@@ -13,15 +12,15 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from feedcore.hold_queue import HoldQueue
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
+from tandemfeed.feedcore.hold_queue import HoldQueue
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
 MS = 1_000_000
 
 
 class OutOfStep(Exception):
-    """What was applied here contradicts what was decided: only a snapshot brings this replica back."""
+    """What was applied here contradicts what was decided. This replica needs a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +28,9 @@ class IntakeConfig:
     """Timers and limits.
 
     Attributes:
-        request_after_ns: how long a gap may be mere reordering before the active is asked.
+        request_after_ns: a gap is requested from the active after this time; at first it may be mere reordering.
         retry_every_ns: pause between requests.
-        early_count_max: runs held after a gap; beyond it the newest are dropped and asked for again later.
+        early_count_max: how many runs are held after a gap; beyond it the newest are dropped and requested later.
     """
 
     request_after_ns: int = 3 * MS
@@ -43,10 +42,10 @@ class IntakeConfig:
 
 
 class DecisionIntake:
-    """Decisions heard but not yet applied, and the gaps between them.
+    """Decisions received but not yet applied, and the gaps between them.
 
     Args:
-        is_single_source: numbering is a function of the source, so adapters may cut their runs differently.
+        is_single_source: the channel has one source stream, so adapters number it alike but may cut runs differently.
     """
 
     def __init__(self, config: IntakeConfig, *, is_single_source: bool = False) -> None:
@@ -59,13 +58,13 @@ class DecisionIntake:
         self._next_input_seq = FIRST_SEQ  # after the last of `ready`
         self._next_message_seq = FIRST_SEQ
         self._next_source_seqs: dict[int, int] = {}
-        self._known_end = FIRST_SEQ  # one past the newest input_seq any adapter mentioned
+        self._known_end = FIRST_SEQ  # one past the newest input_seq known to be decided
         self._early: HoldQueue[Run] = HoldQueue(config.early_count_max)
         self._unjudged: deque[Run] = deque(maxlen=config.early_count_max)  # of epochs whose history is not known yet
         self._request_at_ns: int | None = None
 
     def anchor(self, position: MessageStreamState) -> None:
-        """Decisions are wanted from `position` on."""
+        """Begin at `position`: the next decision wanted is the one there."""
         self.ready.clear()
         self._is_anchored = True
         self._epoch = position.epoch
@@ -74,7 +73,7 @@ class DecisionIntake:
         self._next_source_seqs = dict(position.next_source_seqs)
 
     def unanchor(self) -> None:
-        """Forget the place in the channel; from now on only hold."""
+        """Forget the place in the channel and all decisions; from now on only hold what arrives."""
         self.ready.clear()
         self._early.take_all()
         self._unjudged.clear()
@@ -83,14 +82,14 @@ class DecisionIntake:
         self._known_end = FIRST_SEQ
 
     def restart(self, lineage: Lineage, position: MessageStreamState) -> None:
-        """Forget what was heard: this history counts, and decisions are wanted from `position` on."""
+        """Forget all decisions and continue from `position` in this history."""
         self.unanchor()
         self.lineage = lineage
         self.anchor(position)
 
     @property
     def has_gap(self) -> bool:
-        """True while a decision is known to exist that has not been heard."""
+        """True while a decision is known to exist that has not been received."""
         return self._is_anchored and self._known_end > self._next_input_seq
 
     @property
@@ -99,22 +98,22 @@ class DecisionIntake:
         return self.lineage.epoch
 
     def position(self) -> MessageStreamState:
-        """After the last consecutive decision heard: what to ask from."""
+        """The position after the last consecutive decision received: where a request for decisions begins."""
         return MessageStreamState(
             self._epoch, self._next_input_seq, self._next_message_seq, dict(self._next_source_seqs)
         )
 
     def advance(self, run: Run) -> None:
-        """A decision was made and applied here (`ready` is empty): continue after it."""
+        """Continue after a decision that was made and applied here while `ready` was empty."""
         assert not self.ready
         self._accept(run)
         self.ready.clear()
 
     def on_lineage(self, lineage: Lineage, applied: MessageStreamState) -> None:
-        """The history that a newer epoch is built on: decisions outside of it no longer count.
+        """Take the history of an epoch. If the epoch is newer, drop the decisions that are not in its history.
 
         Raises:
-            OutOfStep: such decisions have been applied here already.
+            OutOfStep: such decisions have been applied here.
         """
         if lineage.epoch <= self.lineage.epoch:
             return
@@ -141,7 +140,7 @@ class DecisionIntake:
         self._drain()
 
     def on_runs(self, runs: Iterable[Run], now_ns: int) -> None:
-        """Take runs from a packet or a reply, in any order, known or not.
+        """Take runs from a packet or a reply, in any order; known ones are ignored.
 
         Raises:
             OutOfStep: a decision contradicts what was applied here.
@@ -156,17 +155,17 @@ class DecisionIntake:
         self._watch(now_ns)
 
     def on_next_input_seq(self, next_input_seq: int, now_ns: int) -> None:
-        """A heartbeat or a peer's state says that everything before this has been decided."""
+        """Note that everything before this was decided, as a heartbeat or a peer's state reports."""
         if next_input_seq > self._known_end:
             self._known_end = next_input_seq
         self._watch(now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """When to ask for missed runs."""
+        """When to request missed runs."""
         return self._request_at_ns
 
     def is_request_due(self, now_ns: int) -> bool:
-        """True once per due request."""
+        """True if a request is due; the next one is due after a pause."""
         if self._request_at_ns is None or now_ns < self._request_at_ns:
             return False
         self._request_at_ns = now_ns + self._config.retry_every_ns
@@ -175,12 +174,12 @@ class DecisionIntake:
     # ---- inside ----
 
     def _accept(self, run: Run) -> None:
-        """The next decision, by its `input_seq`; its other numbers must continue the position as well."""
+        """Accept the next decision by `input_seq`; its other numbers must continue the position too."""
         next_source_seq = self._next_source_seqs.get(run.source_stream_id, FIRST_SEQ)
         if run.first_source_seq != next_source_seq or run.first_message_seq != self._next_message_seq:
             raise OutOfStep(
-                f"{run} was decided, but here message_seq {self._next_message_seq} and source_seq {next_source_seq} of "
-                f"source stream {run.source_stream_id} are next"
+                f"{run} was decided, but this adapter expects message_seq {self._next_message_seq} and source_seq "
+                f"{next_source_seq} of source stream {run.source_stream_id}"
             )
         self.ready.append(run)
         self._epoch = run.epoch
@@ -191,7 +190,7 @@ class DecisionIntake:
             self._known_end = end_input_seq
 
     def _take(self, run: Run) -> None:
-        """A run that is not simply the next one."""
+        """Take a run that is not simply the next one."""
         if run.epoch > self.lineage.epoch:
             self._unjudged.append(run)
         elif self.lineage.covers(run):
@@ -205,8 +204,8 @@ class DecisionIntake:
             if run.first_input_seq == self._next_input_seq:
                 self._accept(run)
             elif run.end_input_seq > self._next_input_seq and not self._is_single_source:
-                # A channel of one source stream needs no decisions but declared gaps, which begin epochs.
-                raise OutOfStep(f"{run} was decided, but input_seq {self._next_input_seq} is next here")
+                # In a channel of one source stream only declared gaps need decisions, and each of them begins an epoch.
+                raise OutOfStep(f"{run} was decided, but this adapter expects input_seq {self._next_input_seq}")
 
     def _watch(self, now_ns: int) -> None:
         if not self.has_gap:

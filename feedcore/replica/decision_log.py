@@ -1,10 +1,10 @@
-"""The newest sequencing decisions of a channel, so that an adapter that missed some can ask for them.
+"""The newest sequencing decisions of a channel, so that an adapter that missed some can request them.
 
-Bounded: what has been forgotten is caught up by snapshot instead. Kept as bytes, not as objects: tens of thousands of
-tuples would be examined by every full collection of cyclic garbage, and the stream would pause for it. Never turns
-many rows into runs itself, for the same reason: the caller does, in a thread of its own.
+The log is bounded: an adapter that needs an older decision takes a snapshot instead. The decisions are kept as bytes,
+not as objects, because every full garbage collection would examine tens of thousands of tuples and pause the stream.
+For the same reason the log never turns many rows into runs; the caller does, in another thread.
 
-Invariant: the runs are consecutive: each begins at the `input_seq` at which the one before it ends.
+Invariant: the runs are consecutive: each begins at the `input_seq` at which the previous one ends.
 """
 
 from __future__ import annotations
@@ -17,69 +17,69 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.replica.channel_state import RunsReply
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
+from tandemfeed.feedcore.replica.channel_state import RunsReply
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
-# A run's fields, in their order, as C would lay them out: numpy is slow with what is not aligned. Declared twice,
+# A run's fields in order, laid out as C would do it, because numpy is slow with unaligned fields. Declared twice,
 # because packing a single row with numpy takes three times as long.
 ROW = struct.Struct("@IqqHqII?0q")
 ROW_DTYPE = np.dtype(list(zip(Run._fields, ("u4", "i8", "i8", "u2", "i8", "u4", "u4", "?"), strict=True)), align=True)
 assert ROW.size == ROW_DTYPE.itemsize
 Rows: TypeAlias = NDArray[Any]
-REPLY_RUNS_MAX = 10_000  # in one reply: the caller asks for the rest
+REPLY_RUNS_MAX = 10_000  # in one reply; the caller requests the rest
 
 
 class DecisionLogTooShort(Exception):
-    """The log does not continue the position asked for: take a snapshot."""
+    """The log cannot continue from the requested position; the caller must take a snapshot."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoggedRuns:
-    """A `RunsReply` as it lies in the log. Attributes: rows: shape (runs,), ROW_DTYPE, a copy."""
+    """A `RunsReply` in the log's own format. Attributes: rows: shape (runs,), ROW_DTYPE, a copy."""
 
     lineage: Lineage
     rows: Rows
     session: int
 
     def reply(self) -> RunsReply:
-        """The runs themselves; in any thread."""
+        """Make the runs themselves; may be called in any thread."""
         return RunsReply(self.lineage, tuple(Run(*row) for row in self.rows.tolist()), self.session)
 
 
 class DecisionLog:
     """The last `count_max` runs of one channel, in order.
 
-    At 1,000 runs a second the default remembers about a minute, longer than any adapter should be away without a
-    snapshot, in 3 MB.
+    At 1,000 runs a second, the default of 3 MB keeps about a minute. An adapter that was away longer takes a snapshot.
     """
 
     def __init__(self, count_max: int = 65_536) -> None:
         self._count_max = count_max
         self._ring = np.zeros(count_max * ROW.size, np.uint8)
         self._memory = self._ring.data
-        self._count = 0  # appended since the restart
-        self._begins_at = FIRST_SEQ  # the input_seq of the oldest remembered run
+        self._count = 0  # how many were appended since the last restart
+        self._begins_at = FIRST_SEQ  # the input_seq of the oldest run kept
 
     def restart(self, next_input_seq: int) -> None:
-        """Forget everything; decisions will follow from here."""
+        """Forget everything; the next decision begins at `next_input_seq`."""
         self._count = 0
         self._begins_at = next_input_seq
 
     def append(self, run: Run) -> None:
-        """Add the next decision; beyond `count_max` the oldest is forgotten."""
+        """Add the next decision. If the log is full, it replaces the oldest."""
         if self._count >= self._count_max:
-            self._begins_at = self._run(self._count).end_input_seq  # in whose place it comes
+            self._begins_at = self._run(self._count).end_input_seq  # the oldest, which it overwrites
         ROW.pack_into(self._memory, self._count % self._count_max * ROW.size, *run)
         self._count += 1
 
     def since(self, position: MessageStreamState, lineage: Lineage, session: int = 0) -> LoggedRuns:
         """The decisions after `position`, at most `REPLY_RUNS_MAX` of them.
 
-        In a channel of one source stream, whose adapters cut their runs as they like, the first may begin before it.
+        In a channel of one source stream, the first may begin before `position`, because adapters may cut runs
+        differently.
 
         Args:
-            lineage, session: of this log.
+            lineage, session: those of this log.
 
         Raises:
             DecisionLogTooShort: a snapshot is needed.

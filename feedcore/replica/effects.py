@@ -1,7 +1,7 @@
-"""What the adapter's core asks its shell to do. The order of the effects in a returned list is a contract.
+"""The effects that the adapter's core returns for its shell to perform. Their order in a returned list is a contract.
 
-The shell performs them one after another: `perform(engine.on_…(…, now_ns), handler)`. `perform` is the one dispatch of
-effects, for the production loop and the simulator alike.
+The shell performs them one after another: `perform(engine.on_…(…, now_ns), handler)`. The production loop and the
+simulator share `perform`, the only dispatch of effects.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, assert_never
 
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.position import MessageStreamState
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.position import MessageStreamState
 
 
-@dataclass(slots=True, unsafe_hash=True)  # not frozen: there are two for every packet, and freezing doubles their cost
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: every packet takes two of these, and freezing doubles their cost
 class AppendToJournal:
-    """Append the packet to the output journal. Comes before the `Transmit` of the same packet, so that its
-    sender can replay whatever a client may have heard. A heartbeat is the last word of a session, which a restart
-    repeats (`AdapterEngine.resume_last_words`)."""
+    """Append the packet to the output journal. Comes before the `Transmit` of the same packet, so that the sender can
+    replay every packet that a client may have received. If the packet is a heartbeat, it is the last word of a session,
+    which a restarted adapter repeats (`AdapterEngine.resume_last_words`)."""
 
     packet: OutputPacket
 
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """Append the channel's state to the output journal, after every packet that it includes: a restart of this adapter
-    continues from there (`AdapterEngine.resume_from`) and needs only what it missed."""
+    """Append the channel's state to the output journal, after every packet that it includes. A restarted adapter
+    continues from there (`AdapterEngine.resume_from`) and requests only what it missed."""
 
     snapshot: ChannelSnapshot
 
@@ -42,7 +42,7 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class RequestSource:
-    """Ask the source journal for source messages first…last of a source stream; what comes is fed in as datagrams."""
+    """Request source messages first…last of a source stream from the source journal. They arrive as datagrams."""
 
     source_stream_id: int
     first_source_seq: int
@@ -52,7 +52,7 @@ class RequestSource:
 
 @dataclass(frozen=True, slots=True)
 class RequestRuns:
-    """Ask the adapter for a session's decisions after `position` (`on_answer`, or nothing: the core asks again)."""
+    """Request a session's decisions after `position` from the adapter (`on_answer`, or nothing: the core retries)."""
 
     channel_id: int
     adapter_id: int
@@ -62,7 +62,7 @@ class RequestRuns:
 
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
-    """Ask the adapter for a snapshot of the channel (`on_answer`, or nothing: the core asks again)."""
+    """Request a snapshot of the channel from the adapter (`on_answer`, or nothing: the core retries)."""
 
     channel_id: int
     adapter_id: int
@@ -71,7 +71,7 @@ class RequestSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RequestBuckets:
-    """Ask the adapter for these buckets of conversion state (`on_answer`, or nothing: the core asks again)."""
+    """Request these buckets of conversion state from the adapter (`on_answer`, or nothing: the core retries)."""
 
     channel_id: int
     adapter_id: int
@@ -82,7 +82,7 @@ class RequestBuckets:
 @dataclass(frozen=True, slots=True)
 class CommitProvisional:
     """The newest provisional packets in the output journal, `input_seq` first…end - 1 of the channel, are now decisions
-    of `epoch`, which begins at the first of them; replay serves them as such. Comes before any packet of the epoch."""
+    of `epoch`, which begins with the first of them; replay serves them as such. Comes before any packet of it."""
 
     channel_id: int
     epoch: int
@@ -93,14 +93,14 @@ class CommitProvisional:
 
 @dataclass(frozen=True, slots=True)
 class AcceptOffer:
-    """Report to the lease store that the offer of `epoch` is here; now the holder may be ordered to end its own."""
+    """Accept the lease store's offer of `epoch`: now the store may order the holder to end its own epoch."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseLease:
-    """Report to the lease store that this adapter has given up `epoch`; comes after the heartbeats that say so."""
+    """Report to the lease store that this adapter has given up `epoch`. Comes after the heartbeats that announce it."""
 
     epoch: int
 
@@ -138,7 +138,7 @@ class RenewLease:
 
 @dataclass(frozen=True, slots=True)
 class StateMoved:
-    """A channel's replica moved; log it, count it, report it to the admin server."""
+    """A channel's replica changed its state. Log it, count it and report it to the admin server."""
 
     channel_id: int
     old: ReplicaState
@@ -148,9 +148,9 @@ class StateMoved:
 
 @dataclass(frozen=True, slots=True)
 class SessionBegun:
-    """This adapter has gone from one session to the next: log it, report it, accept requests of the new one. Comes
-    after every packet of the old session that it decided, and before any packet of the new one. `is_complete`: all of
-    the old session has been applied here."""
+    """This adapter began the next session. Log it, report it and accept requests of the new session. Comes after every
+    packet of the old session that this adapter decided, and before any packet of the new one. `is_complete`: this
+    adapter has applied all of the old session."""
 
     old_session: int
     new_session: int
@@ -159,7 +159,7 @@ class SessionBegun:
 
 @dataclass(frozen=True, slots=True)
 class RunsLost:
-    """The source declared messages lost for good; they are now an explicit gap in the stream. Log it."""
+    """This adapter declared source messages lost; they are now an explicit gap in the stream. Log it."""
 
     source_stream_id: int
     first_source_seq: int
@@ -184,7 +184,7 @@ AdapterEffect: TypeAlias = (
 
 
 class EffectHandler(Protocol):
-    """A shell: one method per effect; `ask_server` takes those that the admin server answers."""
+    """A shell: one method per effect, except that `ask_server` takes all requests to the admin server."""
 
     def append_to_journal(self, packet: OutputPacket) -> None: ...
     def transmit(self, packet: OutputPacket) -> None: ...
@@ -201,7 +201,7 @@ class EffectHandler(Protocol):
 
 
 def perform(effects: Iterable[AdapterEffect], handler: EffectHandler) -> None:
-    """Perform effects in their order."""
+    """Perform the effects in order."""
     for effect in effects:
         match effect:
             case AppendToJournal():

@@ -1,33 +1,33 @@
-"""The adapter's core: one lease, one replica per channel. Everything an adapter decides is decided here.
+"""The adapter's core: one lease, one replica per channel. Every decision of an adapter is made here.
 
-Sans-I/O: the shell (`adapter`) and the simulator feed the very same events and perform the very same effects, in
-order. It never reads a clock: `now_ns` is the caller's monotonic clock.
+Sans-I/O: the shell (`adapter`) and the simulator feed the same events and perform the same effects, in order. The
+engine never reads a clock: `now_ns` is the caller's monotonic clock.
 
-Invariant: an effect that transmits as active is returned only while `LeaseView.may_transmit(now_ns)` holds.
+Invariant: an effect that transmits as active is returned only while `LeaseView.may_transmit(now_ns)` is true.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.deadlines import earliest
-from feedcore.lease.admin_contact import AdminContact
-from feedcore.lease.failing import is_repeated, should_leave
-from feedcore.lease.lease_view import LeaseView
-from feedcore.lease.peers import Peers, known_epoch
-from feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState
-from feedcore.replica.config import ChannelConfig, EngineConfig
-from feedcore.replica.converter import Converter
-from feedcore.replica.decision_log import DecisionLogTooShort, LoggedRuns
-from feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
-from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.sessions import NotActive, Sessions
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
-from feedcore.wire.position import MessageStreamState, Run
-from feedcore.wire.refusal import PacketRefused, Refusal
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.lease.admin_contact import AdminContact
+from tandemfeed.feedcore.lease.failing import is_repeated, should_leave
+from tandemfeed.feedcore.lease.lease_view import LeaseView
+from tandemfeed.feedcore.lease.peers import Peers, known_epoch
+from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
+from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort, LoggedRuns
+from tandemfeed.feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
+from tandemfeed.feedcore.replica.replica import ChannelReplica
+from tandemfeed.feedcore.replica.sessions import NotActive, Sessions
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 
 __all__ = ["AdapterEngine", "ChannelConfig", "DecisionLogTooShort", "EngineConfig", "NotActive"]
 
@@ -38,10 +38,10 @@ class AdapterEngine:
     """Active or backup of one feed.
 
     Args:
-        converters: per channel_id the converter that owns the channel's conversion state, which is as a feed begins.
+        converters: by channel_id, the converter that owns the channel's conversion state, which must be initial.
 
     Attributes:
-        health: this adapter's score, as the shell measured it last.
+        health: this adapter's score, as last measured by the shell.
     """
 
     def __init__(
@@ -52,36 +52,36 @@ class AdapterEngine:
         self.peers = Peers(config.adapter_id, config.consent)
         self.health = 1.0
         self._sessions = Sessions(config, converters, counters, now_ns)
-        self._contact = AdminContact(config.consent, config.former_life_ended_ns, now_ns)
-        self._promote_at_ns: int | None = None  # a grant that came while abstaining
-        self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
-        self._has_accepted = False  # that offer; not while abstaining
+        self._contact = AdminContact(config.consent, config.previous_process_ended_ns, now_ns)
+        self._promote_at_ns: int | None = None  # when to act on a grant that arrived while abstaining
+        self._offer: tuple[int, int, int] | None = None  # (epoch, previous epoch, valid until)
+        self._has_accepted = False  # accepted that offer; not while abstaining
         self._ask_to_fail_at_ns = 0
 
     @property
     def session(self) -> int:
-        """The session that this adapter is in."""
+        """The current session."""
         return self._sessions.current.session
 
     @property
     def replicas(self) -> dict[int, ChannelReplica]:
-        """By channel_id, of that session."""
+        """The current session's replicas, by channel_id."""
         return self._sessions.current.replicas
 
     # ---- events: data ----
 
     def resume_from(self, snapshot: ChannelSnapshot, runs: Iterable[Run] = (), now_ns: int = 0) -> None:
-        """What the output journal holds of this adapter's former life in the present session: a channel's newest saved
-        state, and the decisions that were transmitted after it. Before any other event."""
+        """Resume from the output journal of this adapter's previous process: a channel's newest saved state in the
+        current session, and the decisions transmitted after it. Must come before any other event."""
         self.replicas[snapshot.channel_id].resume_from(snapshot, runs, now_ns)
 
     def resume_last_words(self, words: Iterable[OutputPacket], now_ns: int) -> None:
-        """What the output journal holds of this adapter's last words in the sessions before: heartbeats that say the
-        end of a channel. They are repeated for clients that have yet to hear them."""
+        """Resume this adapter's last words in earlier sessions, from its output journal: heartbeats that announce the
+        end of a channel. They are repeated for clients that have not received them."""
         self._sessions.resume_last_words(words, now_ns)
 
     def on_source_datagram(self, datagram: bytes, now_ns: int) -> list[AdapterEffect]:
-        """A datagram of a source stream, from multicast or from the source journal; a bad one is counted, no more."""
+        """Take a datagram of a source stream, from multicast or from the source journal. A bad one is only counted."""
         effects = self._fence(now_ns)
         try:
             packet = decode_source_packet(datagram, self.config.feed_id)
@@ -94,7 +94,7 @@ class AdapterEngine:
                 raise PacketRefused(Refusal.UNKNOWN_STREAM, f"source stream {packet.source_stream_id}")
             replica, converter = found
             if packet.message_count and not converter.check(datagram):
-                raise PacketRefused(Refusal.MALFORMED, "the frames do not add up to the packet")
+                raise PacketRefused(Refusal.MALFORMED, "the frames do not fill the packet exactly")
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)
             return effects
@@ -105,7 +105,7 @@ class AdapterEngine:
         return effects + produced if effects else produced
 
     def on_output_packet(self, packet: OutputPacket, now_ns: int) -> list[AdapterEffect]:
-        """Another adapter's output packet, opened."""
+        """Take another adapter's opened output packet."""
         effects = self._fence(now_ns)
         try:
             if packet.feed_id != self.config.feed_id:
@@ -113,7 +113,7 @@ class AdapterEngine:
             if packet.channel_id not in self.replicas:
                 raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {packet.channel_id}")
             if packet.adapter_id == self.config.adapter_id:
-                return effects  # our own, or our former life's: nothing to learn from it
+                return effects  # sent by this adapter or its previous process: nothing new
             if not packet.flags & PROVISIONAL_BIT:
                 effects += self._note_epoch(packet.epoch, f"adapter {packet.adapter_id} transmits in it", now_ns)
             sessions = self._sessions
@@ -133,23 +133,23 @@ class AdapterEngine:
     # ---- events: other adapters' calls ----
 
     def on_answer(self, channel_id: int, answer: Answer, now_ns: int) -> list[AdapterEffect]:
-        """What another adapter answered to `RequestRuns`, `RequestSnapshot` or `RequestBuckets` of this session."""
+        """Take another adapter's answer to a request of this session for runs, a snapshot or buckets."""
         effects = self._fence(now_ns)
         if answer.session in (0, self.session):
             effects += self.replicas[channel_id].on_answer(answer, now_ns)
         return effects
 
     def on_peer_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:
-        """Another adapter's state, as it tells it at every sync interval."""
+        """Take another adapter's state, which it reports at every sync interval."""
         effects = self._fence(now_ns)
         if state.adapter_id == self.config.adapter_id or not self.peers.note(state, now_ns):
             return effects
-        effects += self._note_epoch(known_epoch(state), f"adapter {state.adapter_id} knows it", now_ns)
+        effects += self._note_epoch(known_epoch(state), f"adapter {state.adapter_id} reports it", now_ns)
         try:
             is_here = state.session in (0, self.session)
             replicas = self.replicas if is_here else self._sessions.hear_adapter(state.session, now_ns).replicas
         except PacketRefused:
-            return effects  # it is behind, and hears so
+            return effects  # it is in an old session, and will learn of the current one
         for status in state.channels:
             replica = replicas.get(status.channel_id)
             if replica is not None:
@@ -160,7 +160,7 @@ class AdapterEngine:
     # ---- events: the admin server ----
 
     def on_admin_heard(self, now_ns: int) -> list[AdapterEffect]:
-        """An admin server answered a report, or said anything else."""
+        """Note a message from an admin server, such as the answer to a report."""
         is_level = all(replica.state in LEVEL for replica in self.replicas.values())
         if self._contact.heard(self.lease.last_epoch, now_ns, is_level=is_level) and self.lease.is_held:
             self.lease.on_contact(self.peers.consent_until_ns(self.lease.epoch), now_ns)
@@ -174,38 +174,38 @@ class AdapterEngine:
     def on_cluster_changed(
         self, active_adapter_id: int, epoch: int, now_ns: int, others: Iterable[int] | None = None
     ) -> list[AdapterEffect]:
-        """The admin server says who is active (0: no adapter) in which epoch, and which adapters the feed has."""
+        """The admin server reports the active adapter (0: none), its epoch, and which other adapters the feed has."""
         effects = self._fence(now_ns)
         if others is not None:
             self.peers.others = frozenset(others) - {self.config.adapter_id}
         if active_adapter_id == self.config.adapter_id:
             return effects
-        if active_adapter_id:  # an epoch that no adapter holds ends no term
+        if active_adapter_id:  # an epoch without an active adapter ends no term
             effects += self._note_epoch(epoch, f"the admin server granted it to adapter {active_adapter_id}", now_ns)
         for replica in self.replicas.values():
             replica.on_active_known(active_adapter_id, epoch, now_ns)
         return effects
 
     def on_lease_granted(self, epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
-        """A lease on a new epoch: every channel becomes active. A grant that came too late changes nothing."""
+        """Take the lease on a new epoch: every channel becomes active. A grant that arrives too late is ignored."""
         effects = self._fence(now_ns)
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return effects
         self._offer = None
         if now_ns < self._contact.abstains_until_ns:
-            self._promote_at_ns = self._contact.abstains_until_ns  # what was promised to the active holds
+            self._promote_at_ns = self._contact.abstains_until_ns  # keep the promise to the active
             return effects
         return effects + self._promote(now_ns)
 
     def on_lease_offered(self, epoch: int, after_epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
-        """The next epoch, to begin when the one before it is given up."""
+        """Take the offer of the next epoch, which begins when `after_epoch` is given up."""
         effects = self._fence(now_ns)
         if epoch > self.lease.last_epoch:
             self._offer, self._has_accepted = (epoch, after_epoch, valid_until_ns), False
         return effects + self._accept_offer(now_ns)
 
     def _accept_offer(self, now_ns: int) -> list[AdapterEffect]:
-        """Accept the offer that came, once what was promised to the active has ended."""
+        """Accept the current offer once the promise to the active has ended."""
         if self._offer is None or self._has_accepted or now_ns < self._contact.abstains_until_ns:
             return []
         epoch, _, valid_until_ns = self._offer
@@ -214,11 +214,11 @@ class AdapterEngine:
         return [AcceptOffer(epoch)] if self._has_accepted else []
 
     def on_hand_over(self, epoch: int, heir_adapter_id: int, now_ns: int) -> list[AdapterEffect]:
-        """Give up this epoch at once, in favour of the heir."""
+        """Give up this epoch now, in favour of the heir."""
         effects = self._fence(now_ns)
         is_beginning = any(replica.awaits_promotion for replica in self.replicas.values())
         if self.lease.epoch != epoch or self._promote_at_ns is not None or is_beginning:
-            return effects  # nothing has begun here that could be ended: the offer to the heir runs out
+            return effects  # the epoch has not begun here, so it cannot end: the heir's offer will expire
         self.lease.drop()
         effects += self._on_replicas(lambda replica: replica.hand_over(heir_adapter_id, now_ns))
         return [*effects, ReleaseLease(epoch)]
@@ -230,7 +230,7 @@ class AdapterEngine:
         return effects
 
     def on_lease_lost(self, epoch: int, reason: str, now_ns: int) -> list[AdapterEffect]:
-        """The lease store says that the lease, or the offer, is not ours any more."""
+        """The lease store reports that this adapter has lost the lease or the offer."""
         if self._offer is not None and epoch == self._offer[0]:
             self._offer = None
         return self._lose(reason, now_ns) if epoch == self.lease.epoch else []
@@ -242,13 +242,13 @@ class AdapterEngine:
         return self._on_replicas(lambda replica: replica.fail(reason, now_ns))
 
     def on_readmitted(self, now_ns: int) -> list[AdapterEffect]:
-        """The admin server lets this adapter in again."""
+        """The admin server readmits this adapter to its group."""
         return self._on_replicas(lambda replica: replica.readmit(now_ns))
 
     # ---- events: time ----
 
     def on_timer(self, now_ns: int) -> list[AdapterEffect]:
-        """Everything due at `now_ns`."""
+        """Do everything that is due at `now_ns`."""
         effects = self._fence(now_ns)
         if self._promote_at_ns is not None and now_ns >= self._promote_at_ns:
             effects += self._promote(now_ns)
@@ -261,24 +261,24 @@ class AdapterEngine:
         return effects + self._sessions.on_timer(now_ns) + self._go_on(now_ns)
 
     def on_stop(self) -> list[AdapterEffect]:
-        """This adapter is about to stop in order: what its next start can go on from."""
+        """Prepare for an orderly stop: return the states from which the next start can continue."""
         return self._on_replicas(ChannelReplica.on_stop)
 
     def next_deadline_ns(self) -> int | None:
-        """When `on_timer` wants to be called next; None: not before another event."""
+        """When to call `on_timer` next; None: not before another event."""
         due = [replica.next_deadline_ns() for replica in self.replicas.values()]
         due += [self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns()]
         is_early = self._offer is not None and not self._has_accepted
         return earliest(*due, self._contact.abstains_until_ns if is_early else None)
 
-    # ---- queries, between events; `session`: the one that another adapter asks about, 0: the present one ----
+    # ---- queries, between events; `session`: the session that another adapter requests, 0: the current one ----
 
     def has_admin(self, now_ns: int) -> bool:
         """True while an admin server is in contact."""
         return self._contact.stands(now_ns)
 
     def report(self, now_ns: int, incarnation: int = 0) -> PeerState:
-        """This adapter's state for the others. Out of contact with an admin server it is a promise to abstain."""
+        """This adapter's state, to be sent to the others. Without contact to an admin server it promises to abstain."""
         hears_active = any(replica.hears_active(now_ns) for replica in self.replicas.values())
         settles = hears_active and self._contact.is_settling(self.lease.last_epoch, now_ns)
         abstains = (settles or not self.has_admin(now_ns)) and not self.lease.is_held
@@ -288,18 +288,18 @@ class AdapterEngine:
         return self._state(now_ns, incarnation, abstains=abstains)
 
     def snapshot(self, channel_id: int, session: int = 0) -> ChannelSnapshot:
-        """Conversion state of a channel at the present position.
+        """The conversion state of a channel at its current position.
 
         Raises:
-            NotActive: this adapter does not decide for the channel, or something decided waits to be acknowledged.
+            NotActive: this adapter does not decide for the channel, or decisions wait for an acknowledgement.
         """
         replica = self._deciding(channel_id, session)
         if replica.is_holding:
-            raise NotActive(f"channel {channel_id} waits for an acknowledgement: ask again")
+            raise NotActive(f"channel {channel_id} waits for an acknowledgement; retry later")
         return replica.line.snapshot()
 
     def buckets(self, channel_id: int, chosen: tuple[int, ...], session: int = 0) -> Buckets:
-        """Some buckets of the conversion state of a channel at the present position.
+        """Some buckets of the conversion state of a channel at its current position.
 
         Raises:
             NotActive: this adapter does not decide for the channel.
@@ -307,7 +307,7 @@ class AdapterEngine:
         return self._deciding(channel_id, session).line.buckets(chosen)
 
     def runs_since(self, channel_id: int, position: MessageStreamState, session: int = 0) -> LoggedRuns:
-        """Decisions after a position, also of the session before the present one.
+        """Decisions after a position, in the current session or the previous one.
 
         Raises:
             NotActive: this adapter has no place in the channel, or is in another session.
@@ -331,7 +331,7 @@ class AdapterEngine:
     # ---- inside ----
 
     def _fence(self, now_ns: int) -> list[AdapterEffect]:
-        """Before anything else: if the lease has run out, stop being active. A paused process wakes up here."""
+        """Stop being active if the lease has run out. Runs first in every event: the process may have been paused."""
         lease = self.lease
         if not lease.is_held or lease.may_transmit(now_ns):
             return []
@@ -353,11 +353,11 @@ class AdapterEngine:
         self._offer = None
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return []
-        self.lease.renew_at_once(now_ns)  # the store learns by it that the hand-over is done
+        self.lease.renew_at_once(now_ns)  # this reports to the store that the hand-over is done
         return self._on_replicas(lambda replica: replica.promote_when_level(epoch, after_epoch, now_ns))
 
     def _note_epoch(self, epoch: int, why: str, now_ns: int) -> list[AdapterEffect]:
-        """A newer epoch than ours exists: whoever told us, our own term is over."""
+        """Note an epoch, whatever the source. If it is newer than the epoch held here, this adapter's term is over."""
         held = self.lease.epoch
         self.lease.note_epoch(epoch)
         if not held or epoch <= held:

@@ -1,35 +1,35 @@
-"""The role of a backup with a place in the channel: applies the active's decisions as they come (protocol 5.2 to 5.7).
+"""The role of a backup with a place in the channel: applies the active's decisions on arrival (protocol 5.2 to 5.7).
 
-Three states: SYNCHRONIZED, RESYNCHRONIZING while something is outstanding, DETACHED while the active is silent. It
-transmits as its own only what was decided, or what needs no decision.
+It has three states: SYNCHRONIZED, RESYNCHRONIZING while something is outstanding, and DETACHED while the active is
+silent. It transmits only what was decided, or what needs no decision.
 """
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
-from feedcore.deadlines import earliest
-from feedcore.replica.applying import anticipate, apply_decisions
-from feedcore.replica.bucket_repair import BucketRepair
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Answer, Buckets, ChannelStatus, RunsRefused, RunsReply
-from feedcore.replica.config import OnSilence
-from feedcore.replica.decision_intake import OutOfStep
-from feedcore.replica.production import ConversionDiverged
-from feedcore.replica.role import BackupRole, Next, ToAhead, ToFollowing, ToJoining
-from feedcore.replica.source_tracker import Slice
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.replica.applying import anticipate, apply_decisions
+from tandemfeed.feedcore.replica.bucket_repair import BucketRepair
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelStatus, RunsRefused, RunsReply
+from tandemfeed.feedcore.replica.config import OnSilence
+from tandemfeed.feedcore.replica.decision_intake import OutOfStep
+from tandemfeed.feedcore.replica.production import ConversionDiverged
+from tandemfeed.feedcore.replica.role import BackupRole, Next, ToAhead, ToFollowing, ToJoining
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.position import Run
 
 
 class PlacedBackup(BackupRole):
-    """What a backup with a place does, whether it follows or is ahead: takes decisions, asks for those it missed."""
+    """A backup with a place, whether it follows or is ahead: takes decisions and requests those it missed."""
 
     is_placed = True
 
     def __init__(self, channel: Channel, now_ns: int) -> None:
         super().__init__(channel)
-        self._waits_first: Run | None = None  # the decision that waits first, and since when
-        self._waits_since_ns = now_ns
+        self._front_run: Run | None = None  # the first decision that waits, and since when
+        self._front_since_ns = now_ns
 
     def on_slices(self, source_stream_id: int, slices: list[Slice], now_ns: int) -> Next:
         channel = self.channel
@@ -46,7 +46,7 @@ class PlacedBackup(BackupRole):
     def on_answer(self, answer: Answer, now_ns: int) -> Next:
         channel = self.channel
         if isinstance(answer, RunsRefused) and not channel.is_active_silent(now_ns):
-            return self.leave(answer.reason, now_ns)  # while no adapter decides there is nothing to join
+            return self.leave(answer.reason, now_ns)  # while no adapter decides, a snapshot is not available
         if not isinstance(answer, RunsReply) or answer.lineage.epoch < channel.intake.epoch:
             return None
         try:
@@ -61,19 +61,19 @@ class PlacedBackup(BackupRole):
         return self.leave(str(divergence), now_ns, is_trouble=True)
 
     def request_runs(self, now_ns: int) -> None:
-        """Ask the active for the decisions that were missed, if it is time."""
+        """Request missed decisions from the active, if a request is due."""
         channel = self.channel
         if channel.intake.is_request_due(now_ns) and channel.active.adapter_id:
             channel.counters.add(Counter.RUN_REQUESTS)
             channel.request_runs()
 
     def is_stuck(self, now_ns: int) -> bool:
-        """The active had source messages that no adapter has any more: only a snapshot leads past them."""
+        """True if the next decision has waited too long for source messages that no adapter may have any more."""
         ready = self.channel.intake.ready
         front = ready[0] if ready else None
-        if front is not self._waits_first:
-            self._waits_first, self._waits_since_ns = front, now_ns
-        return front is not None and now_ns - self._waits_since_ns >= self.channel.config.stuck_after_ns
+        if front is not self._front_run:
+            self._front_run, self._front_since_ns = front, now_ns
+        return front is not None and now_ns - self._front_since_ns >= self.channel.config.stuck_after_ns
 
 
 class Following(PlacedBackup):
@@ -121,12 +121,12 @@ class Following(PlacedBackup):
         return self.due_promotion(now_ns)
 
     def _judge(self, now_ns: int) -> Next:
-        """Which state fits what is outstanding and who is heard."""
+        """Enter the state that fits what is outstanding and whether the active is heard."""
         channel = self.channel
         if not channel.is_blocked:
             self._blocked_since_ns = None
             if channel.state is ReplicaState.SYNCHRONIZED and channel.active.heard_at_ns == now_ns:
-                return None  # the hot path: every packet of the active's comes by here
+                return None  # the hot path: runs for every packet of the active
         elif self._blocked_since_ns is None:
             self._blocked_since_ns = now_ns
         since = self._blocked_since_ns
@@ -149,13 +149,13 @@ class Following(PlacedBackup):
             and config.on_silence is OnSilence.PROCEED
             and channel.active.silent_ns(now_ns) >= config.proceed_after_ns
             and not channel.undecided_count()
-            and not self._repair.buckets  # what it would send is known to be wrong
+            and not self._repair.buckets  # its conversion state is known to be wrong
         )
 
     # ---- conversion state ----
 
     def compare(self, status: ChannelStatus, now_ns: int) -> Next:
-        """Duty 4: where buckets of the conversion state differ at the same position, set them to the active's."""
+        """Begin to set the buckets that differ from the active's at the same position to the active's values."""
         channel, theirs = self.channel, status.digest
         ours = channel.line.digests_at.get(theirs.input_seq)
         if ours is None or ours.epoch != theirs.epoch or self._repair.buckets:
@@ -166,7 +166,7 @@ class Following(PlacedBackup):
         channel.counters.add(Counter.DIGESTS_UNEQUAL)
         channel.out_of_sync_at_ns.append(now_ns)
         if len(ours.digests) != len(theirs.digests):
-            return self.leave("the active's conversion state has another number of buckets", now_ns)
+            return self.leave("the active's conversion state has a different number of buckets", now_ns)
         pairs = zip(ours.digests, theirs.digests, strict=True)
         differing = tuple(bucket for bucket, (mine, foreign) in enumerate(pairs) if mine != foreign)
         self._repair.begin(differing, now_ns)
@@ -189,9 +189,9 @@ class Following(PlacedBackup):
         if self._repair.is_late(now_ns) and not self._repair.ask(now_ns):
             return self._give_up_repair(now_ns)
         if self._catch_up_by_ns is not None and now_ns >= self._catch_up_by_ns:
-            return ToJoining("what follows its own journal does not come")
+            return ToJoining("the catch-up from its own journal took too long")
         if self.is_stuck(now_ns) and self.channel.state is not ReplicaState.DETACHED:
-            return ToJoining(f"the source messages of {self._waits_first} do not come")
+            return ToJoining(f"the source messages of {self._front_run} did not arrive")
         return self.apply(now_ns)
 
     def next_deadline_ns(self) -> int | None:

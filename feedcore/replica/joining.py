@@ -1,33 +1,33 @@
-"""The role of a replica without a place in the channel: it gets one by its own journal or a snapshot (protocol 5.1).
+"""The role of a replica without a place in the channel: its own journal or a snapshot gives it one (protocol 5.1).
 
-Every adapter begins with it. It hears everything meanwhile, transmits nothing, and asks the active it knows of: first
-for the decisions that follow its own journal, if that holds a state to continue from, otherwise for a snapshot.
+Every adapter begins in this role. It receives everything and transmits nothing. It requests from the active the
+decisions that follow its own journal, if the journal has a state to continue from; otherwise it requests a snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from feedcore.counters import Counter
-from feedcore.deadlines import earliest
-from feedcore.replica.applying import apply_decisions
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Answer, ChannelSnapshot, RunsRefused, RunsReply
-from feedcore.replica.decision_intake import OutOfStep
-from feedcore.replica.effects import RequestSnapshot, SaveState
-from feedcore.replica.production import ConversionDiverged, SnapshotRefused
-from feedcore.replica.role import BackupRole, Next, ToDeciding, ToFailed, ToFollowing
-from feedcore.replica.source_tracker import Slice
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.replica.applying import apply_decisions
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import Answer, ChannelSnapshot, RunsRefused, RunsReply
+from tandemfeed.feedcore.replica.decision_intake import OutOfStep
+from tandemfeed.feedcore.replica.effects import RequestSnapshot, SaveState
+from tandemfeed.feedcore.replica.production import ConversionDiverged, SnapshotRefused
+from tandemfeed.feedcore.replica.role import BackupRole, Next, ToDeciding, ToFailed, ToFollowing
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
-CATCH_UP_NS_MAX = 2_000_000_000  # an old state, or a source journal that does not answer: a snapshot is faster
-TRIES_MAX = 4  # an active that does not answer so many requests for decisions is asked for a snapshot
+CATCH_UP_NS_MAX = 2_000_000_000  # if the state is old or the source journal does not answer, a snapshot is faster
+TRIES_MAX = 4  # after this many unanswered requests for decisions, request a snapshot
 
 
 class Joining(BackupRole):
-    """Owns whether the channel stands where this adapter's former life ended, and when to ask."""
+    """Owns whether the channel resumed where this adapter's previous process ended, and when to request again."""
 
     def __init__(self, channel: Channel, now_ns: int) -> None:
         super().__init__(channel)
@@ -41,12 +41,12 @@ class Joining(BackupRole):
         return None
 
     def resume_from(self, snapshot: ChannelSnapshot, runs: Iterable[Run], now_ns: int) -> None:
-        """Stand where the journal's newest state is; the decisions transmitted after it are applied as the source
-        messages come. Before any other event."""
+        """Resume from the newest state in the journal. The decisions transmitted after it are applied when their source
+        messages arrive. Must come before any other event."""
         channel = self.channel
         try:
             channel.line.install(snapshot)
-        except (ValueError, SnapshotRefused):  # the table was changed between two lives: begin with an empty state
+        except (ValueError, SnapshotRefused):  # the table changed since then: begin with an empty state
             return
         channel.intake.lineage = channel.line.lineage
         channel.anchor(now_ns)
@@ -55,13 +55,13 @@ class Joining(BackupRole):
             decided = self._decided_after(snapshot, runs)
             channel.take_runs(RunsReply(channel.intake.lineage, decided), now_ns)
         except OutOfStep:
-            self._forget_former_life()
+            self._forget_previous_process()
 
     def _decided_after(self, snapshot: ChannelSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """Those of the decisions transmitted after a saved state that continue it without a gap.
+        """The decisions transmitted after a saved state, up to the first gap.
 
-        There is one where the former life joined anew, or had sent provisionally what was decided later: the active
-        has the decisions in between, and those after it are not transmitted again.
+        There is a gap if the previous process rejoined, or sent messages provisionally that were decided later. The
+        active has the decisions in the gap; those after it are not transmitted again.
         """
         channel, intake = self.channel, self.channel.intake
         decided, next_input_seq, is_continued = [], snapshot.position.next_input_seq, True
@@ -71,31 +71,31 @@ class Joining(BackupRole):
             is_continued = is_continued and is_next
             if not is_continued:
                 continue
-            if run.epoch > intake.lineage.epoch:  # an epoch that began since: its first decision says where
+            if run.epoch > intake.lineage.epoch:  # a later epoch, which begins with this decision
                 intake.lineage = intake.lineage.opened(run.epoch, run.first_input_seq, run.first_message_seq)
             decided.append(run)
             next_input_seq = run.end_input_seq
         return tuple(decided)
 
-    def _forget_former_life(self) -> None:
+    def _forget_previous_process(self) -> None:
         self._is_resumed = False
         self.channel.transmitted_ends.clear()
         self.channel.unanchor()
 
     def begin_session(self, conversion_state: bytes, now_ns: int) -> Next:
-        """A session begins, and this is its conversion state there: its first decision is the next one."""
+        """Begin a session with this conversion state, before its first decision."""
         channel = self.channel
         position = MessageStreamState(next_source_seqs=dict.fromkeys(channel.trackers, FIRST_SEQ))
         channel.line.install(ChannelSnapshot(channel.channel_id, position, Lineage(), conversion_state))
         try:
             channel.anchor(now_ns)
-            channel.intake.on_runs((), now_ns)  # those that were heard before
-        except OutOfStep:  # what was heard of it contradicts itself: the active's snapshot tells
+            channel.intake.on_runs((), now_ns)  # those received before
+        except OutOfStep:  # they contradict each other: wait for the active's snapshot
             channel.unanchor()
             return None
         return ToFollowing(ReplicaState.RESYNCHRONIZING, f"session {channel.line.session} begins")
 
-    # ---- what is heard ----
+    # ---- data ----
 
     def on_slices(self, source_stream_id: int, slices: list[Slice], now_ns: int) -> Next:
         channel = self.channel
@@ -108,9 +108,9 @@ class Joining(BackupRole):
         self._ask_at_ns = now_ns
 
     def leave(self, reason: str, now_ns: int, *, is_trouble: bool = False) -> Next:
-        """The only place it can lose is the one its own journal gave it."""
+        """Lose the place in the channel that the journal gave, if it did."""
         if self._is_resumed:
-            self._forget_former_life()
+            self._forget_previous_process()
             self._ask_at_ns = now_ns
         return None
 
@@ -138,7 +138,7 @@ class Joining(BackupRole):
     def _on_runs(self, reply: RunsReply, now_ns: int) -> Next:
         channel = self.channel
         if not self._is_continued_by(reply):
-            return self.leave("the active's decisions do not continue its own", now_ns)
+            return self.leave("the active's decisions do not continue this adapter's own", now_ns)
         try:
             channel.take_runs(reply, now_ns)
         except OutOfStep as contradiction:
@@ -147,7 +147,7 @@ class Joining(BackupRole):
         return self._enter_group(f"own journal at input_seq {channel.line.next_input_seq}", now_ns, CATCH_UP_NS_MAX)
 
     def _is_continued_by(self, reply: RunsReply) -> bool:
-        """True if the decisions in the reply follow this adapter's own past without a gap."""
+        """True if the decisions in the reply continue those of this adapter without a gap."""
         position = self.channel.intake.position()
         return (
             self._is_resumed
@@ -163,7 +163,7 @@ class Joining(BackupRole):
             channel.line.install(snapshot)
         except SnapshotRefused:
             channel.counters.add(Counter.SNAPSHOTS_REFUSED)
-            return None  # it is asked for again
+            return None  # it is requested again
         except ValueError as mismatch:
             return ToFailed(f"the active's conversion state does not fit: {mismatch}")
         self._is_resumed = False
@@ -177,7 +177,7 @@ class Joining(BackupRole):
             self._ask_at_ns = now_ns
             return None
         if channel.savings.is_small_enough(len(snapshot.conversion_state)):
-            channel.emit(SaveState(snapshot))  # what the journal holds from before does not lead up to here
+            channel.emit(SaveState(snapshot))  # older entries in the journal do not lead to this position
         return self._enter_group(f"snapshot at input_seq {channel.line.next_input_seq}", now_ns)
 
     def _enter_group(self, reason: str, now_ns: int, catch_up_ns: int | None = None) -> Next:
@@ -194,17 +194,17 @@ class Joining(BackupRole):
         if self.channel.active.adapter_id and now_ns >= self._ask_at_ns:
             self._ask_at_ns = now_ns + self.channel.config.snapshot_retry_ns
             self._ask()
-        return self.due_promotion(now_ns)  # if its place was lost meanwhile, it begins where it stood
+        return self.due_promotion(now_ns)  # if the place was lost meanwhile, the epoch begins at the last position
 
     def _ask(self) -> None:
-        """Ask the active for what follows the own journal, or for a snapshot if that was in vain."""
+        """Request the decisions that follow this adapter's journal or, if that failed, a snapshot."""
         channel = self.channel
         if self._is_resumed and self._tries_left:
             self._tries_left -= 1
             channel.request_runs()
             return
         if self._is_resumed:
-            self._forget_former_life()
+            self._forget_previous_process()
         channel.emit(RequestSnapshot(channel.channel_id, channel.active.adapter_id, channel.line.session))
 
     def next_deadline_ns(self) -> int | None:

@@ -1,8 +1,8 @@
-"""What an adapter sent on its own numbering while no adapter decided (docs/protocol.md clause 6.8), and how it slows
-down once one decides again.
+"""What an adapter sent in its own numbering while no adapter decided (docs/protocol.md clause 6.8), and how it slows
+down when an adapter decides again.
 
-Invariant: `ends` is where conversion stands in each source stream; it is never before the decided position, and once
-it is nowhere after it nothing is provisional any more.
+Invariant: `ends` is the position of conversion in each source stream. It is never before the decided position. Once it
+is not after it in any stream, nothing is provisional any more.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 
-RUNS_MAX = 65_536  # as many as a decision log remembers: an adapter that missed more takes a snapshot
+RUNS_MAX = 65_536  # as many as a decision log keeps: an adapter that missed more takes a snapshot
 
 
 class Provisional:
-    """One stretch of provisional output of one channel, whose count continues from the decided position."""
+    """One stretch of provisional output of one channel. Its numbers continue from the decided position."""
 
     def __init__(self, decided: MessageStreamState) -> None:
         self.next_input_seq = decided.next_input_seq
@@ -25,18 +25,18 @@ class Provisional:
         self.runs: deque[Run] = deque(maxlen=RUNS_MAX)
 
     def note(self, run: Run) -> None:
-        """A run was converted and sent."""
+        """Note a run that was converted and sent."""
         self.runs.append(run)
         self.next_input_seq, self.next_message_seq = run.end_input_seq, run.end_message_seq
         self.ends[run.source_stream_id] = run.end_source_seq
 
     def note_decided(self, run: Run) -> None:
-        """A decided run was applied; what of it had not been sent is converted now."""
+        """Note a decided run that was applied; the part of it that had not been sent is now converted too."""
         stream = run.source_stream_id
         self.ends[stream] = max(self.ends[stream], run.end_source_seq)
 
     def unconverted_from(self, run: Run) -> int:
-        """The first source message of a decided run that was not converted yet; its end if all were."""
+        """The first source message of a decided run that is not converted yet; the run's end if all are."""
         return min(max(run.first_source_seq, self.ends[run.source_stream_id]), run.end_source_seq)
 
     def is_past(self, decided_source_seqs: Mapping[int, int]) -> bool:
@@ -45,10 +45,10 @@ class Provisional:
 
 
 class Throttle:
-    """Pauses after every `message_count` messages, so that the active gets past the backup that is ahead (duty 3).
+    """Pauses after every `message_count` messages, so that the active gets past the backup that is ahead.
 
     Attributes:
-        until_ns: when the newest pause ends, or ended.
+        until_ns: when the newest pause ends or ended.
     """
 
     def __init__(self, message_count: int, pause_ns: int) -> None:
@@ -61,7 +61,7 @@ class Throttle:
         return now_ns >= self.until_ns
 
     def on_sent(self, message_count: int, now_ns: int) -> None:
-        """Messages were sent; a pause may begin."""
+        """Note sent messages; a pause may begin."""
         self._sent += message_count
         if self._sent >= self._every:
             self._sent = 0

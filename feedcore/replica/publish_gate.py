@@ -1,55 +1,56 @@
-"""The `acked` publish mode: what the active decided waits until a backup has acknowledged it (protocol clause 5.6).
+"""The `acked` publish mode: the active's packets wait until a backup acknowledges them (protocol clause 5.6).
 
-The decision travels ahead as an announcement. A backup applies it and transmits; any packet of its in the same epoch
-that ends at `input_seq` n says that it has everything before n. Losing the active then loses no decision that
-a client has seen. When no backup acknowledges in time the active goes on alone, counts it, and waits again once a
-backup has caught up to where it began to go on alone. In the `async` mode the active goes on alone always.
+The active first sends the decision as an announcement. A backup applies it and transmits. Any packet of the backup in
+the same epoch that ends at `input_seq` n acknowledges everything before n. So if the active is lost, no decision that a
+client has seen is lost. If no backup acknowledges in time, the active continues alone and counts the packets. It waits
+again when a backup has caught up to where the active began to continue alone. In the `async` mode, the active always
+continues alone.
 
-Invariant: packets leave in the order in which they were decided; each is put in the journal just before it leaves.
+Invariant: packets leave in the order in which they were decided; each is journaled just before it leaves.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from feedcore.counters import Counter
-from feedcore.replica.channel import Channel
-from feedcore.replica.config import PublishMode
-from feedcore.replica.effects import AppendToJournal, Transmit
-from feedcore.wire.output_packet import OutputFlag, OutputPacket, encode_runs
-from feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import PublishMode
+from tandemfeed.feedcore.replica.effects import AppendToJournal, Transmit
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
 
-REANNOUNCED_MAX = 64  # the oldest of what waits: the rest follows as these are acknowledged
+REANNOUNCED_MAX = 64  # only the oldest waiting packets; the others follow when these are acknowledged
 
 
 class PublishGate:
-    """What waits for acknowledgement in one term of the active of a channel."""
+    """The packets that wait for acknowledgement in one term of a channel's active."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel, self._config = channel, channel.config
         self._is_acked = channel.config.publish is PublishMode.ACKED
         self._held: deque[tuple[OutputPacket, int]] = deque()
         self._announce_at_ns = 0
-        self._alone_from: int | None = FIRST_SEQ  # going on alone since this input_seq; None: acknowledgements come
+        self._alone_from: int | None = FIRST_SEQ  # continuing alone since this input_seq; None: backups acknowledge
 
     def begin(self) -> None:
-        """The term begins here: whether any backup acknowledges is to be seen."""
+        """Begin the term, not yet knowing whether a backup will acknowledge."""
         self._alone_from = self._channel.line.next_input_seq
 
     @property
     def is_holding(self) -> bool:
-        """True while something decided has not left."""
+        """True while decided packets wait."""
         return bool(self._held)
 
     def released(self) -> tuple[int, int] | None:
-        """The `input_seq` and `message_seq` after what has left; None if everything has."""
+        """The `input_seq` and `message_seq` after the packets that have left; None if none wait."""
         if not self._held:
             return None
         first = self._held[0][0]
         return first.first_input_seq, first.first_message_seq
 
     def publish(self, packets: list[OutputPacket], now_ns: int) -> None:
-        """Newly decided packets: they leave, or wait and are announced."""
+        """Take newly decided packets: send them, or announce them and let them wait."""
         if self._alone_from is not None:
             if self._is_acked:
                 self._channel.counters.add(Counter.PACKETS_UNACKED, len(packets))
@@ -63,7 +64,7 @@ class PublishGate:
             self._go_alone()
 
     def on_acknowledged(self, end_input_seq: int) -> None:
-        """A backup has everything before `end_input_seq`."""
+        """Note that a backup has everything before `end_input_seq`."""
         if self._alone_from is None:
             released = []
             while self._held and self._held[0][0].end_input_seq <= end_input_seq:
@@ -87,12 +88,12 @@ class PublishGate:
         return min(self._announce_at_ns, self._held[0][1] + self._config.ack_timeout_ns) if self._held else None
 
     def let_out(self) -> None:
-        """The term ends in order: everything leaves."""
+        """End the term in an orderly way: send everything."""
         self._channel.publish(packet for packet, _ in self._held)
         self._held.clear()
 
     def keep_back(self) -> None:
-        """The term ended: nothing more may leave. It was decided, so the journal keeps it for replay."""
+        """End the term without sending anything more. The waiting packets were decided, so journal them for replay."""
         self._channel.emit(*(AppendToJournal(packet) for packet, _ in self._held))
         self._held.clear()
 

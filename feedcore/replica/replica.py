@@ -1,12 +1,12 @@
-"""An adapter's replica of one channel: hands every event to the present role, and makes the next role when one ends.
+"""An adapter's replica of one channel: passes every event to the current role, and makes the next role when one ends.
 
-Sans-I/O: events with `now_ns` in, ordered effects out (`feedcore.replica.effects`). The roles are joining, following,
-ahead, deciding and failed (`feedcore.replica.role` says what a role is). The lease is the engine's matter: `promote`,
-`demote` and `hand_over` are its orders.
+Sans-I/O: it takes events with `now_ns` and returns ordered effects (`feedcore.replica.effects`). The roles are joining,
+following, ahead, deciding and failed (`feedcore.replica.role` says what a role is). The engine owns the lease, and
+orders `promote`, `demote` and `hand_over`.
 
-Invariants (docs/protocol.md clause 5): a backup transmits as its own only what the active decided, or what needs no
-decision; an active transmits only between `promote` and the end of its term; whatever is transmitted was put in the
-journal's effect before.
+Invariants (docs/protocol.md clause 5): a backup transmits only what the active decided, or what needs no decision,
+unless marked as provisional; an active transmits only between `promote` and the end of its term; the effect that
+journals a packet comes before the one that transmits it.
 """
 
 from __future__ import annotations
@@ -14,27 +14,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from feedcore.counters import CounterSet
-from feedcore.deadlines import earliest
-from feedcore.replica.ahead import Ahead
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Answer, ChannelSnapshot, ChannelStatus
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.deciding import Deciding
-from feedcore.replica.decision_intake import DecisionIntake
-from feedcore.replica.effects import AdapterEffect, SaveState, Transmit
-from feedcore.replica.following import Following, PlacedBackup
-from feedcore.replica.joining import Joining
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.role import Failed, Role, Succession, ToAhead, ToDeciding, ToFailed, ToFollowing, ToJoining
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
-from feedcore.wire.position import FIRST_SEQ, Run
-from feedcore.wire.source_packet import SourcePacket
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.replica.ahead import Ahead
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import Answer, ChannelSnapshot, ChannelStatus
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.deciding import Deciding
+from tandemfeed.feedcore.replica.decision_intake import DecisionIntake
+from tandemfeed.feedcore.replica.effects import AdapterEffect, SaveState, Transmit
+from tandemfeed.feedcore.replica.following import Following, PlacedBackup
+from tandemfeed.feedcore.replica.joining import Joining
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.role import (
+    Failed,
+    Role,
+    Succession,
+    ToAhead,
+    ToDeciding,
+    ToFailed,
+    ToFollowing,
+    ToJoining,
+)
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, Run
+from tandemfeed.feedcore.wire.source_packet import SourcePacket
 
 
 class ChannelReplica:
-    """One channel at one adapter; begins JOINING, always."""
+    """One channel at one adapter. It always begins JOINING."""
 
     def __init__(
         self, channel_id: int, line: ProductionLine, config: ReplicaConfig, counters: CounterSet, now_ns: int
@@ -45,12 +54,12 @@ class ChannelReplica:
     # ---- events: data ----
 
     def on_source_packet(self, packet: SourcePacket, now_ns: int) -> list[AdapterEffect]:
-        """A source packet of one of the channel's streams, its frames checked."""
+        """Take a source packet of one of the channel's streams, whose frames were checked."""
         slices = self.channel.take_source(packet, now_ns)
         return self._end(self._role.on_slices(packet.source_stream_id, slices, now_ns), now_ns) if slices else []
 
     def on_output_packet(self, packet: OutputPacket, now_ns: int) -> list[AdapterEffect]:
-        """Another adapter's output packet: its runs are decisions, unless it is provisional.
+        """Take another adapter's output packet. Its runs are decisions, unless it is provisional.
 
         Raises:
             PacketRefused: a run names a source stream that the channel does not have, or a heartbeat is malformed.
@@ -62,56 +71,56 @@ class ChannelReplica:
     # ---- events: the group ----
 
     def on_peer_status(self, status: ChannelStatus, adapter_id: int, now_ns: int) -> list[AdapterEffect]:
-        """Another adapter's state from the sync channel."""
+        """Take another adapter's state from the sync channel."""
         self.channel.note_available(status, adapter_id)
         return self._end(self._role.on_peer_status(status, adapter_id, now_ns), now_ns)
 
     def on_active_known(self, adapter_id: int, epoch: int, now_ns: int) -> None:
-        """A report of who is active in an epoch (0: no adapter); older news changes nothing."""
+        """Take a report of the active adapter in an epoch (0: none). An older report is ignored."""
         if self.channel.active.know(adapter_id, epoch):
             self._role.on_active_changed(now_ns)
 
     def resume_from(self, snapshot: ChannelSnapshot, runs: Iterable[Run], now_ns: int) -> None:
-        """What the output journal holds of this adapter's former life: the newest state, and the decisions that were
-        transmitted after it. Before any other event."""
+        """Resume from the output journal of this adapter's previous process: the newest state, and the decisions
+        transmitted after it. Must come before any other event."""
         assert isinstance(self._role, Joining)
         self._role.resume_from(snapshot, runs, now_ns)
 
     def on_answer(self, answer: Answer, now_ns: int) -> list[AdapterEffect]:
-        """What was asked of another adapter."""
+        """Take another adapter's answer to a request."""
         return self._end(self._role.on_answer(answer, now_ns), now_ns)
 
     # ---- orders of the engine ----
 
     def promote(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
-        """The lease on `epoch` is held: decide from here on, beginning with what waits for decisions."""
+        """Decide from now on, in `epoch`, beginning with the source messages that wait for decisions."""
         self.channel.hand_over.cancel()
         return self._end(self._role.promote(epoch, now_ns), now_ns)
 
     def promote_when_level(self, epoch: int, after_epoch: int, now_ns: int) -> list[AdapterEffect]:
-        """The lease on an epoch that was handed over is held: begin where `after_epoch`, the one before it, ended."""
+        """Decide in an epoch that was handed over, from where `after_epoch`, the previous one, ends."""
         if self.state is ReplicaState.ACTIVE:
             return []
         self.channel.hand_over.await_end(epoch, after_epoch, now_ns)
         return self._end(self._role.due_promotion(now_ns), now_ns)
 
     def demote(self, reason: str, now_ns: int) -> list[AdapterEffect]:
-        """The lease is gone."""
+        """Stop deciding, because the lease is lost."""
         self.channel.hand_over.cancel()
         return self._end(self._role.demote(reason, now_ns), now_ns)
 
     def hand_over(self, heir_adapter_id: int, now_ns: int) -> list[AdapterEffect]:
-        """Give the epoch up, in order, and say so."""
+        """Give up the epoch in an orderly way, and announce it."""
         succession = self._role.give_up_epoch(heir_adapter_id, now_ns)
         effects = self._end(succession, now_ns)
         return effects if succession is None else [*effects, Transmit(self._role.heartbeat(now_ns))]
 
     def fail(self, reason: str, now_ns: int) -> list[AdapterEffect]:
-        """Leave the group; an admin readmits."""
+        """Leave the group; an admin can readmit this adapter."""
         return self._end(self._role.fail(reason), now_ns)
 
     def readmit(self, now_ns: int) -> list[AdapterEffect]:
-        """Enter the group again: join anew."""
+        """Return to the group, by joining it again."""
         return self._end(self._role.readmit(), now_ns)
 
     # ---- the session ----
@@ -119,57 +128,59 @@ class ChannelReplica:
     def begin_session(
         self, before: ChannelReplica, conversion_state: bytes | None, epoch: int, now_ns: int
     ) -> list[AdapterEffect]:
-        """The session begins here; until now this replica only held what it heard of it.
+        """Begin the session. Until now this replica only held what it received of it.
 
         Args:
-            before: the channel's replica of the session before, which ends.
-            conversion_state: what the session begins with; None: not known, so it joins by a snapshot.
-            epoch: the epoch that this adapter decides in; 0: it does not.
+            before: the channel's replica in the previous session, which ends.
+            conversion_state: the state with which the session begins; None: not known, so it joins by a snapshot.
+            epoch: the epoch in which this adapter decides, or 0.
         """
         assert isinstance(self._role, Joining)
         self.channel.succeed(before.channel, now_ns)
         if before.state is ReplicaState.FAILED:
-            return self.fail("failed in the session before", now_ns)
+            return self.fail("failed in the previous session", now_ns)
         begun = None if conversion_state is None else self._role.begin_session(conversion_state, now_ns)
         effects = self._end(begun, now_ns)
         return effects + self.promote(epoch, now_ns) if epoch else effects
 
     def forget_another_past(self, before: ChannelReplica) -> None:
-        """Before `begin_session`, where the conversion state is carried on: decisions of this session do not count
-        if they were made after another end of the session before than the one that `before` has applied."""
+        """Drop decisions of this session that followed a different end of the previous session than `before` applied.
+
+        Called before `begin_session`, if sessions carry the conversion state over.
+        """
         line, heard = before.line, self.intake.epoch
         if any(start.epoch > heard and start.first_input_seq < line.next_input_seq for start in line.lineage.entries):
             self.channel.unanchor()
 
     def conclude(self, given_up_at_ns: int, now_ns: int) -> list[AdapterEffect]:
-        """The session has had its grace: what is missing is lost, from `given_up_at_ns` on also what others have."""
+        """Give up missing messages after the grace time; from `given_up_at_ns` on, even those that others have."""
         trackers = self.channel.trackers.values()
         for tracker in trackers:
             tracker.conclude(given_up_at_ns)
-        effects = self.on_timer(now_ns)  # declares
+        effects = self.on_timer(now_ns)  # declares the losses
         for tracker in trackers:
             tracker.conclude(given_up_at_ns)
         return effects
 
     def last_word(self, now_ns: int) -> OutputPacket | None:
-        """The heartbeat that says where the session ended, if all of it was applied here."""
-        return self._role.heartbeat(now_ns) if self._speaks and self.channel.is_at_end else None
+        """The heartbeat that announces where the session ended, if all of it was applied here."""
+        return self._role.heartbeat(now_ns) if self._sends_heartbeats and self.channel.is_at_end else None
 
     # ---- time ----
 
     def on_timer(self, now_ns: int) -> list[AdapterEffect]:
-        """Everything that is due: source gaps, what the role waits for, a saving, a heartbeat."""
+        """Do everything that is due: source gaps, the role's timers, saving the state, a heartbeat."""
         channel = self.channel
         channel.request_source(now_ns)
         effects = self._end(self._role.on_timer(now_ns), now_ns)
         if self._role.is_savable and channel.savings.is_due(channel.line.next_input_seq, now_ns):
             effects += self.on_stop()
-        if self._speaks and now_ns >= channel.heartbeat_at_ns:
+        if self._sends_heartbeats and now_ns >= channel.heartbeat_at_ns:
             effects.append(Transmit(self._role.heartbeat(now_ns)))
         return effects
 
     def on_stop(self) -> list[AdapterEffect]:
-        """The state to continue from, if there is one and it is not too large."""
+        """Save the state from which the next process continues, if there is one and it is not too large."""
         line = self.channel.line
         if not self._role.is_savable or line.next_input_seq == FIRST_SEQ:
             return []
@@ -183,7 +194,7 @@ class ChannelReplica:
         return earliest(
             *[tracker.next_deadline_ns() for tracker in channel.trackers.values()],
             role.next_deadline_ns(),
-            channel.heartbeat_at_ns if self._speaks else None,
+            channel.heartbeat_at_ns if self._sends_heartbeats else None,
             channel.savings.next_deadline_ns() if role.is_savable else None,
         )
 
@@ -191,7 +202,7 @@ class ChannelReplica:
 
     @property
     def state(self) -> ReplicaState:
-        """The present state."""
+        """The current state."""
         return self.channel.record.state
 
     @property
@@ -201,26 +212,26 @@ class ChannelReplica:
 
     @property
     def intake(self) -> DecisionIntake:
-        """The decisions heard."""
+        """The decisions received."""
         return self.channel.intake
 
     @property
     def is_placed(self) -> bool:
-        """True if it has a place in the channel and stands in the group."""
+        """True if it has a place in the channel and belongs to the group."""
         return self._role.is_placed
 
     @property
     def is_holding(self) -> bool:
-        """True while something decided has not left."""
+        """True while decided packets wait for an acknowledgement."""
         return isinstance(self._role, Deciding) and self._role.is_holding
 
     @property
     def awaits_promotion(self) -> bool:
-        """True while the lease is held and the end of the epoch before is waited for."""
+        """True while this adapter holds the lease and waits for the end of the previous epoch."""
         return self.channel.hand_over.is_awaited
 
     def status(self) -> ChannelStatus:
-        """State and position, with the newest digest."""
+        """The state, position and newest digest, to be reported to others."""
         line = self.channel.line
         available = {
             stream: tracker.next_source_seq
@@ -241,12 +252,12 @@ class ChannelReplica:
     # ---- inside ----
 
     @property
-    def _speaks(self) -> bool:
-        """False for a replica without a position, or out of the group: it has nothing true to say."""
+    def _sends_heartbeats(self) -> bool:
+        """False for a replica without a position or outside the group, whose heartbeats would be wrong."""
         return self._role.is_placed and self.channel.line.epoch > 0
 
     def _end(self, succession: Succession | None, now_ns: int) -> list[AdapterEffect]:
-        """The event is over. If it ended the role, enter the next one's state, make it and let it begin."""
+        """End the event. If it ended the role, enter the next state and begin the next role. Returns all effects."""
         while succession is not None:
             self._role = self._next_role(succession, now_ns)
             succession = self._role.begin(now_ns)

@@ -1,8 +1,8 @@
-"""A role: what a channel's replica does in one state or a few, as an object that owns what ends with it.
+"""A role is the behaviour of a channel's replica in one state or a few, and owns the data that ends with the role.
 
-A role takes events, adds effects to its channel's in order, and returns the succession that ends it, or None while it
-goes on. The replica (`feedcore.replica.replica`) makes the next role from the succession: what outlives a role is in
-the `Channel`, or is passed on in the succession.
+A role takes events, and adds effects to those of its channel, in order. It returns None to continue, or the succession
+that ends it, from which the replica (`feedcore.replica.replica`) makes the next role. Data that outlives a role is in
+the `Channel`, or in the succession.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from feedcore.counters import Counter
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Answer, ChannelStatus
-from feedcore.replica.decision_intake import OutOfStep
-from feedcore.replica.source_tracker import Slice
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import FROM_ACTIVE_BIT, PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import Answer, ChannelStatus
+from tandemfeed.feedcore.replica.decision_intake import OutOfStep
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, PROVISIONAL_BIT, OutputPacket
 
 
 @dataclass(frozen=True, slots=True)
 class ToJoining:
-    """Leave the place in the channel and join anew."""
+    """Give up the place in the channel and rejoin."""
 
     reason: str
 
@@ -32,7 +32,7 @@ class ToFollowing:
 
     Attributes:
         state: RESYNCHRONIZING, SYNCHRONIZED or DETACHED.
-        catch_up_by_ns: a snapshot is taken if the state is not SYNCHRONIZED by then; None: no limit.
+        catch_up_by_ns: the replica rejoins by snapshot if it is not SYNCHRONIZED by then; None: no limit.
     """
 
     state: ReplicaState
@@ -49,7 +49,7 @@ class ToAhead:
 
 @dataclass(frozen=True, slots=True)
 class ToDeciding:
-    """Decide in an epoch. Attributes: is_unplaced: the role that ends had no place in the channel."""
+    """Decide in an epoch. Attributes: is_unplaced: the previous role had no place in the channel."""
 
     epoch: int
     is_unplaced: bool = False
@@ -67,11 +67,11 @@ Next: TypeAlias = Succession | None
 
 
 class Role:
-    """The events of a replica; a role overrides those that concern it.
+    """The events of a replica; a role overrides those that it handles.
 
     Attributes:
-        is_placed: it has a place in the channel and stands in the group, so that its heartbeats are true.
-        heartbeat_flags: of its heartbeats.
+        is_placed: it has a place in the channel and belongs to the group, so that it may send heartbeats.
+        heartbeat_flags: the flags of its heartbeats.
     """
 
     is_placed = False
@@ -82,38 +82,38 @@ class Role:
 
     @property
     def is_savable(self) -> bool:
-        """True if the conversion state is known to be the cluster's, and worth saving."""
+        """True if the conversion state is known to be that of the group, and may be saved."""
         return False
 
     def begin(self, now_ns: int) -> Next:
-        """The role begins; its state has been entered."""
+        """Begin the role, after its state has been entered."""
         return None
 
     def on_slices(self, source_stream_id: int, slices: list[Slice], now_ns: int) -> Next:
-        """The next source messages of a stream, in order."""
+        """Take the next source messages of a stream, in order."""
         return None
 
     def on_output_packet(self, packet: OutputPacket, now_ns: int) -> Next:
-        """Another adapter's output packet, not a provisional one."""
+        """Take another adapter's output packet, which is not provisional."""
         return None
 
     def on_peer_status(self, status: ChannelStatus, adapter_id: int, now_ns: int) -> Next:
-        """Another adapter's state, from the sync channel."""
+        """Take another adapter's state, from the sync channel."""
         return None
 
     def on_active_changed(self, now_ns: int) -> None:
-        """Another adapter than before is known to be active."""
+        """React to a change of the known active."""
 
     def on_answer(self, answer: Answer, now_ns: int) -> Next:
-        """What this role asked another adapter for."""
+        """Take another adapter's answer to a request of this role."""
         return None
 
     def promote(self, epoch: int, now_ns: int) -> Next:
-        """The lease on an epoch is held."""
+        """Decide in `epoch`, on which this adapter holds the lease."""
         return ToDeciding(epoch)
 
     def demote(self, reason: str, now_ns: int) -> Next:
-        """The lease is gone."""
+        """Stop deciding, because the lease is lost."""
         return None
 
     def give_up_epoch(self, heir_adapter_id: int, now_ns: int) -> Next:
@@ -125,15 +125,15 @@ class Role:
         return ToFailed(reason)
 
     def readmit(self) -> Next:
-        """Enter the group again."""
+        """Return to the group."""
         return None
 
     def due_promotion(self, now_ns: int) -> Next:
-        """The epoch that is held begins here, if its predecessor's end need not be awaited any more."""
+        """Begin the epoch that was handed over to this adapter, if it need not wait for the end of the previous one."""
         return None
 
     def on_timer(self, now_ns: int) -> Next:
-        """Whatever of this role is due."""
+        """Do what is due in this role."""
         return None
 
     def next_deadline_ns(self) -> int | None:
@@ -141,7 +141,7 @@ class Role:
         return None
 
     def heartbeat(self, now_ns: int) -> OutputPacket:
-        """What the role says of itself when it has nothing else to say."""
+        """The heartbeat that the role sends while it has nothing else to send."""
         return self.channel.heartbeat(self.heartbeat_flags, None, now_ns)
 
 
@@ -164,7 +164,7 @@ class Failed(Role):
 
 
 class BackupRole(Role):
-    """What all roles have in common that hear another adapter's decisions: joining, following, ahead."""
+    """The behaviour common to the roles that take decisions from another adapter: joining, following, ahead."""
 
     def on_output_packet(self, packet: OutputPacket, now_ns: int) -> Next:
         channel, intake = self.channel, self.channel.intake
@@ -193,22 +193,22 @@ class BackupRole(Role):
         return self.compare(status, now_ns)
 
     def hear_active(self, adapter_id: int, epoch: int, now_ns: int) -> None:
-        """The active speaks."""
+        """Note that the active was heard."""
         if self.channel.active.hear(adapter_id, epoch, now_ns):
             self.on_active_changed(now_ns)
 
     def leave(self, reason: str, now_ns: int, *, is_trouble: bool = False) -> Next:
-        """The place in the channel is lost. `is_trouble`: this adapter contradicted the group."""
+        """Give up the place in the channel. `is_trouble`: this adapter contradicted the group."""
         if is_trouble:
             self.channel.out_of_sync_at_ns.append(now_ns)
         return ToJoining(reason)
 
     def compare(self, status: ChannelStatus, now_ns: int) -> Next:
-        """The active's conversion-state digest may be compared."""
+        """Compare the active's conversion-state digest, if it is comparable."""
         return None
 
     def apply(self, now_ns: int) -> Next:
-        """Do whatever the decisions and source messages at hand allow."""
+        """Apply the decisions whose source messages are here."""
         raise NotImplementedError
 
     def due_promotion(self, now_ns: int) -> Next:

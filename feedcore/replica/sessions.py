@@ -1,11 +1,11 @@
-"""The sessions of a feed as one adapter goes through them: which it is in, which are to come, and when it goes on.
+"""The sessions of a feed at one adapter: the current session, the coming ones, and when the adapter changes session.
 
-A session is a growing number; within it all sequence numbers begin at 1 (docs/protocol.md clause 10). The adapter that
-decides goes on when a later session was heard of and the present one has ended on every source stream, or has had its
-grace. Every other adapter goes on when an adapter was heard in a later session and it has applied the present one, or
-has had its grace. No adapter ever goes back.
+A session is an increasing number, in which all sequence numbers begin at 1 (docs/protocol.md clause 10). The adapter
+that decides begins the next session when it knows of a later one, and the current one has ended on every source stream
+or its grace time is over. Any other adapter begins it when an adapter was heard in a later session, and it has applied
+all of the current one or the grace time is over. No adapter returns to an earlier session.
 
-Invariant: no effect of a session comes after an effect of a later one, but for the last word of the session before.
+Invariant: no effect of a session follows an effect of a later session, except the repeated last words.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from feedcore.counters import CounterSet
-from feedcore.deadlines import earliest
-from feedcore.replica.config import EngineConfig, SessionState
-from feedcore.replica.converter import Converter
-from feedcore.replica.effects import AdapterEffect, AppendToJournal, SessionBegun, Transmit
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.replica.config import EngineConfig, SessionState
+from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, SessionBegun, Transmit
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.replica import ChannelReplica
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
-COMING_MAX = 2  # sessions that may be held: the next one, and one after it whose source is quick
-LAST_WORD_OFTEN_NS = 1_000_000_000  # with every heartbeat for so long, so that its loss is improbable,
-LAST_WORD_EVERY_NS = 1_000_000_000  # then this often: a client that was paused must still learn it
-LAST_WORDS_KEPT = COMING_MAX  # sessions: a client may hold as many changes
+COMING_MAX = 2  # later sessions held: the next one, and the one after it in case its source starts early
+LAST_WORD_OFTEN_NS = 1_000_000_000  # for this long, repeated with every heartbeat, so that its loss is improbable,
+LAST_WORD_EVERY_NS = 1_000_000_000  # then this often, so that a client that was paused still receives it
+LAST_WORDS_KEPT = COMING_MAX  # sessions: a client may hold as many session changes
 AWAY = (ReplicaState.JOINING, ReplicaState.FAILED)
 
 
 class NotActive(Exception):
-    """Only the active answers this: ask the adapter that the admin server names."""
+    """This adapter cannot answer; ask the active adapter, which the admin server names."""
 
 
 class SessionReplicas:
-    """Everything of the session `config.session` at this adapter.
+    """The replicas of the session `config.session` at this adapter.
 
-    A session that has not begun here has replicas as well: they have no place in their channels, so they only hold what
-    is heard, within the limits of any replica that joins. The sessions share the converters (by channel_id), and only
-    the one that an adapter is in uses them.
+    A session that has not begun here has replicas too. They have no place in their channels, so they only hold what
+    they receive, within the limits of any joining replica. The sessions share the converters (by channel_id), and only
+    the current session uses them.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class SessionReplicas:
 
     @property
     def is_complete(self) -> bool:
-        """True if all of it has been applied here."""
+        """True if this adapter has applied all of the session."""
         return all(replica.channel.is_at_end for replica in self.replicas.values())
 
 
 class Sessions:
-    """The session that an adapter is in, the one before it, and those that are to come.
+    """The current session of an adapter, the previous one, and the coming ones.
 
     Attributes:
-        former: still answers what is asked about its decisions.
-        coming: by session; empty unless a later session has been heard of.
+        former: the previous session, which still answers requests for its decisions.
+        coming: by session; empty while no later session is known.
     """
 
     def __init__(
@@ -88,23 +88,23 @@ class Sessions:
             self._initial = {channel_id: converter.snapshot() for channel_id, converter in converters.items()}
 
     def of(self, session: int, *, or_former: bool = False) -> SessionReplicas:
-        """The replicas of the present session (0 as well) or, if that will do, of the one before it.
+        """The replicas of a session: 0 or the current one or, with `or_former`, the previous one.
 
         Raises:
-            NotActive: it is another session.
+            NotActive: it is a different session.
         """
         if session in (0, self.current.session):
             return self.current
         if or_former and self.former is not None and session == self.former.session:
             return self.former
-        present = f"adapter {self._config.adapter_id} is in {self.current.session}"
-        raise NotActive(f"session {session} was asked for; {present}")
+        current = f"adapter {self._config.adapter_id} is in session {self.current.session}"
+        raise NotActive(f"session {session} was requested, but {current}")
 
     def hear_source(self, session: int, now_ns: int) -> SessionReplicas:
-        """The source speaks in another session than the present one: whose replicas to give it to.
+        """Note a source packet of a session other than the current one, and return that session's replicas.
 
         Raises:
-            PacketRefused: WRONG_SESSION: it is over, or too many are to come.
+            PacketRefused: WRONG_SESSION: the session is over, or too many later sessions are held.
         """
         coming = self._hear(session, now_ns)
         for replica in self.current.replicas.values():
@@ -112,9 +112,9 @@ class Sessions:
         return coming
 
     def hear_adapter(self, session: int, now_ns: int) -> SessionReplicas:
-        """An adapter speaks in another session, and is believed; returns and raises as `hear_source`."""
+        """Note an authentic message of an adapter in another session; returns and raises as `hear_source`."""
         for skipped in [each for each in self.coming if each < session]:
-            del self.coming[skipped]  # the feed has left it: it cannot be entered any more
+            del self.coming[skipped]  # the feed has passed it, so it cannot begin any more
         coming = self._hear(session, now_ns)
         if coming.adapter_heard_at_ns is None:
             coming.adapter_heard_at_ns = now_ns
@@ -125,13 +125,13 @@ class Sessions:
             return self.coming[session]
         is_left = any(session < each.session and each.adapter_heard_at_ns is not None for each in self.coming.values())
         if session < self.current.session or is_left or len(self.coming) >= COMING_MAX:
-            raise PacketRefused(Refusal.WRONG_SESSION, f"session {session}, ours is {self.current.session}")
+            raise PacketRefused(Refusal.WRONG_SESSION, f"session {session}, current is {self.current.session}")
         config = replace(self._config, session=session)
         self.coming[session] = SessionReplicas(config, self._converters, self._counters, now_ns)
         return self.coming[session]
 
     def go_on(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
-        """Begin the next session if it is time. `epoch`: the one that this adapter decides in; 0: it does not."""
+        """Begin the next session if it is due. `epoch`: the epoch in which this adapter decides, or 0."""
         effects: list[AdapterEffect] = []
         while self.coming:
             self._look_at_ns = now_ns + self._config.replica.heartbeat_interval_ns
@@ -176,26 +176,28 @@ class Sessions:
             effects += replica.begin_session(before, self._state_to_begin_with(channel_id, epoch), epoch, now_ns)
 
     def _state_to_begin_with(self, channel_id: int, epoch: int) -> bytes | None:
-        """None: only a snapshot of the active's will tell. Where the state is carried on, a backup cannot know whether
-        a session that it never heard of lay in between."""
+        """The conversion state with which a channel's session begins; None if it must come from a snapshot.
+
+        If sessions carry the state over, a backup cannot know whether it missed a whole session in between.
+        """
         if self._config.session_state is SessionState.RESET:
             return self._initial[channel_id]
         return self._converters[channel_id].snapshot() if epoch else None
 
     def resume_last_words(self, words: Iterable[OutputPacket], now_ns: int) -> None:
-        """What this adapter's former life said last in the sessions before."""
-        former = (word for word in words if word.session < self.current.session)
-        self._last_words = sorted(former, key=lambda word: word.session)
+        """Take the last words that this adapter's previous process sent in earlier sessions."""
+        earlier = (word for word in words if word.session < self.current.session)
+        self._last_words = sorted(earlier, key=lambda word: word.session)
         self._repeat_last_words(now_ns, now_ns)
 
     def _repeat_last_words(self, at_ns: int, now_ns: int) -> None:
-        """Keep those of the newest sessions, and say them often again, from `at_ns` on."""
+        """Keep the last words of the newest sessions, and repeat them often again, from `at_ns` on."""
         kept = sorted({word.session for word in self._last_words})[-LAST_WORDS_KEPT:]
         self._last_words = [word for word in self._last_words if word.session in kept]
         self._last_words_at_ns, self._last_words_often_until_ns = at_ns, now_ns + LAST_WORD_OFTEN_NS
 
     def on_timer(self, now_ns: int) -> list[AdapterEffect]:
-        """The last words of the sessions before, when they are due."""
+        """The last words of earlier sessions, when they are due."""
         if not self._last_words or now_ns < self._last_words_at_ns:
             return []
         is_often = now_ns < self._last_words_often_until_ns

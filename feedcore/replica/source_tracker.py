@@ -1,10 +1,10 @@
-"""One source stream as one adapter hears it: puts packets in `source_seq` order and finds what is missing.
+"""One source stream as one adapter receives it: puts packets in `source_seq` order and finds gaps.
 
-Takes decoded source packets in arrival order, from multicast and from the source journal alike, and passes slices on
-gaplessly: each source message once, in order. It decides nothing about `message_seq`. Until it is anchored (an adapter
-that is still joining does not know where its conversion state will begin) it only holds packets.
+Takes decoded source packets in arrival order, from multicast and from the source journal alike, and returns slices
+without gaps: each source message once, in order. It assigns no `message_seq`. Until it is anchored it only holds
+packets, because an adapter that is still joining does not know where its conversion state will begin.
 
-Invariant: the slices passed on since `anchor(n)` cover n, n+1, … up to `next_source_seq - 1` exactly once, in order.
+Invariant: the slices returned since `anchor(n)` cover n, n+1, … up to `next_source_seq - 1` exactly once, in order.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from feedcore.deadlines import earliest
-from feedcore.hold_queue import HoldQueue
-from feedcore.replica.effects import RequestSource
-from feedcore.wire.source_packet import SourceFlag, SourcePacket
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.hold_queue import HoldQueue
+from tandemfeed.feedcore.replica.effects import RequestSource
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket
 
 MS = 1_000_000
 
@@ -26,13 +26,14 @@ class TrackerConfig:
     """Timers and limits of gap repair.
 
     Attributes:
-        request_after_ns: how long a gap may be mere reordering before the source journal is asked.
-        retry_every_ns: pause between requests for the same hole.
-        declare_after_ns: how long a gap may stay before the active may declare it lost. Longer than a feed source
-            takes to come back from a crash: losing data must be the last resort.
-        held_count_max: packets held out of order; beyond it the newest are dropped and asked back later.
-        request_count_max, request_range_count_max: source messages, and gaps, asked for at once; progress asks for the
-            rest.
+        request_after_ns: a gap is requested from the source journal after this time, because at first it may be mere
+            reordering.
+        retry_every_ns: pause between requests for the same gap.
+        declare_after_ns: the active may declare a gap lost that has been open for this long. A feed source must be able
+            to recover from a crash in less: losing data is the last resort.
+        held_count_max: how many early packets are held; beyond it the newest are dropped and requested later.
+        request_count_max, request_range_count_max: how many source messages, and how many gaps, are requested together;
+            the rest is requested later.
     """
 
     request_after_ns: int = 2 * MS
@@ -47,15 +48,15 @@ class TrackerConfig:
 
     @property
     def give_up_after_ns(self) -> int:
-        """How long a gap may stay before the active declares it lost although a backup has the messages: whoever has
-        them has gaps of its own, and so no hand-over comes about."""
+        """When a gap has been open for this long, the active declares it lost although a backup has the messages: that
+        backup has gaps too, so no hand-over to it succeeds."""
         return 2 * self.declare_after_ns
 
 
 class Slice(NamedTuple):
-    """Messages `skip` … `skip + message_count - 1` of a source packet: the next ones of their stream.
+    """Messages `skip` … `skip + message_count - 1` of a source packet, the next ones of their stream.
 
-    `arrival` orders slices of different streams as they became available at this adapter.
+    `arrival` orders slices of different streams by when they became available at this adapter.
     """
 
     packet: SourcePacket
@@ -65,7 +66,7 @@ class Slice(NamedTuple):
 
     @property
     def first_source_seq(self) -> int:
-        """Of the slice's first message."""
+        """The `source_seq` of the slice's first message."""
         return self.packet.first_source_seq + self.skip
 
 
@@ -81,8 +82,8 @@ class SourceTracker:
     def __init__(self, source_stream_id: int, config: TrackerConfig, session: int = 0) -> None:
         self.source_stream_id = source_stream_id
         self.next_source_seq: int | None = None  # None until anchored
-        self.known_end = 1  # one past the newest source_seq anybody mentioned
-        self.ended_at: int | None = None  # one past the last source_seq of the session, once the source says so
+        self.known_end = 1  # one past the newest source_seq known to exist
+        self.ended_at: int | None = None  # one past the last source_seq of the session, once known
         self._config, self._session = config, session
         self._tail_request_at_ns: int | None = None
         self._given_up_at_ns: int | None = None  # once the session must be concluded
@@ -92,22 +93,22 @@ class SourceTracker:
         self._arrivals = 0
 
     def anchor(self, next_source_seq: int, now_ns: int) -> list[Slice]:
-        """Start (again) at `next_source_seq`; returns what is already here in order from there."""
+        """Start or restart at `next_source_seq`; returns the held slices that follow from there without a gap."""
         self.next_source_seq = next_source_seq
         self.known_end = max(self.known_end, next_source_seq)
         self._gap_since_ns = None
         return self._release(now_ns)
 
     def unanchor(self, unused: Iterable[Slice] = ()) -> None:
-        """Forget the place in the stream; from now on only hold: what is held already, and what was passed on and not
-        used."""
+        """Forget the place in the stream; from now on only hold packets. `unused`: slices that were returned earlier
+        and not used, to be held again."""
         self.next_source_seq = None
         self._gap_since_ns = self._request_at_ns = None
         for piece in unused:
             self._hold(piece.packet)
 
     def on_packet(self, packet: SourcePacket, arrival: int, now_ns: int) -> list[Slice]:
-        """Take a packet; returns the slices it makes available, in order; empty for a duplicate or an early one."""
+        """Take a packet and return the slices that it makes available, in order: none if it is a duplicate or early."""
         self._arrivals = arrival
         end = packet.end_source_seq
         self.known_end = max(self.known_end, end)
@@ -129,20 +130,20 @@ class SourceTracker:
         return self._release(now_ns)
 
     def note_end(self, end_source_seq: int, now_ns: int) -> None:
-        """Somebody (the active, in a decision) mentioned source messages up to here: miss them if they do not come."""
+        """Note that source messages before `end_source_seq` exist, as a decision shows; those not here are a gap."""
         if end_source_seq > self.known_end:
             self.known_end = end_source_seq
             self._watch_gap(now_ns)
 
     def skip_to(self, next_source_seq: int, now_ns: int) -> list[Slice]:
-        """The messages before `next_source_seq` were declared lost: go on behind them."""
+        """Skip the messages before `next_source_seq`, which were declared lost."""
         assert self.next_source_seq is not None
         if next_source_seq <= self.next_source_seq:
             return []
         return self.anchor(next_source_seq, now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """When to ask the source journal (again)."""
+        """When the next request to the source journal is due."""
         return earliest(self._request_at_ns, self._tail_request_at_ns)
 
     def on_timer(self, now_ns: int) -> list[RequestSource]:
@@ -157,8 +158,7 @@ class SourceTracker:
         return requests + [RequestSource(self.source_stream_id, first, end - 1, self._session) for first, end in gaps]
 
     def lost(self, now_ns: int) -> tuple[int, int] | None:
-        """The first gap, (first, last) inclusive, if it has been open for so long that the active may declare it
-        lost."""
+        """The first gap, (first, last) inclusive, if it has been open for long enough to be declared lost."""
         if self._gap_since_ns is None or self.next_source_seq is None:
             return None
         if self._given_up_at_ns is None and now_ns - self._gap_since_ns < self._config.declare_after_ns:
@@ -168,7 +168,7 @@ class SourceTracker:
         return None
 
     def is_given_up(self, now_ns: int) -> bool:
-        """True if the first gap has been open for so long that it matters no more who has the messages."""
+        """True if the first gap has been open for so long that it is lost even if another adapter has the messages."""
         if self._given_up_at_ns is not None and now_ns >= self._given_up_at_ns:
             return True
         return self._gap_since_ns is not None and now_ns - self._gap_since_ns >= self._config.give_up_after_ns
@@ -176,14 +176,14 @@ class SourceTracker:
     # ---- the end of the session ----
 
     def seek_end(self, now_ns: int) -> None:
-        """The source has begun a later session: it multicasts no more of this one, so what the source journal has
-        after the newest known message is asked for, until it is known where the stream ends."""
+        """The source has begun a later session and multicasts nothing more of this one. So request what follows the
+        newest known message from the source journal, until the end of the stream is known."""
         if self.ended_at is None and self._tail_request_at_ns is None:
             self._tail_request_at_ns = now_ns
 
     def conclude(self, given_up_at_ns: int) -> None:
-        """The source journal has had its time: what is still missing is lost, and the stream ends after the newest
-        message known. From `given_up_at_ns` on also what another adapter has."""
+        """The time for gap repair is over: what is still missing is lost, and the stream ends after the newest known
+        message. From `given_up_at_ns` on, messages that only another adapter has are lost as well."""
         if self._given_up_at_ns is None:
             self._given_up_at_ns = given_up_at_ns
         if self.next_source_seq is not None and self.next_source_seq >= self.known_end:

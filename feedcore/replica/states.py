@@ -1,6 +1,7 @@
 """The states of an adapter's replica of one channel, and the one table of legal moves (docs/protocol.md clause 5).
 
-The table is checked at every move, and the state diagram in docs/protocol.md is made of it (`state_diagram`).
+Every move is checked against the table, and the state diagram in docs/protocol.md is generated from it
+(`state_diagram`).
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ STORY_LENGTH = 32
 
 
 class ReplicaState(Enum):
-    """One sentence each; the value is what logs, the admin CLI and metrics show."""
+    """A comment explains each state; logs, the admin CLI and metrics show the value."""
 
-    JOINING = "joining"  # has no place in the channel yet: waits for a snapshot, or for what follows its own journal
-    SYNCHRONIZED = "synchronized"  # applies the active's decisions as they come
-    RESYNCHRONIZING = "resynchronizing"  # knows it misses decisions or source messages, and asks for them
-    DETACHED = "detached"  # the active is silent: neither its output nor its sync channel is heard
-    AHEAD = "ahead"  # transmits provisionally, on its own numbering, what no active has decided
+    JOINING = "joining"  # has no place in the channel yet; waits for a snapshot, or for what follows its own journal
+    SYNCHRONIZED = "synchronized"  # applies the active's decisions as they arrive
+    RESYNCHRONIZING = "resynchronizing"  # knows that it lacks decisions or source messages, and requests them
+    DETACHED = "detached"  # the active is silent: neither its output nor its reports arrive
+    AHEAD = "ahead"  # transmits provisionally, in its own numbering, what no active has decided
     ACTIVE = "active"  # decides
-    FAILED = "failed"  # left the group and says why; an admin readmits it
+    FAILED = "failed"  # left the group and reported why; an admin can readmit it
 
 
 _S = ReplicaState
@@ -34,7 +35,7 @@ MOVES: dict[ReplicaState, dict[ReplicaState, str]] = {
     _S.JOINING: {
         _S.RESYNCHRONIZING: "snapshot installed, or its own journal continued",
         _S.ACTIVE: "lease granted, no better candidate",
-        _S.FAILED: "failed by the admin server, or the snapshot is another table's",
+        _S.FAILED: "failed by the admin server, or the snapshot is of another table",
     },
     _S.RESYNCHRONIZING: {
         _S.SYNCHRONIZED: "nothing outstanding",
@@ -67,21 +68,21 @@ assert set(MOVES) == set(ReplicaState)
 
 
 class IllegalMove(AssertionError):
-    """A move that `MOVES` does not have: a bug; the text is the replica's story."""
+    """A move that is not in `MOVES`, which is a bug. The text lists the replica's last moves."""
 
 
 class StateRecord:
-    """The present state of one replica, and how it came to be."""
+    """The current state of one replica, and the moves that led to it."""
 
     def __init__(self) -> None:
         self.state = ReplicaState.JOINING
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
 
     def enter(self, new: ReplicaState, reason: str) -> ReplicaState:
-        """Move; returns the state left.
+        """Move to another state and return the old one.
 
         Raises:
-            IllegalMove: the table does not have it.
+            IllegalMove: the move is not in the table.
         """
         old = self.state
         self._story.append(f"{old.value} -> {new.value}: {reason}")

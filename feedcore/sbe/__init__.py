@@ -4,7 +4,7 @@
 `client_lib.sbe_reading` turns messages into plain Python values.
 """
 
-from feedcore.sbe.loading import load_schema
-from feedcore.sbe.messages import Schema
+from tandemfeed.feedcore.sbe.loading import load_schema
+from tandemfeed.feedcore.sbe.messages import Schema
 
 __all__ = ["Schema", "load_schema"]

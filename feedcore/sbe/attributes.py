@@ -6,9 +6,9 @@ import codecs
 from difflib import get_close_matches
 from functools import lru_cache
 
-from feedcore.documents.primitive_types import Number, Primitive
-from feedcore.documents.xml_document import ATTRIBUTE_NAMES_MAX, Node
-from feedcore.sbe.types import Presence
+from tandemfeed.feedcore.documents.primitive_types import Number, Primitive
+from tandemfeed.feedcore.documents.xml_document import ATTRIBUTE_NAMES_MAX, Node
+from tandemfeed.feedcore.sbe.types import Presence
 
 _KNOWN = {
     *("name", "id", "type", "description", "semanticType", "sinceVersion", "deprecated", "presence", "nullValue"),

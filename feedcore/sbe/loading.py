@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from feedcore.documents.xml_document import DocumentError, Node, parse_document
-from feedcore.sbe.attributes import check_spelling, encoding_of, presence_of, since_version, unsigned
-from feedcore.sbe.messages import Field, Frame, FramePart, Group, MessageType, Schema, VarData
-from feedcore.sbe.type_loading import BLOCK_SIZE_MAX, TypeLoader
-from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType
+from tandemfeed.feedcore.documents.xml_document import DocumentError, Node, parse_document
+from tandemfeed.feedcore.sbe.attributes import check_spelling, encoding_of, presence_of, since_version, unsigned
+from tandemfeed.feedcore.sbe.messages import Field, Frame, FramePart, Group, MessageType, Schema, VarData
+from tandemfeed.feedcore.sbe.type_loading import BLOCK_SIZE_MAX, TypeLoader
+from tandemfeed.feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType
 
 INCLUDE_COUNT_MAX = 64  # more means that a document includes itself
 HEADER_PARTS = ("blockLength", "templateId", "schemaId", "version")

@@ -16,8 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
-from feedcore.documents.primitive_types import Number, Place, Primitive
-from feedcore.sbe.types import CompositeType, EncodingType, Presence, SetType, SimpleType, may_be_null
+from tandemfeed.feedcore.documents.primitive_types import Number, Place, Primitive
+from tandemfeed.feedcore.sbe.types import CompositeType, EncodingType, Presence, SetType, SimpleType, may_be_null
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Element:
-    """Common to fields, groups, variable data and messages: a name, and the schema version that added them."""
+    """What fields, groups, variable data and messages have: a name, and the schema version that added them."""
 
     name: str
     since_version: int

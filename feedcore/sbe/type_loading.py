@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from feedcore.documents.primitive_types import PRIMITIVES, Number, Primitive
-from feedcore.documents.xml_document import Node
-from feedcore.sbe.attributes import encoding_of, parsed, presence_of, since_version, unsigned, value_of
-from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Member, Presence, SetType, SimpleType
+from tandemfeed.feedcore.documents.primitive_types import PRIMITIVES, Number, Primitive
+from tandemfeed.feedcore.documents.xml_document import Node
+from tandemfeed.feedcore.sbe.attributes import encoding_of, parsed, presence_of, since_version, unsigned, value_of
+from tandemfeed.feedcore.sbe.types import CompositeType, EncodingType, EnumType, Member, Presence, SetType, SimpleType
 
 BUILT_IN: dict[str, EncodingType] = {
     name: SimpleType(name, "", Presence.REQUIRED, kind, kind.null, character_encoding="ascii" if name == "char" else "")

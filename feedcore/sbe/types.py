@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from feedcore.documents.primitive_types import Number, Primitive
+from tandemfeed.feedcore.documents.primitive_types import Number, Primitive
 
 
 class Presence(Enum):
@@ -20,7 +20,7 @@ class Presence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Common to all encodings. The semantic type, the meaning of such a field, is empty if the schema has none."""
+    """What all encodings have. The semantic type is the meaning of such a field; it is empty if the schema has none."""
 
     name: str
     semantic_type: str

@@ -1,1 +1,1 @@
-"""What travels between processes: packet layouts and codecs, positions, lineages, reasons to refuse a packet."""
+"""What processes exchange: packet layouts and codecs, positions, lineages, reasons to refuse a packet."""

@@ -3,10 +3,10 @@ the user's message model skips them."""
 
 from __future__ import annotations
 
-from feedcore.wire.layout import Layout
-from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
-from feedcore.wire.position import Run
-from feedcore.wire.sbe_header import SBE_MESSAGE_HEADER
+from tandemfeed.feedcore.wire.layout import Layout
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.sbe_header import SBE_MESSAGE_HEADER
 
 CONTROL_SCHEMA_ID = 0x7F46
 CONTROL_SCHEMA_VERSION = 0

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from feedcore.wire.layout import Layout
-from feedcore.wire.position import FIRST_SEQ, SEQ_MAX, Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.layout import Layout
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, SEQ_MAX, Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 ENTRY_LAYOUT = Layout(("epoch", "I"), ("first_input_seq", "Q"), ("first_message_seq", "Q"))
 ENTRY = ENTRY_LAYOUT.struct

@@ -14,10 +14,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from feedcore.wire.layout import Layout
-from feedcore.wire.lineage import ENTRY_SIZE
-from feedcore.wire.position import SEQ_MAX, Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.layout import Layout
+from tandemfeed.feedcore.wire.lineage import ENTRY_SIZE
+from tandemfeed.feedcore.wire.position import SEQ_MAX, Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 OUTPUT_MAGIC = int.from_bytes(b"TFO2", "little")
 OUTPUT_VERSION = 2
@@ -37,7 +37,7 @@ OUTPUT_LAYOUT = Layout(
     ("packet_counter", "Q"),
     ("first_message_seq", "Q"),  # in a heartbeat the next one
     ("first_input_seq", "Q"),  # of the first run; in a heartbeat the next one
-    ("source_sent_at_ns", "Q"),  # the source's wall clock for the newest source message in it; 0 if none
+    ("source_sent_at_ns", "Q"),  # the source's wall clock when it sent the newest source message in it; 0 if none
     ("sent_at_ns", "Q"),  # the adapter's wall clock
 )
 RUN_LAYOUT = Layout(
@@ -98,7 +98,7 @@ class OutputPacket(NamedTuple):
     Attributes:
         first_input_seq: of the first run's first source message, or the next one in a heartbeat.
         first_message_seq: of the first message, or the next one in a heartbeat.
-        source_sent_at_ns: the source's wall clock for the newest source message in it; 0 if none.
+        source_sent_at_ns: the source's wall clock when it sent the newest source message in it; 0 if none.
         sent_at_ns: the adapter's wall clock (0 until the transport sends it).
         runs: the sequencing decisions, in order; their message counts add up to `message_count`.
         payload: runs and messages as bytes, as on the wire before sealing.
@@ -268,7 +268,7 @@ def decode_runs(
                 Refusal.MALFORMED, f"run {index} has source_count {source_count} and first source_seq {first_source}"
             )
         is_gap = run_flags & RUN_FLAG_SOURCE_GAP != 0
-        # Not with the named tuple's own constructor, which takes three times as long; this runs for every packet.
+        # The named tuple's own constructor takes three times as long, and this runs for every packet.
         runs.append(
             _new_tuple(Run, (epoch, input_seq, message_seq, stream, first_source, source_count, messages, is_gap))
         )

@@ -10,15 +10,15 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME,
     OUTPUT_FRAME_SIZE,
     OutputPacket,
     encode_runs,
     message_frames,
 )
-from feedcore.wire.position import Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 
 class IdentifiedMessage(NamedTuple):

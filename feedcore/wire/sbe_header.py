@@ -5,7 +5,7 @@ The SBE standard allows other types here; `feedcore.documents.message_model` ref
 
 from __future__ import annotations
 
-from feedcore.wire.layout import Layout
+from tandemfeed.feedcore.wire.layout import Layout
 
 SBE_HEADER_LAYOUT = Layout(("blockLength", "H"), ("templateId", "H"), ("schemaId", "H"), ("version", "H"))
 SBE_MESSAGE_HEADER = SBE_HEADER_LAYOUT.struct

@@ -13,9 +13,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from feedcore.wire.layout import Layout
-from feedcore.wire.position import SEQ_MAX
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.layout import Layout
+from tandemfeed.feedcore.wire.position import SEQ_MAX
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 SOURCE_MAGIC = int.from_bytes(b"TFS1", "little")
 SOURCE_VERSION = 1

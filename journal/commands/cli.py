@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from journal.commands import dump, look, replay, replicate, tail, upkeep, verify
-from journal.commands.options import REFUSALS, Parser
-from journal.commands.streams import Streams
+from tandemfeed.journal.commands import dump, look, replay, replicate, tail, upkeep, verify
+from tandemfeed.journal.commands.options import REFUSALS, Parser
+from tandemfeed.journal.commands.streams import Streams
 
 EXIT_REFUSED = 2
 GROUPS = (dump, tail, look, verify, replay, upkeep, replicate)

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from journal.commands.options import CommandError
-from journal.commands.presentation import RecordView
-from journal.commands.streams import Interruption
+from tandemfeed.journal.commands.options import CommandError
+from tandemfeed.journal.commands.presentation import RecordView
+from tandemfeed.journal.commands.streams import Interruption
 
 LENGTH = struct.Struct("<I")
 DATAGRAM_SIZE_MAX = 65_507  # RFC 768: 65,535 bytes less the headers of UDP and IPv4

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from journal.block import Block
-from journal.commands.options import add_subcommand, read_key, require_journal, size
-from journal.commands.presentation import RecordView, counted, hex_lines, time_text
-from journal.commands.streams import Interruption, Streams
-from journal.errors import JournalError
-from journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentView, records_of, segments
-from journal.journal_files import JournalFiles
-from journal.roll_cycle import format_index
-from journal.sealing import require_key
+from tandemfeed.journal.block import Block
+from tandemfeed.journal.commands.options import add_subcommand, read_key, require_journal, size
+from tandemfeed.journal.commands.presentation import RecordView, counted, hex_lines, time_text
+from tandemfeed.journal.commands.streams import Interruption, Streams
+from tandemfeed.journal.errors import JournalError
+from tandemfeed.journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentView, records_of, segments
+from tandemfeed.journal.journal_files import JournalFiles
+from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.sealing import require_key
 
 HEX_BYTES_DEFAULT = 4_096
 

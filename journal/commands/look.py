@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from journal.commands.options import add_range, add_subcommand, count, read_key, require_journal
-from journal.commands.presentation import counted, size_text, table, time_text, to_json
-from journal.commands.reading import Range, forward, to_begin
-from journal.commands.streams import Interruption, Streams
-from journal.errors import JournalError
-from journal.history import LatencyStatistics, MalformedHistory, split_history
-from journal.journal_files import FileSummary, JournalFiles
-from journal.layout import IS_CLEAN
-from journal.roll_cycle import format_index
-from journal.tailer import Tailer
+from tandemfeed.journal.commands.options import add_range, add_subcommand, count, read_key, require_journal
+from tandemfeed.journal.commands.presentation import counted, size_text, table, time_text, to_json
+from tandemfeed.journal.commands.reading import Range, forward, to_begin
+from tandemfeed.journal.commands.streams import Interruption, Streams
+from tandemfeed.journal.errors import JournalError
+from tandemfeed.journal.history import LatencyStatistics, MalformedHistory, split_history
+from tandemfeed.journal.journal_files import FileSummary, JournalFiles
+from tandemfeed.journal.layout import IS_CLEAN
+from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.tailer import Tailer
 
 HEX_BYTES_DEFAULT = 4_096
 

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from journal.control import Control
-from journal.errors import JournalError
-from journal.layout import CONTROL_NAME
-from journal.roll_cycle import NS_PER_S, TIME_NS_END, parse_index
-from journal.sealing import KEY_SIZE
-from journal.source_sequence import SequenceRule, parse_rule
+from tandemfeed.journal.control import Control
+from tandemfeed.journal.errors import JournalError
+from tandemfeed.journal.layout import CONTROL_NAME
+from tandemfeed.journal.roll_cycle import NS_PER_S, TIME_NS_END, parse_index
+from tandemfeed.journal.sealing import KEY_SIZE
+from tandemfeed.journal.source_sequence import SequenceRule, parse_rule
 
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from journal.history import MalformedHistory, MessageHistory, split_history
-from journal.roll_cycle import NS_PER_S, format_index
-from journal.source_sequence import SequenceRule
-from journal.typed import NotAMethodRecord, describe
+from tandemfeed.journal.history import MalformedHistory, MessageHistory, split_history
+from tandemfeed.journal.roll_cycle import NS_PER_S, format_index
+from tandemfeed.journal.source_sequence import SequenceRule
+from tandemfeed.journal.typed import NotAMethodRecord, describe
 
 # Control characters are always escaped: they could control the terminal.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")

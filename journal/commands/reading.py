@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from journal.commands.options import CommandError
-from journal.errors import NoSuchRecord
-from journal.tailer import Tailer
+from tandemfeed.journal.commands.options import CommandError
+from tandemfeed.journal.errors import NoSuchRecord
+from tandemfeed.journal.tailer import Tailer
 
 READ_AT_ONCE = 256
 WAIT_S = 3_600.0  # arbitrary: a record or `is_over` ends the wait

@@ -7,14 +7,14 @@ import time
 from fractions import Fraction
 from typing import Any
 
-from journal.commands.destinations import Destination, Interrupted, ReceiverGone, opened
-from journal.commands.options import add_range, add_subcommand, count, read_key, require_journal
-from journal.commands.presentation import RecordView, counted, time_text
-from journal.commands.reading import Entry, Range, forward, to_begin
-from journal.commands.streams import Interruption, Meter, Streams, meter
-from journal.pacing import Pacer, parse_speed
-from journal.roll_cycle import NS_PER_S, format_index
-from journal.tailer import Tailer
+from tandemfeed.journal.commands.destinations import Destination, Interrupted, ReceiverGone, opened
+from tandemfeed.journal.commands.options import add_range, add_subcommand, count, read_key, require_journal
+from tandemfeed.journal.commands.presentation import RecordView, counted, time_text
+from tandemfeed.journal.commands.reading import Entry, Range, forward, to_begin
+from tandemfeed.journal.commands.streams import Interruption, Meter, Streams, meter
+from tandemfeed.journal.pacing import Pacer, parse_speed
+from tandemfeed.journal.roll_cycle import NS_PER_S, format_index
+from tandemfeed.journal.tailer import Tailer
 
 EXAMPLES = [
     "replay DIR --to tcp://127.0.0.1:9000",

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from journal.commands.options import CommandError, add_subcommand, count, read_key, require_journal
-from journal.commands.streams import Interruption, Streams
-from journal.replication import (
+from tandemfeed.journal.commands.options import CommandError, add_subcommand, count, read_key, require_journal
+from tandemfeed.journal.commands.streams import Interruption, Streams
+from tandemfeed.journal.replication import (
     FollowerKeys,
     FollowerState,
     FollowerStatus,
@@ -20,7 +20,7 @@ from journal.replication import (
     ReplicationLeader,
     new_keys,
 )
-from journal.roll_cycle import format_index
+from tandemfeed.journal.roll_cycle import format_index
 
 REPORT_INTERVAL_S = 10.0
 POLL_INTERVAL_S = 0.5

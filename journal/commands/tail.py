@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from journal.commands.options import (
+from tandemfeed.journal.commands.options import (
     CommandError,
     add_range,
     add_subcommand,
@@ -17,13 +17,13 @@ from journal.commands.options import (
     require_journal,
     sequence_rule,
 )
-from journal.commands.presentation import RecordView, counted, time_text, to_json
-from journal.commands.reading import Entry, Range, backward, forward, to_begin
-from journal.commands.streams import Interruption, Streams
-from journal.layout import CONTROL_NAME
-from journal.named_position import NAME
-from journal.roll_cycle import format_index
-from journal.tailer import Tailer
+from tandemfeed.journal.commands.presentation import RecordView, counted, time_text, to_json
+from tandemfeed.journal.commands.reading import Entry, Range, backward, forward, to_begin
+from tandemfeed.journal.commands.streams import Interruption, Streams
+from tandemfeed.journal.layout import CONTROL_NAME
+from tandemfeed.journal.named_position import NAME
+from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.tailer import Tailer
 
 EXAMPLES = [
     "tail DIR --follow --show-index",

@@ -6,14 +6,22 @@ import argparse
 import time
 from typing import Any
 
-from journal.commands.options import CommandError, add_subcommand, age_s, count, read_key, require_journal, size
-from journal.commands.presentation import counted, size_text
-from journal.commands.streams import Streams
-from journal.journal_files import JournalFiles, size_on_disk
-from journal.keeper import Retention
-from journal.maintenance import HolderIsAlive, LockFreed, free_lock, plan_pruning, prune
-from journal.roll_cycle import format_index
-from journal.sealing import require_key
+from tandemfeed.journal.commands.options import (
+    CommandError,
+    add_subcommand,
+    age_s,
+    count,
+    read_key,
+    require_journal,
+    size,
+)
+from tandemfeed.journal.commands.presentation import counted, size_text
+from tandemfeed.journal.commands.streams import Streams
+from tandemfeed.journal.journal_files import JournalFiles, size_on_disk
+from tandemfeed.journal.keeper import Retention
+from tandemfeed.journal.maintenance import HolderIsAlive, LockFreed, free_lock, plan_pruning, prune
+from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.sealing import require_key
 
 EXIT_HELD = 1
 

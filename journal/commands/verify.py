@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from journal.commands.options import add_subcommand, read_key, require_journal, sequence_rule
-from journal.commands.presentation import counted, to_json
-from journal.commands.streams import Interruption, Streams, meter
-from journal.completeness import Digests, compare, digest
-from journal.findings import Finding
-from journal.journal_files import JournalFiles
-from journal.roll_cycle import format_index
-from journal.tailer import Tailer
-from journal.verification import Verification
+from tandemfeed.journal.commands.options import add_subcommand, read_key, require_journal, sequence_rule
+from tandemfeed.journal.commands.presentation import counted, to_json
+from tandemfeed.journal.commands.streams import Interruption, Streams, meter
+from tandemfeed.journal.completeness import Digests, compare, digest
+from tandemfeed.journal.findings import Finding
+from tandemfeed.journal.journal_files import JournalFiles
+from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.tailer import Tailer
+from tandemfeed.journal.verification import Verification
 
 EXAMPLES = [
     "verify DIR",

@@ -3,8 +3,8 @@
 docs/persistent-queue.md is the manual.
 """
 
-from journal.persistent_queue.errors import NotInFlight, PathMissing, QueueFailed, QueueFull, TooManyInFlight
-from journal.persistent_queue.item_state import (
+from tandemfeed.journal.persistent_queue.errors import NotInFlight, PathMissing, QueueFailed, QueueFull, TooManyInFlight
+from tandemfeed.journal.persistent_queue.item_state import (
     AlreadyCancelled,
     AlreadyDelivered,
     Cancelled,
@@ -15,8 +15,8 @@ from journal.persistent_queue.item_state import (
     Recycled,
     Unknown,
 )
-from journal.persistent_queue.queue import PersistentQueue
-from journal.persistent_queue.statistics import QueueStatistics
+from tandemfeed.journal.persistent_queue.queue import PersistentQueue
+from tandemfeed.journal.persistent_queue.statistics import QueueStatistics
 
 __all__ = [
     "AlreadyCancelled",

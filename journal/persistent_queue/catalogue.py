@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 from uuid import UUID
 
-from journal.block import Block
-from journal.persistent_queue.state_bits import bits_of, settle
+from tandemfeed.journal.block import Block
+from tandemfeed.journal.persistent_queue.state_bits import bits_of, settle
 
 OPEN_MAX = 64  # mapped blocks; each needs a file descriptor, and a process may have only 1,024
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 
-from journal.errors import JournalError
-from journal.persistent_queue.errors import QueueFailed
+from tandemfeed.journal.errors import JournalError
+from tandemfeed.journal.persistent_queue.errors import QueueFailed
 
 SEGMENT_BYTES_MAX = 1 << 20  # a larger group is written in several segments
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from journal.block import Block
-from journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, BROKEN, new_state
-from journal.layout import DATA_OFFSET
-from journal.reading import find_after_damage, read_ahead, seek, walk_to
+from tandemfeed.journal.block import Block
+from tandemfeed.journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, BROKEN, new_state
+from tandemfeed.journal.layout import DATA_OFFSET
+from tandemfeed.journal.reading import find_after_damage, read_ahead, seek, walk_to
 
 READ_AHEAD = 64  # items whose places are looked up together
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from journal.persistent_queue.catalogue import Catalogue, QueueBlock
-from journal.persistent_queue.errors import NotInFlight, TooManyInFlight
-from journal.persistent_queue.item_reader import ItemReader
-from journal.persistent_queue.item_state import (
+from tandemfeed.journal.persistent_queue.catalogue import Catalogue, QueueBlock
+from tandemfeed.journal.persistent_queue.errors import NotInFlight, TooManyInFlight
+from tandemfeed.journal.persistent_queue.item_reader import ItemReader
+from tandemfeed.journal.persistent_queue.item_state import (
     CANCEL_ANSWERS,
     CANCELLED_BITS,
     DELIVERED_BITS,
@@ -26,11 +26,11 @@ from journal.persistent_queue.item_state import (
     Recycled,
     Unknown,
 )
-from journal.persistent_queue.log import Position
-from journal.persistent_queue.segments import Changes
-from journal.persistent_queue.state_bits import next_pending
+from tandemfeed.journal.persistent_queue.log import Position
+from tandemfeed.journal.persistent_queue.segments import Changes
+from tandemfeed.journal.persistent_queue.state_bits import next_pending
 
-LOG = logging.getLogger("journal")
+LOG = logging.getLogger("tandemfeed.journal")
 
 
 class ItemRegistry:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from journal.block import Block, begin
-from journal.control import Control
-from journal.errors import DiskFull, RecordTooLong
-from journal.filesystem import sync_folder
-from journal.layout import (
+from tandemfeed.journal.block import Block, begin
+from tandemfeed.journal.control import Control
+from tandemfeed.journal.errors import DiskFull, RecordTooLong
+from tandemfeed.journal.filesystem import sync_folder
+from tandemfeed.journal.layout import (
     BLOCK_SIZE_MAX,
     DATA_OFFSET,
     END,
@@ -34,10 +34,10 @@ from journal.layout import (
     aligned,
     block_size_for,
 )
-from journal.persistent_queue.catalogue import Catalogue, QueueBlock
-from journal.persistent_queue.errors import QueueFull
-from journal.persistent_queue.segments import Changes, items_body, segment, state_size_for
-from journal.persistent_queue.spares import Spares
+from tandemfeed.journal.persistent_queue.catalogue import Catalogue, QueueBlock
+from tandemfeed.journal.persistent_queue.errors import QueueFull
+from tandemfeed.journal.persistent_queue.segments import Changes, items_body, segment, state_size_for
+from tandemfeed.journal.persistent_queue.spares import Spares
 
 INDEX_ENTRY = struct.Struct("<3Q")
 SEQUENCE_BITS = 40  # of an index, if a Tailer reads the block: a cycle has room for 10 ** 12 items

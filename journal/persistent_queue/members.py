@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
-from journal.block import blocks_in
-from journal.errors import BlockCorrupt, ForeignFile, ReadOnly
-from journal.filesystem import make_folder, sync_folder
-from journal.layout import CONTROL_NAME
-from journal.persistent_queue.errors import PathMissing
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.errors import BlockCorrupt, ForeignFile, ReadOnly
+from tandemfeed.journal.filesystem import make_folder, sync_folder
+from tandemfeed.journal.layout import CONTROL_NAME
+from tandemfeed.journal.persistent_queue.errors import PathMissing
 
 LIST_NAME = "paths.json"
 MARKER_NAME = "queue-path.json"

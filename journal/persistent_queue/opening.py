@@ -6,12 +6,12 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from journal.block import blocks_in
-from journal.control import Control, Settings
-from journal.errors import ForeignFile, SettingsDiffer
-from journal.filesystem import make_folder, sync_folder
-from journal.layout import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, CONTROL_NAME
-from journal.persistent_queue.segments import state_size_for
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.control import Control, Settings
+from tandemfeed.journal.errors import ForeignFile, SettingsDiffer
+from tandemfeed.journal.filesystem import make_folder, sync_folder
+from tandemfeed.journal.layout import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, CONTROL_NAME
+from tandemfeed.journal.persistent_queue.segments import state_size_for
 
 FACE = "queue"
 

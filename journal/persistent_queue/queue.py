@@ -19,22 +19,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from journal.block import remove_spares
-from journal.control import Control
-from journal.errors import JournalClosed, JournalError
-from journal.layout import BLOCK_SIZE_DEFAULT, IS_CLEAN
-from journal.persistent_queue.catalogue import Catalogue
-from journal.persistent_queue.group_commit import GroupCommit, Seat, batches
-from journal.persistent_queue.item_registry import ItemRegistry
-from journal.persistent_queue.item_state import AlreadyCancelled, Cancelled, CancelResult
-from journal.persistent_queue.log import QueueLog
-from journal.persistent_queue.members import join
-from journal.persistent_queue.opening import open_control
-from journal.persistent_queue.recovery import recover
-from journal.persistent_queue.scheduling import keep_policy, use_batch_policy
-from journal.persistent_queue.spares import Spares
-from journal.persistent_queue.statistics import QueueStatistics
-from journal.persistent_queue.upkeep import Checkpointer, Upkeep
+from tandemfeed.journal.block import remove_spares
+from tandemfeed.journal.control import Control
+from tandemfeed.journal.errors import JournalClosed, JournalError
+from tandemfeed.journal.layout import BLOCK_SIZE_DEFAULT, IS_CLEAN
+from tandemfeed.journal.persistent_queue.catalogue import Catalogue
+from tandemfeed.journal.persistent_queue.group_commit import GroupCommit, Seat, batches
+from tandemfeed.journal.persistent_queue.item_registry import ItemRegistry
+from tandemfeed.journal.persistent_queue.item_state import AlreadyCancelled, Cancelled, CancelResult
+from tandemfeed.journal.persistent_queue.log import QueueLog
+from tandemfeed.journal.persistent_queue.members import join
+from tandemfeed.journal.persistent_queue.opening import open_control
+from tandemfeed.journal.persistent_queue.recovery import recover
+from tandemfeed.journal.persistent_queue.scheduling import keep_policy, use_batch_policy
+from tandemfeed.journal.persistent_queue.spares import Spares
+from tandemfeed.journal.persistent_queue.statistics import QueueStatistics
+from tandemfeed.journal.persistent_queue.upkeep import Checkpointer, Upkeep
 
 GROUP_SIZE_MAX = 1_024  # puts in a group: with more, the first would wait for the last to be copied
 GROUP_DELAY_S = 0.000_1  # about one flush: waiting longer costs more than larger groups gain

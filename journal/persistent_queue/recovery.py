@@ -17,18 +17,27 @@ from uuid import UUID
 
 import numpy as np
 
-from journal.block import Block, blocks_in
-from journal.errors import BlockCorrupt, ForeignFile
-from journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_STATUS, AT_TIME, BROKEN, ENDED, new_state, roll_forward
-from journal.layout import DATA_OFFSET, HEADER, INDEX_SIZE, SEGMENT, SEGMENT_SIZE
-from journal.persistent_queue.catalogue import Catalogue, QueueBlock
-from journal.persistent_queue.item_state import LOST_BITS
-from journal.persistent_queue.log import Position, end_block
-from journal.persistent_queue.segments import changes_in
-from journal.persistent_queue.state_bits import count_settled, next_note
-from journal.reading import find_after_damage
+from tandemfeed.journal.block import Block, blocks_in
+from tandemfeed.journal.errors import BlockCorrupt, ForeignFile
+from tandemfeed.journal.kernels import (
+    AT_OFFSET,
+    AT_SEQUENCE,
+    AT_STATUS,
+    AT_TIME,
+    BROKEN,
+    ENDED,
+    new_state,
+    roll_forward,
+)
+from tandemfeed.journal.layout import DATA_OFFSET, HEADER, INDEX_SIZE, SEGMENT, SEGMENT_SIZE
+from tandemfeed.journal.persistent_queue.catalogue import Catalogue, QueueBlock
+from tandemfeed.journal.persistent_queue.item_state import LOST_BITS
+from tandemfeed.journal.persistent_queue.log import Position, end_block
+from tandemfeed.journal.persistent_queue.segments import changes_in
+from tandemfeed.journal.persistent_queue.state_bits import count_settled, next_note
+from tandemfeed.journal.reading import find_after_damage
 
-LOG = logging.getLogger("journal")
+LOG = logging.getLogger("tandemfeed.journal")
 
 
 class Stretch(NamedTuple):

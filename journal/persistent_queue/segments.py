@@ -13,8 +13,17 @@ from itertools import accumulate
 
 import google_crc32c
 
-from journal.errors import RecordTooLong
-from journal.layout import COUNT_MASK, CRC, CRC_FROM, HAS_TABLE, RECORD_SIZE_MAX, SEGMENT, SEGMENT_SIZE, aligned
+from tandemfeed.journal.errors import RecordTooLong
+from tandemfeed.journal.layout import (
+    COUNT_MASK,
+    CRC,
+    CRC_FROM,
+    HAS_TABLE,
+    RECORD_SIZE_MAX,
+    SEGMENT,
+    SEGMENT_SIZE,
+    aligned,
+)
 
 ITEM_ROOM = 32  # minimum bytes of the data area per item, so that the state area is large enough
 STATE_SHARE = ITEM_ROOM * 4  # bytes of a block for each byte of its state area: 4 items

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from journal.block import SPARE_SUFFIX, Block, make_spare, recycle
-from journal.errors import DiskFull
+from tandemfeed.journal.block import SPARE_SUFFIX, Block, make_spare, recycle
+from tandemfeed.journal.errors import DiskFull
 
-LOG = logging.getLogger("journal")
+LOG = logging.getLogger("tandemfeed.journal")
 SPARES_MAX = 2  # per folder: one to begin next, one recycled meanwhile
 _numbers = itertools.count()
 

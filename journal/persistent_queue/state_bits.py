@@ -8,9 +8,9 @@ Invariant: an item's bits change once, from zero.
 
 from __future__ import annotations
 
-from journal.compiling import compiled
-from journal.layout import COUNT_MASK
-from journal.memory import load32, load64, store64
+from tandemfeed.journal.compiling import compiled
+from tandemfeed.journal.layout import COUNT_MASK
+from tandemfeed.journal.memory import load32, load64, store64
 
 EVEN = 0x5555_5555_5555_5555  # the lower bit of each of the 32 items of a word
 

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from journal.errors import JournalError
-from journal.persistent_queue.catalogue import Catalogue
-from journal.persistent_queue.item_registry import ItemRegistry
-from journal.persistent_queue.log import QueueLog
-from journal.persistent_queue.spares import Spares
+from tandemfeed.journal.errors import JournalError
+from tandemfeed.journal.persistent_queue.catalogue import Catalogue
+from tandemfeed.journal.persistent_queue.item_registry import ItemRegistry
+from tandemfeed.journal.persistent_queue.log import QueueLog
+from tandemfeed.journal.persistent_queue.spares import Spares
 
-LOG = logging.getLogger("journal")
+LOG = logging.getLogger("tandemfeed.journal")
 CHANGES_DELAY_S = 0.005  # how long asynchronous changes wait for puts, to join their group
 
 

@@ -5,12 +5,12 @@ The cores (leader_core.py, follower_core.py) make all decisions, without sockets
 shells perform them.
 """
 
-from journal.replication.appender import ReplicatedAppender
-from journal.replication.follower import FollowerStatus, ReplicationFollower
-from journal.replication.leader import LeaderStatus, Mode, ReplicationLeader
-from journal.replication.limits import Limits
-from journal.replication.security import FollowerKeys, LeaderKeys, new_keys
-from journal.replication.states import FollowerState, PeerState
+from tandemfeed.journal.replication.appender import ReplicatedAppender
+from tandemfeed.journal.replication.follower import FollowerStatus, ReplicationFollower
+from tandemfeed.journal.replication.leader import LeaderStatus, Mode, ReplicationLeader
+from tandemfeed.journal.replication.limits import Limits
+from tandemfeed.journal.replication.security import FollowerKeys, LeaderKeys, new_keys
+from tandemfeed.journal.replication.states import FollowerState, PeerState
 
 __all__ = [
     "FollowerKeys",

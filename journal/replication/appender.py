@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from journal.body import Record
-from journal.errors import NotReplicated
-from journal.replication.leader import ReplicationLeader
-from journal.store import Journal
+from tandemfeed.journal.body import Record
+from tandemfeed.journal.errors import NotReplicated
+from tandemfeed.journal.replication.leader import ReplicationLeader
+from tandemfeed.journal.store import Journal
 
 TIMEOUT_S = 5.0
 

@@ -13,15 +13,15 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from journal.layout import COUNT_MASK, HAS_TABLE
-from journal.replication.limits import (
+from tandemfeed.journal.layout import COUNT_MASK, HAS_TABLE
+from tandemfeed.journal.replication.limits import (
     BODY_SIZE_MAX,
     FRAME_SIZE_MAX,
     PIECE_SIZE_MAX,
     TAIL_COUNT_MAX,
     TEXT_SIZE_MAX,
 )
-from journal.replication.messages import (
+from tandemfeed.journal.replication.messages import (
     Acknowledge,
     Heartbeat,
     Hello,

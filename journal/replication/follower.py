@@ -14,10 +14,10 @@ from typing import Any, Self
 
 import zmq
 
-from journal.errors import DiskFull, Diverged, JournalError, JournalLocked
-from journal.keeper import Upkeep
-from journal.replication.codec import BadMessage, decode, encode
-from journal.replication.effects import (
+from tandemfeed.journal.errors import DiskFull, Diverged, JournalError, JournalLocked
+from tandemfeed.journal.keeper import Upkeep
+from tandemfeed.journal.replication.codec import BadMessage, decode, encode
+from tandemfeed.journal.replication.effects import (
     Append,
     Connect,
     Disconnect,
@@ -27,15 +27,23 @@ from journal.replication.effects import (
     Send,
     Sync,
 )
-from journal.replication.follower_core import FollowerCore
-from journal.replication.follower_journal import FollowerJournal
-from journal.replication.limits import Limits
-from journal.replication.security import FollowerKeys
-from journal.replication.states import FINAL, FollowerState
-from journal.replication.wire import BROKEN_EVENTS, FRAMES_AT_ONCE, Bell, broken_events, new_socket, timeout_ms, watch
-from journal.store import Journal
+from tandemfeed.journal.replication.follower_core import FollowerCore
+from tandemfeed.journal.replication.follower_journal import FollowerJournal
+from tandemfeed.journal.replication.limits import Limits
+from tandemfeed.journal.replication.security import FollowerKeys
+from tandemfeed.journal.replication.states import FINAL, FollowerState
+from tandemfeed.journal.replication.wire import (
+    BROKEN_EVENTS,
+    FRAMES_AT_ONCE,
+    Bell,
+    broken_events,
+    new_socket,
+    timeout_ms,
+    watch,
+)
+from tandemfeed.journal.store import Journal
 
-LOG = logging.getLogger("journal.replication")
+LOG = logging.getLogger("tandemfeed.journal.replication")
 POLL_MS_MAX = 60_000
 
 

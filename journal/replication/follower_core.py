@@ -9,11 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from journal.layout import COUNT_MASK
-from journal.replication.codec import BadMessage, check_segment
-from journal.replication.effects import Append, Connect, Disconnect, FollowerEffect, LookUp, OpenJournal, Send, Sync
-from journal.replication.limits import Limits
-from journal.replication.messages import (
+from tandemfeed.journal.layout import COUNT_MASK
+from tandemfeed.journal.replication.codec import BadMessage, check_segment
+from tandemfeed.journal.replication.effects import (
+    Append,
+    Connect,
+    Disconnect,
+    FollowerEffect,
+    LookUp,
+    OpenJournal,
+    Send,
+    Sync,
+)
+from tandemfeed.journal.replication.limits import Limits
+from tandemfeed.journal.replication.messages import (
     NO_ID,
     Acknowledge,
     Heartbeat,
@@ -30,8 +39,8 @@ from journal.replication.messages import (
     Segments,
     Welcome,
 )
-from journal.replication.states import FINAL, FollowerState, check_follower_move
-from journal.roll_cycle import ROLL_CYCLES
+from tandemfeed.journal.replication.states import FINAL, FollowerState, check_follower_move
+from tandemfeed.journal.roll_cycle import ROLL_CYCLES
 
 SESSION_BITS = 53  # the precision of a random float
 DOUBLINGS_MAX = 20

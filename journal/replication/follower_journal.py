@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from journal.block import blocks_in
-from journal.control import Control
-from journal.errors import ForeignFile, SettingsDiffer, WrongKey
-from journal.filesystem import make_folder, sync_folder
-from journal.keeper import Upkeep
-from journal.layout import CONTROL_NAME
-from journal.replication.limits import TAIL_COUNT_MAX
-from journal.replication.messages import NO_ID, Segment, SegmentDigest, Welcome
-from journal.replication.segments import SegmentReader
-from journal.roll_cycle import RollSchedule
-from journal.store import Journal
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.control import Control
+from tandemfeed.journal.errors import ForeignFile, SettingsDiffer, WrongKey
+from tandemfeed.journal.filesystem import make_folder, sync_folder
+from tandemfeed.journal.keeper import Upkeep
+from tandemfeed.journal.layout import CONTROL_NAME
+from tandemfeed.journal.replication.limits import TAIL_COUNT_MAX
+from tandemfeed.journal.replication.messages import NO_ID, Segment, SegmentDigest, Welcome
+from tandemfeed.journal.replication.segments import SegmentReader
+from tandemfeed.journal.roll_cycle import RollSchedule
+from tandemfeed.journal.store import Journal
 
 LEADER_NAME = "leader"
 

@@ -16,12 +16,12 @@ from typing import Any, Self
 
 import zmq
 
-from journal.control import Control
-from journal.errors import JournalError, SettingsDiffer
-from journal.layout import CONTROL_NAME, VISIBLE
-from journal.replication.codec import BadMessage, decode, encode
-from journal.replication.comparison import first_difference, is_same
-from journal.replication.effects import (
+from tandemfeed.journal.control import Control
+from tandemfeed.journal.errors import JournalError, SettingsDiffer
+from tandemfeed.journal.layout import CONTROL_NAME, VISIBLE
+from tandemfeed.journal.replication.codec import BadMessage, decode, encode
+from tandemfeed.journal.replication.comparison import first_difference, is_same
+from tandemfeed.journal.replication.effects import (
     CompareOne,
     CompareTail,
     Forget,
@@ -31,11 +31,11 @@ from journal.replication.effects import (
     SendTo,
     ShowUntil,
 )
-from journal.replication.leader_core import FOLLOWING, LeaderCore
-from journal.replication.limits import Limits
-from journal.replication.security import ZAP_ENDPOINT, LeaderKeys
-from journal.replication.segments import Place, SegmentReader
-from journal.replication.wire import (
+from tandemfeed.journal.replication.leader_core import FOLLOWING, LeaderCore
+from tandemfeed.journal.replication.limits import Limits
+from tandemfeed.journal.replication.security import ZAP_ENDPOINT, LeaderKeys
+from tandemfeed.journal.replication.segments import Place, SegmentReader
+from tandemfeed.journal.replication.wire import (
     FAILED_HANDSHAKES,
     FRAMES_AT_ONCE,
     Bell,
@@ -44,9 +44,9 @@ from journal.replication.wire import (
     timeout_ms,
     watch,
 )
-from journal.sealing import require_key
+from tandemfeed.journal.sealing import require_key
 
-LOG = logging.getLogger("journal.replication")
+LOG = logging.getLogger("tandemfeed.journal.replication")
 POLL_MS_MIN = 1  # between checks for records that other processes appended: often while records come,
 POLL_MS_MAX = 5  # less often while none do
 IDLE_MS = 1_000  # without followers no check is needed

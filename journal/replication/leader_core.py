@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from journal.control import Settings
-from journal.replication.effects import (
+from tandemfeed.journal.control import Settings
+from tandemfeed.journal.replication.effects import (
     CompareOne,
     CompareTail,
     Forget,
@@ -23,8 +23,8 @@ from journal.replication.effects import (
     SendTo,
     ShowUntil,
 )
-from journal.replication.limits import PIECE_SIZE_MAX, RUN_SIZE, Limits
-from journal.replication.messages import (
+from tandemfeed.journal.replication.limits import PIECE_SIZE_MAX, RUN_SIZE, Limits
+from tandemfeed.journal.replication.messages import (
     NO_ID,
     Acknowledge,
     FromLeader,
@@ -42,8 +42,8 @@ from journal.replication.messages import (
     Segments,
     Welcome,
 )
-from journal.replication.states import PEER_MOVES, PeerState, check_move
-from journal.roll_cycle import RollCycle
+from tandemfeed.journal.replication.states import PEER_MOVES, PeerState, check_move
+from tandemfeed.journal.roll_cycle import RollCycle
 
 FOLLOWING = frozenset({PeerState.SENDING, PeerState.CAUGHT_UP})
 

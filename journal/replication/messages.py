@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from journal.layout import COUNT_MASK
+from tandemfeed.journal.layout import COUNT_MASK
 
 NO_ID = bytes(16)
 

@@ -13,15 +13,35 @@ from pathlib import Path
 
 import numpy as np
 
-from journal.block import Block
-from journal.kernels import AT_LINK, AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, ENDED, SEALED, WAIT, new_state
-from journal.layout import COUNT_MASK, END, IS_SEALED, NEXT_SEQUENCE, ORDINAL, PART_BITS, SEGMENT, SEGMENT_SIZE, aligned
-from journal.library import UNLIMITED, Library
-from journal.reading import find_after_damage, read_ahead
-from journal.replication.messages import Segment, SegmentDigest
-from journal.sealing import BlockCipher
+from tandemfeed.journal.block import Block
+from tandemfeed.journal.kernels import (
+    AT_LINK,
+    AT_OFFSET,
+    AT_SEQUENCE,
+    AT_SKIP,
+    AT_STATUS,
+    ENDED,
+    SEALED,
+    WAIT,
+    new_state,
+)
+from tandemfeed.journal.layout import (
+    COUNT_MASK,
+    END,
+    IS_SEALED,
+    NEXT_SEQUENCE,
+    ORDINAL,
+    PART_BITS,
+    SEGMENT,
+    SEGMENT_SIZE,
+    aligned,
+)
+from tandemfeed.journal.library import UNLIMITED, Library
+from tandemfeed.journal.reading import find_after_damage, read_ahead
+from tandemfeed.journal.replication.messages import Segment, SegmentDigest
+from tandemfeed.journal.sealing import BlockCipher
 
-LOG = logging.getLogger("journal.replication")
+LOG = logging.getLogger("tandemfeed.journal.replication")
 COLUMNS_COUNT = 1_024  # records checked in one compiled call
 DIGESTED = struct.Struct("<QQQII")
 DIGEST_SIZE = 16

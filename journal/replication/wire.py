@@ -8,7 +8,7 @@ import os
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from journal.replication.limits import FRAME_SIZE_MAX
+from tandemfeed.journal.replication.limits import FRAME_SIZE_MAX
 
 BROKEN_EVENTS = {
     zmq.Event.DISCONNECTED: "the connection broke",

@@ -4,9 +4,9 @@ Uses only the standard library. SQLite is the page store; one thread merges the 
 Invariant: after any crash, a transaction whose `commit` returned is there, and none is there in part.
 """
 
-from journal.transactional.administration import QueueStatus
-from journal.transactional.book import Subscriber
-from journal.transactional.errors import (
+from tandemfeed.journal.transactional.administration import QueueStatus
+from tandemfeed.journal.transactional.book import Subscriber
+from tandemfeed.journal.transactional.errors import (
     BadName,
     CallFromLogWriter,
     DecidedByHand,
@@ -31,11 +31,11 @@ from journal.transactional.errors import (
     TransactionalStoreError,
     TransactionTooLarge,
 )
-from journal.transactional.limits import StoreLimits
-from journal.transactional.store import Statistics, TransactionalStore, subscriber_queue
-from journal.transactional.transaction import Message, Transaction
-from journal.transactional.transaction_state import TransactionEvent, TransactionState
-from journal.transactional.two_phase import PreparedTransaction
+from tandemfeed.journal.transactional.limits import StoreLimits
+from tandemfeed.journal.transactional.store import Statistics, TransactionalStore, subscriber_queue
+from tandemfeed.journal.transactional.transaction import Message, Transaction
+from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionState
+from tandemfeed.journal.transactional.two_phase import PreparedTransaction
 
 __all__ = [
     "BadName",

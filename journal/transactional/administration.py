@@ -6,14 +6,14 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from journal.transactional.book import Book, Subscriber
-from journal.transactional.errors import NoSuchPrepared, QueueExists, QueueInUse
-from journal.transactional.log_writer import LogWriter
-from journal.transactional.page_store import PageStore
-from journal.transactional.queue_index import QueueIndex
-from journal.transactional.topics import SUBSCRIBER_PREFIX
-from journal.transactional.volatile_cache import VolatileCache
-from journal.transactional.works import AdministrationWork
+from tandemfeed.journal.transactional.book import Book, Subscriber
+from tandemfeed.journal.transactional.errors import NoSuchPrepared, QueueExists, QueueInUse
+from tandemfeed.journal.transactional.log_writer import LogWriter
+from tandemfeed.journal.transactional.page_store import PageStore
+from tandemfeed.journal.transactional.queue_index import QueueIndex
+from tandemfeed.journal.transactional.topics import SUBSCRIBER_PREFIX
+from tandemfeed.journal.transactional.volatile_cache import VolatileCache
+from tandemfeed.journal.transactional.works import AdministrationWork
 
 
 @dataclass(frozen=True, slots=True)

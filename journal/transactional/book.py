@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Condition
 
-from journal.transactional.contents import Contents, Entry, Fate, Held
-from journal.transactional.errors import (
+from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, Held
+from tandemfeed.journal.transactional.errors import (
     NoSuchMessage,
     NoSuchQueue,
     QueueFull,
@@ -18,12 +18,12 @@ from journal.transactional.errors import (
     StoreFailed,
     TransactionTooLarge,
 )
-from journal.transactional.limits import WINDOW_COUNT_MAX, StoreLimits
-from journal.transactional.page_store import PageStore
-from journal.transactional.queue_index import QueueIndex
-from journal.transactional.topics import matches
-from journal.transactional.transaction_state import TransactionMachine
-from journal.transactional.volatile_cache import VolatileCache
+from tandemfeed.journal.transactional.limits import WINDOW_COUNT_MAX, StoreLimits
+from tandemfeed.journal.transactional.page_store import PageStore
+from tandemfeed.journal.transactional.queue_index import QueueIndex
+from tandemfeed.journal.transactional.topics import matches
+from tandemfeed.journal.transactional.transaction_state import TransactionMachine
+from tandemfeed.journal.transactional.volatile_cache import VolatileCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 
-from journal.transactional.contents import Contents, Entry, Fate, Held, Put
-from journal.transactional.limits import POSITION_BLOCK
+from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, Held, Put
+from tandemfeed.journal.transactional.limits import POSITION_BLOCK
 
 
 @dataclass(slots=True)

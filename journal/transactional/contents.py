@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from journal.transactional.errors import NotHeld
+from tandemfeed.journal.transactional.errors import NotHeld
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from journal.errors import JournalError
+from tandemfeed.journal.errors import JournalError
 
 
 class TransactionalStoreError(JournalError):

@@ -12,12 +12,18 @@ from collections import deque
 from collections.abc import Sequence
 from threading import Condition, Lock, Thread, current_thread
 
-from journal.transactional.book import Book
-from journal.transactional.changes import Changes
-from journal.transactional.errors import CallFromLogWriter, StoreClosed, StoreFailed, StoreFull, TransactionalStoreError
-from journal.transactional.limits import TAKEN_MARK_DELAY_S, StoreLimits
-from journal.transactional.page_store import PageStore
-from journal.transactional.works import AdministrationWork, CheckpointWork, TransactionWork, Work
+from tandemfeed.journal.transactional.book import Book
+from tandemfeed.journal.transactional.changes import Changes
+from tandemfeed.journal.transactional.errors import (
+    CallFromLogWriter,
+    StoreClosed,
+    StoreFailed,
+    StoreFull,
+    TransactionalStoreError,
+)
+from tandemfeed.journal.transactional.limits import TAKEN_MARK_DELAY_S, StoreLimits
+from tandemfeed.journal.transactional.page_store import PageStore
+from tandemfeed.journal.transactional.works import AdministrationWork, CheckpointWork, TransactionWork, Work
 
 
 class LogWriter:

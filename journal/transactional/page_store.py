@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from journal.transactional.changes import Changes, Positions
-from journal.transactional.contents import Entry
-from journal.transactional.disk_reserve import DiskReserve
-from journal.transactional.errors import StoreCorrupt, StoreFailed, StoreFull, TransactionalStoreError
-from journal.transactional.limits import StoreLimits
-from journal.transactional.schema import (
+from tandemfeed.journal.transactional.changes import Changes, Positions
+from tandemfeed.journal.transactional.contents import Entry
+from tandemfeed.journal.transactional.disk_reserve import DiskReserve
+from tandemfeed.journal.transactional.errors import StoreCorrupt, StoreFailed, StoreFull, TransactionalStoreError
+from tandemfeed.journal.transactional.limits import StoreLimits
+from tandemfeed.journal.transactional.schema import (
     FILE_NAME,
     PAGE_SIZE,
     PAGES_MAX,

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from journal.transactional.errors import (
+from tandemfeed.journal.transactional.errors import (
     ForeignStore,
     NewerStore,
     StoreClosed,

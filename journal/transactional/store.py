@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from journal.transactional import administration
-from journal.transactional.administration import QueueStatus
-from journal.transactional.book import Book, Subscriber
-from journal.transactional.contents import Contents
-from journal.transactional.errors import (
+from tandemfeed.journal.transactional import administration
+from tandemfeed.journal.transactional.administration import QueueStatus
+from tandemfeed.journal.transactional.book import Book, Subscriber
+from tandemfeed.journal.transactional.contents import Contents
+from tandemfeed.journal.transactional.errors import (
     DuplicateGlobalId,
     ForeignStore,
     StoreFull,
@@ -23,22 +23,22 @@ from journal.transactional.errors import (
     StoreReadOnly,
     TransactionTooLarge,
 )
-from journal.transactional.limits import StoreLimits
-from journal.transactional.log_writer import LogWriter
-from journal.transactional.page_store import PageStore
-from journal.transactional.schema import FILE_NAME, check_file
-from journal.transactional.topics import (
+from tandemfeed.journal.transactional.limits import StoreLimits
+from tandemfeed.journal.transactional.log_writer import LogWriter
+from tandemfeed.journal.transactional.page_store import PageStore
+from tandemfeed.journal.transactional.schema import FILE_NAME, check_file
+from tandemfeed.journal.transactional.topics import (
     SUBSCRIBER_PREFIX,
     checked_global_id,
     checked_name,
     checked_pattern,
 )
-from journal.transactional.transaction import Parts, Transaction
-from journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
-from journal.transactional.two_phase import PreparedTransaction, decide, describe, restore
-from journal.transactional.verification import problems_of
-from journal.transactional.volatile_cache import VolatileCache
-from journal.transactional.works import CheckpointWork, Work
+from tandemfeed.journal.transactional.transaction import Parts, Transaction
+from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
+from tandemfeed.journal.transactional.two_phase import PreparedTransaction, decide, describe, restore
+from tandemfeed.journal.transactional.verification import problems_of
+from tandemfeed.journal.transactional.volatile_cache import VolatileCache
+from tandemfeed.journal.transactional.works import CheckpointWork, Work
 
 LOCK_NAME = "store.lock"
 

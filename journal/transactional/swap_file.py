@@ -11,7 +11,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from journal.transactional.errors import ForeignStore, StoreCorrupt
+from tandemfeed.journal.transactional.errors import ForeignStore, StoreCorrupt
 
 MAGIC = b"TFSW\x01\0\0\0"
 _RECORD = struct.Struct("<II")  # length, CRC-32 of the body

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from journal.transactional.errors import BadName
+from tandemfeed.journal.transactional.errors import BadName
 
 NAME_LENGTH_MAX = 200
 SUBSCRIBER_PREFIX = "subscriber:"  # cannot clash: names of other queues have no colon

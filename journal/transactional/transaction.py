@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from journal.transactional.book import Book
-from journal.transactional.contents import Contents, Entry, Fate, Put
-from journal.transactional.errors import IllegalTransactionMove, NotHeld, TransactionTooLarge
-from journal.transactional.limits import StoreLimits
-from journal.transactional.log_writer import LogWriter
-from journal.transactional.page_store import PageStore
-from journal.transactional.queue_index import QueueIndex
-from journal.transactional.topics import checked_topic
-from journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
-from journal.transactional.two_phase import decide
-from journal.transactional.volatile_cache import VolatileCache
-from journal.transactional.works import CommitWork, PrepareWork, TransactionWork
+from tandemfeed.journal.transactional.book import Book
+from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, Put
+from tandemfeed.journal.transactional.errors import IllegalTransactionMove, NotHeld, TransactionTooLarge
+from tandemfeed.journal.transactional.limits import StoreLimits
+from tandemfeed.journal.transactional.log_writer import LogWriter
+from tandemfeed.journal.transactional.page_store import PageStore
+from tandemfeed.journal.transactional.queue_index import QueueIndex
+from tandemfeed.journal.transactional.topics import checked_topic
+from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
+from tandemfeed.journal.transactional.two_phase import decide
+from tandemfeed.journal.transactional.volatile_cache import VolatileCache
+from tandemfeed.journal.transactional.works import CommitWork, PrepareWork, TransactionWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from journal.transactional.errors import IllegalTransactionMove
+from tandemfeed.journal.transactional.errors import IllegalTransactionMove
 
 
 class TransactionState(Enum):

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from journal.transactional.book import Book, Prepared
-from journal.transactional.contents import Contents, Fate, Held, Put
-from journal.transactional.errors import DecidedByHand, NoSuchPrepared, StoreCorrupt
-from journal.transactional.log_writer import LogWriter
-from journal.transactional.page_store import PageStore
-from journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
-from journal.transactional.works import DecisionWork
+from tandemfeed.journal.transactional.book import Book, Prepared
+from tandemfeed.journal.transactional.contents import Contents, Fate, Held, Put
+from tandemfeed.journal.transactional.errors import DecidedByHand, NoSuchPrepared, StoreCorrupt
+from tandemfeed.journal.transactional.log_writer import LogWriter
+from tandemfeed.journal.transactional.page_store import PageStore
+from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
+from tandemfeed.journal.transactional.works import DecisionWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from journal.transactional.errors import StoreClosed, StoreFull
-from journal.transactional.swap_file import SwapFile, delete_leftovers
+from tandemfeed.journal.transactional.errors import StoreClosed, StoreFull
+from tandemfeed.journal.transactional.swap_file import SwapFile, delete_leftovers
 
 
 @dataclass(slots=True)

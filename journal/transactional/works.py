@@ -11,10 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from journal.transactional.book import Book, Prepared
-from journal.transactional.changes import Changes
-from journal.transactional.contents import Contents, Entry
-from journal.transactional.transaction_state import TransactionEvent, TransactionMachine
+from tandemfeed.journal.transactional.book import Book, Prepared
+from tandemfeed.journal.transactional.changes import Changes
+from tandemfeed.journal.transactional.contents import Contents, Entry
+from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine
 
 
 @dataclass(slots=True)

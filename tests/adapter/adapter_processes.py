@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import zmq
 
-from feedcore.documents.source_format import load_source_format
-from feedcore.wire.source_packet import SourceFlag, encode_source_header
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, encode_source_header
+from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.stream_signatures import SIGNATURE_MAGIC
 from tests.admin_server.cluster_files import EXAMPLES, Server
-from transport.dgram import MulticastReceiver, MulticastSender
-from transport.stream_signatures import SIGNATURE_MAGIC
 
 OUTPUT_GROUPS = {"a": "239.192.2.1:5011", "b": "239.192.2.2:5012"}
 GROUPS = {1: b"239.192.1.1:5001", 2: b"239.192.1.2:5002"}
@@ -28,7 +28,7 @@ WAIT_S = 30.0
 
 
 class AdapterUnderTest:
-    """One `tandemfeed adapter` process; its log lines are kept and can be waited for."""
+    """One `tandemfeed adapter` process. It collects log lines, and tests can wait for them."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AdapterUnderTest:
         options = [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
         options += extra
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from adapter.cli import main; raise SystemExit(main())", *options],
+            [sys.executable, "-c", "from tandemfeed.adapter.cli import main; raise SystemExit(main())", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -78,7 +78,7 @@ class AdapterUnderTest:
         self.rpc = json.loads(line)["rpc"]
 
     def await_state(self, state: str) -> None:
-        """Wait until the newest move is into this state."""
+        """Wait until the last change of state is to this state."""
 
         def is_there() -> bool:
             moves = [log for log in self.logs if log.get("event") == "state moved"]
@@ -88,32 +88,32 @@ class AdapterUnderTest:
             assert self._changed.wait_for(is_there, WAIT_S), self.logs
 
     def await_log(self, event: str) -> None:
-        """Wait until it logged this."""
+        """Wait for a log line with this event."""
         with self._changed:
             assert self._changed.wait_for(lambda: any(log.get("event") == event for log in self.logs), WAIT_S), (
                 self.logs
             )
 
     def await_end(self) -> None:
-        """Wait until all that it logged is here: its process has ended."""
+        """Wait until every log line of a process that has ended has been read."""
         self._reader.join(WAIT_S)
 
     def moves(self) -> list[str]:
-        """The states it moved into, in order."""
+        """The states that it has entered, in order."""
         with self._changed:
             return [log["new"] for log in self.logs if log.get("event") == "state moved"]
 
     def signal(self, number: signal.Signals) -> None:
-        """Any signal, such as SIGSTOP."""
+        """Send a signal, such as SIGSTOP."""
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL, and wait for the end."""
         self.process.kill()
         self.process.wait(WAIT_S)
 
     def stop(self) -> int:
-        """SIGTERM, and wait for the exit status."""
+        """Send SIGTERM, and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(WAIT_S)
@@ -130,7 +130,7 @@ class AdapterUnderTest:
 
 
 def await_position(context: zmq.Context[Any], name: str, message_seq: int) -> None:
-    """Wait until an adapter says in its heartbeats that this message comes next."""
+    """Wait until the packets of an adapter show that it has reached this `message_seq`."""
     receiver = MulticastReceiver(context, "127.0.0.1", OUTPUT_GROUPS[name])
     heard = 0
     try:
@@ -145,7 +145,7 @@ def await_position(context: zmq.Context[Any], name: str, message_seq: int) -> No
 
 
 class SourceByHand:
-    """Sends trades on two source streams and keeps what it sent."""
+    """Sends trades on two source streams, and remembers every packet."""
 
     def __init__(
         self, context: zmq.Context[Any], *, feed_id: int = 1, groups: Mapping[int, bytes] | None = None
@@ -159,23 +159,23 @@ class SourceByHand:
         self.session = SESSION
 
     def begin_session(self) -> None:
-        """The next one: from now on numbers begin at 1 again."""
+        """Begin the next session, in which numbers start at 1 again."""
         self.session += 1
         self.next_seq = dict.fromkeys(self._groups, 1)
 
     def send(self, stream: int, count: int) -> bytes:
-        """`count` trades in one packet."""
+        """Send `count` trades in one packet."""
         return self.send_frames(stream, self.trades(stream, count))
 
     def trades(self, stream: int, count: int) -> list[bytes]:
-        """The next `count` trades of a stream as frames, not sent yet."""
+        """The next `count` trades of a stream as frames, without sending them."""
         numbers = np.arange(self.next_seq[stream], self.next_seq[stream] + count)
         symbols = np.array([b"AB%d" % (number % 7) for number in numbers])
         rows = self._trade.encode({"symbol": symbols, "price": numbers * 1_000, "size": numbers % 90 + 1}, count)
         return [row.tobytes() for row in rows]
 
     def send_frames(self, stream: int, frames: list[bytes]) -> bytes:
-        """Any messages in one packet, which takes the next numbers of its stream."""
+        """Send any messages in one packet, under the next numbers of the stream."""
         header = encode_source_header(
             feed_id=self.feed_id,
             source_stream_id=stream,
@@ -191,7 +191,7 @@ class SourceByHand:
         return datagram
 
     def beat(self, flags: SourceFlag = SourceFlag.NONE) -> None:
-        """A heartbeat on each stream."""
+        """Send a heartbeat on each stream."""
         for stream, seq in self.next_seq.items():
             self.send_raw(
                 stream,
@@ -207,7 +207,7 @@ class SourceByHand:
             )
 
     def send_raw(self, stream: int, datagram: bytes) -> None:
-        """Any bytes on a stream's group."""
+        """Send any bytes to a stream's group."""
         self._sender.send(self._groups[stream], datagram)
 
     def close(self) -> None:

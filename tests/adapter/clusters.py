@@ -1,5 +1,5 @@
-"""Clusters of any shape for tests: settings written from a description, the admin server as a process that can be
-killed and started again at its address, adapters of several feeds, and whatever a test waits for."""
+"""Clusters of any shape for tests: settings made from a description, an admin server process that can be killed and
+restarted at the same address, the adapters of several feeds, and methods that wait for events."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 
 import zmq
 
-from client_lib import Batch, Subscription, connect
-from client_lib.items import Filled
-from deploy.ports import free_endpoint
+from tandemfeed.client_lib import Batch, Subscription, connect
+from tandemfeed.client_lib.items import Filled
+from tandemfeed.deploy.ports import free_endpoint
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.adapter.adapter_processes import SESSION, WAIT_S, AdapterUnderTest, SourceByHand
 from tests.adapter.source_replay import SourceReplay
@@ -33,9 +33,9 @@ class Feed:
 
     Attributes:
         channels: channel_id -> its source streams.
-        adapters: one letter each, their names; unlike in every other feed.
+        adapters: the names of the adapters, one letter each; no two feeds may share a letter.
         options: more lines for the feed's section.
-        source_replay: where the source's replay service is.
+        source_replay: the address of the source's replay service.
     """
 
     adapters: str = "ab"
@@ -46,21 +46,21 @@ class Feed:
     source_replay: str = field(default_factory=free_endpoint)
 
     def source_group(self, stream: int) -> str:
-        """Where a source stream is multicast."""
+        """The multicast group of a source stream."""
         return f"239.192.{10 + self.feed_id}.{stream}:{5000 + 16 * self.feed_id + stream}"
 
     def output_group(self, adapter: str, channel_id: int) -> str:
-        """Where an adapter multicasts a channel."""
+        """The multicast group of an adapter and channel."""
         place = 16 * self.adapters.index(adapter) + channel_id
         return f"239.192.{20 + self.feed_id}.{place}:{5000 + 256 * self.feed_id + place}"
 
     def adapter_id(self, adapter: str) -> int:
-        """The order of the names is the order of the ids."""
+        """The id of an adapter, by the position of its name."""
         return self.adapters.index(adapter) + 1
 
     @property
     def settings(self) -> str:
-        """The feed in the cluster file."""
+        """The text of the feed in the cluster file."""
         streams = sorted(stream for each in self.channels.values() for stream in each)
         lines = [
             f'[[feed]]\nfeed_id = {self.feed_id}\nname = "{self.name}"\nsession = {SESSION}',
@@ -83,7 +83,7 @@ class Feed:
 
 
 class ServerProcess:
-    """A `tandemfeed admin-server` that is always at one address."""
+    """A `tandemfeed admin-server` process with a fixed address."""
 
     def __init__(self, folder: Path, feeds: tuple[Feed, ...]) -> None:
         policy = '[identity.source]\nroles = ["source"]\n'
@@ -94,7 +94,7 @@ class ServerProcess:
             f'[identity.adapter-{name}]\nroles = ["adapter"]\n' for feed in feeds for name in feed.adapters
         )
         files = write_settings(folder, "".join(feed.settings for feed in feeds), policy)
-        self._command = [sys.executable, "-m", "deploy.command", "admin-server"]
+        self._command = [sys.executable, "-m", "tandemfeed.deploy.command", "admin-server"]
         self._command += ["--cluster", str(files[0]), "--policy", str(files[1]), "--state", str(folder / "state")]
         self.folder = SimpleNamespace(path=folder / "state")
         self.endpoint = free_endpoint()
@@ -102,7 +102,7 @@ class ServerProcess:
         self.start()
 
     def start(self) -> None:
-        """Start, the first time or again."""
+        """Start or restart the server."""
         command = [*self._command, "--listen", self.endpoint]
         with self.errors.open("a") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -110,7 +110,7 @@ class ServerProcess:
         assert self.process.stdout.readline(), self.errors.read_text()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL, and wait for the end."""
         self.process.kill()
         self.process.wait(WAIT_S)
         assert self.process.stdout is not None
@@ -131,7 +131,7 @@ class Cluster:
 
     @property
     def source(self) -> SourceByHand:
-        """Of the only feed."""
+        """The source of the only feed."""
         (source,) = self.sources.values()
         return source
 
@@ -146,11 +146,11 @@ class Cluster:
             list(pool.map(start, names))
 
     def kill(self, name: str) -> None:
-        """SIGKILL to an adapter."""
+        """Kill an adapter with SIGKILL."""
         self.adapters[name].kill()
 
     def await_active(self, feed: str, other_than: int = 0, synchronized_count: int = 0) -> admin_pb2.SubscriptionUpdate:
-        """Wait until the server tells of another active than this one, and of so many synchronized backups."""
+        """Wait until the server reports a different active and at least this number of synchronized backups."""
 
         def is_there(update: admin_pb2.SubscriptionUpdate) -> bool:
             backups = [each for each in update.adapters if each.replica_state == "synchronized"]
@@ -161,7 +161,7 @@ class Cluster:
     def await_update(
         self, feed: str, is_there: Callable[[admin_pb2.SubscriptionUpdate], bool]
     ) -> admin_pb2.SubscriptionUpdate:
-        """Wait until the server tells subscribers this."""
+        """Wait until the server sends subscribers an update that satisfies the condition."""
         last: admin_pb2.SubscriptionUpdate | None = None
         with channel_as(self.server, "reader") as channel:
             stub = admin_pb2_grpc.StreamAdministrationStub(channel)
@@ -170,11 +170,11 @@ class Cluster:
                 if is_there(last):
                     call.cancel()
                     return last
-        raise AssertionError(f"the server's last word: {last}")
+        raise AssertionError(f"the last update: {last}")
 
     @contextmanager
     def subscription(self, feed: str = "equities") -> Iterator[Subscription]:
-        """A real client's, from the first message on."""
+        """The subscription of a real client, from the first message on."""
         ca = (self.server.folder.path / "ca.pem").read_bytes()
         secret = secret_of(self.server, "reader")
         with (
@@ -184,7 +184,7 @@ class Cluster:
             yield subscription
 
     def story(self) -> str:
-        """What the adapters logged, in order of time; for the message of an assertion."""
+        """The log lines of all adapters in order of time, for assertion messages."""
         lines = [
             (str(log.get("time")), name, {key: log[key] for key in log if key not in ("time", "level", "component")})
             for name, adapter in self.adapters.items()
@@ -212,7 +212,7 @@ class Cluster:
 
 @contextmanager
 def running_cluster(folder: Path, *feeds: Feed) -> Iterator[Cluster]:
-    """A cluster whose adapters are started by the test."""
+    """A running cluster without adapters; the test starts them."""
     with ExitStack() as stack:
         context: zmq.Context[Any] = zmq.Context()
         stack.callback(context.destroy, 0)
@@ -222,32 +222,32 @@ def running_cluster(folder: Path, *feeds: Feed) -> Iterator[Cluster]:
 
 
 class Reader:
-    """What a subscription delivered."""
+    """Collects what a subscription delivers."""
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
         self.delivered: list[tuple[int, int]] = []  # (source_stream_id, source_seq)
-        self.adapter_ids: set[int] = set()  # whose copies came first, since this was last cleared
+        self.adapter_ids: set[int] = set()  # the senders of delivered copies, since last cleared
         self.events: list[object] = []
 
     def take(self, count: int) -> None:
-        """Take `count` messages more."""
+        """Take `count` more messages."""
         wanted = len(self.delivered) + count
         while len(self.delivered) < wanted:
             items = self._subscription.poll(POLL_S)
             assert items, f"{wanted - len(self.delivered)} messages are missing: {self.events[-20:]}"
             self._note(items)
-        assert len(self.delivered) == wanted, "more came than was sent"
+        assert len(self.delivered) == wanted, "received more messages than were sent"
 
     def take_until(self, kind: type) -> None:
-        """Take what comes until there is an event of this kind."""
+        """Take items until there is an event of this kind."""
         end_s = time.monotonic() + POLL_S
         while not any(isinstance(event, kind) for event in self.events):
             assert time.monotonic() < end_s, self.events[-20:]
             self._note(self._subscription.poll(POLL_S))
 
     def assert_everything_once_and_in_order(self, next_seqs: Mapping[int, int]) -> None:
-        """Of every source stream everything that was sent, once, in its order."""
+        """Check that every sent message of each source stream was delivered once and in order."""
         for stream, end in next_seqs.items():
             assert [seq for which, seq in self.delivered if which == stream] == list(range(1, end)), stream
 

@@ -1,4 +1,4 @@
-"""The feed source's replay service in a test: gives again what a `SourceByHand` sent."""
+"""The feed source's replay service in a test: it sends the packets of a `SourceByHand` again."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import grpc
 
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.transport.rpc import RpcServer, serve
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 from tests.adapter.adapter_processes import SourceByHand
-from transport.rpc import RpcServer, serve
 
 
 class SourceReplay(replay_pb2_grpc.SourceReplayServicer):
     """Answers `Fill` from memory.
 
     Args:
-        state: the admin server's folder, which holds the source's certificate.
+        state: the admin server's folder, which contains the source's certificate.
     """
 
     def __init__(self, source: SourceByHand, listen: str, state: Path) -> None:
@@ -35,7 +35,7 @@ class SourceReplay(replay_pb2_grpc.SourceReplayServicer):
     def Fill(  # noqa: N802
         self, request: replay_pb2.FillRequest, _context: grpc.ServicerContext
     ) -> Iterator[replay_pb2.FillChunk]:
-        """Every packet that holds a message asked for."""
+        """Return every packet that contains a requested message."""
         for datagram in list(self._source.sent[request.source_stream_id]):
             packet = decode_source_packet(datagram, self._source.feed_id)
             if request.session not in (0, packet.session):

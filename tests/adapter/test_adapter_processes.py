@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from admin_server.server import AdminServer
-from client_lib import Batch, Subscription, connect
-from deploy.ports import free_endpoint, free_ports
-from feedcore.merge.effects import Ended, Takeover
-from feedcore.wire.source_packet import SourceFlag
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.client_lib import Batch, Subscription, connect
+from tandemfeed.deploy.ports import free_endpoint, free_ports
+from tandemfeed.feedcore.merge.effects import Ended, Takeover
+from tandemfeed.feedcore.wire.source_packet import SourceFlag
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand, await_position, unknown_stream_packet
 from tests.adapter.source_replay import SourceReplay
 from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, running_server, secret_of
@@ -142,10 +142,10 @@ def test_a_restarted_adapter_continues_from_its_own_journal(
 
 
 def test_an_adapter_that_waits_for_the_admin_server_stops_on_sigterm(server: AdminServer, tmp_path: Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # nothing listens on the port
         adapter = AdapterUnderTest(
-            server, "a", tmp_path, admin=f"127.0.0.1:{nobody.getsockname()[1]}", is_awaited=False
+            server, "a", tmp_path, admin=f"127.0.0.1:{unused.getsockname()[1]}", is_awaited=False
         )
         adapter.await_log("the admin server does not answer; retrying")
         assert adapter.stop() == 0
@@ -183,7 +183,7 @@ def test_bad_datagrams_are_counted_and_the_stream_continues(
 
 
 def metrics_at(port: int) -> dict[str, float]:
-    """What an adapter's Prometheus port says."""
+    """The text of an adapter's Prometheus endpoint."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
         lines = answer.read().decode().splitlines()
     samples = [line.rpartition(" ") for line in lines if not line.startswith("#")]
@@ -196,7 +196,7 @@ def metrics_at(port: int) -> dict[str, float]:
 def test_a_wrong_option_gives_a_clear_message_and_status_2(
     server: AdminServer, tmp_path: Path, option: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from adapter.cli import main
+    from tandemfeed.adapter.cli import main
 
     state = server.folder.path
     examples = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"

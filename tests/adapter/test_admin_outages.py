@@ -1,5 +1,5 @@
 """The admin server is killed while data flows: roles stay by consent. If the active dies as well, a backup continues
-provisionally, and what it sent is committed when a server is back."""
+provisionally, and its packets are committed when a server is back."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from feedcore.merge.effects import Gap, Numbered, Provisional, ProvisionalGap, Takeover
+from tandemfeed.feedcore.merge.effects import Gap, Numbered, Provisional, ProvisionalGap, Takeover
 from tests.adapter.adapter_processes import SourceByHand
 from tests.adapter.clusters import Cluster, Feed, Reader, running_cluster
 
 pytestmark = pytest.mark.processes
 OUTAGE_S = 2.0
-# The lease runs out well within the outage; consent is renewed slowly enough for a machine that is busy otherwise.
+# The lease expires well within the outage; consent lasts long enough for a busy machine.
 OPTIONS = "lease_ttl_ms = 1200\nsync_interval_ms = 300"
 
 
 @pytest.mark.parametrize("names", ["ab", "abc"])
-def test_without_an_admin_server_roles_stay_and_nothing_is_lost_when_the_active_dies_too(
+def test_without_an_admin_server_roles_stay_and_nothing_is_lost_if_the_active_dies_too(
     tmp_path: Path, names: str
 ) -> None:
     with running_cluster(tmp_path, Feed(names, options=OPTIONS)) as cluster:
@@ -31,7 +31,7 @@ def test_without_an_admin_server_roles_stay_and_nothing_is_lost_when_the_active_
             active = cluster.adapters[names[before.active_adapter_id - 1]]
             moves = active.moves()
             _flow(source, reader, 10)
-            _server_away_while_data_flows(cluster, reader)
+            _restart_server_while_data_flows(cluster, reader)
             after = cluster.await_active("equities", synchronized_count=len(names) - 1)
             assert (after.active_adapter_id, after.epoch) == (before.active_adapter_id, before.epoch), cluster.story()
             _flow(source, reader, 10)
@@ -48,7 +48,7 @@ def test_without_an_admin_server_roles_stay_and_nothing_is_lost_when_the_active_
             others = len(names) - 2
             now = cluster.await_active("equities", other_than=before.active_adapter_id, synchronized_count=others)
             assert now.epoch > before.epoch
-            # Looked at here: what was sent ahead may be heard before the log is read that says so.
+            # Checked only here, because provisional packets may arrive before the log line about the state is read.
             assert "ahead" in [state for adapter in cluster.adapters.values() for state in adapter.moves()], (
                 cluster.story()
             )
@@ -81,13 +81,13 @@ def test_with_hold_no_adapter_forwards_until_a_server_grants_the_lease(tmp_path:
             assert not any(isinstance(event, Provisional) for event in reader.events)
 
 
-def _server_away_while_data_flows(cluster: Cluster, reader: Reader) -> None:
+def _restart_server_while_data_flows(cluster: Cluster, reader: Reader) -> None:
     cluster.server.kill()
     until_s = time.monotonic() + OUTAGE_S
     pause = threading.Event()
     while time.monotonic() < until_s:
         _flow(cluster.source, reader, 1)
-        pause.wait(0.02)  # the source's pace
+        pause.wait(0.02)  # paces the source
     cluster.server.start()
 
 

@@ -1,4 +1,4 @@
-"""Whole clusters of real processes: several backups, several feeds and channels, hand-over, all restarted together."""
+"""Whole clusters of real processes: several backups, feeds and channels, hand-over, restarts of all adapters."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from adapter.saved_state import MAGIC as SAVED_STATE
-from feedcore.merge.effects import Gap, Takeover
-from journal import Tailer
+from tandemfeed.adapter.saved_state import MAGIC as SAVED_STATE
+from tandemfeed.feedcore.merge.effects import Gap, Takeover
+from tandemfeed.journal import Tailer
+from tandemfeed.transport.login import login
+from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
 from tests.adapter.adapter_processes import WAIT_S, SourceByHand
 from tests.adapter.clusters import Feed, Reader, running_cluster
 from tests.admin_server.cluster_files import Server, ca_of, channel_as, secret_of
-from transport.login import login
-from transport.rpc import open_channel
 
 pytestmark = pytest.mark.processes
 
@@ -123,7 +123,7 @@ def test_adapters_that_are_all_killed_together_lose_nothing(tmp_path: Path) -> N
             _send_and_take(source, reader)
             for name in "abc":
                 _await_saved_state(tmp_path / f"journal-{name}")
-            _send_and_take(source, reader)  # after the saved states
+            _send_and_take(source, reader)  # later than the saved states
             for name in "abc":
                 cluster.kill(name)
             cluster.start_adapters("abc")
@@ -144,7 +144,7 @@ def _send_and_take(source: SourceByHand, reader: Reader) -> None:
 def _await_saved_state(journal: Path) -> None:
     with Tailer(journal) as tailer:
         while True:
-            assert tailer.wait(WAIT_S), f"no state is saved in {journal}"
+            assert tailer.wait(WAIT_S), f"no state was saved in {journal}"
             if any(record[:4] == SAVED_STATE for _, record in tailer.read_many(1_000)):
                 return
 

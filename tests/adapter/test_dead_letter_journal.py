@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter import dead_letter_journal
-from adapter.conversion import CompiledConverter
-from adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter, RefusedPacket
-from adapter.conversion.loading import load_converter
-from adapter.conversion.reasons import Reason
-from adapter.dead_letter_journal import COLLECT_INTERVAL_NS, WAITING_MAX, DeadLetterJournal
-from adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter, encode_dead_letter
-from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
-from journal import Journal, Tailer
+from tandemfeed.adapter import dead_letter_journal
+from tandemfeed.adapter.conversion import CompiledConverter
+from tandemfeed.adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter, RefusedPacket
+from tandemfeed.adapter.conversion.loading import load_converter
+from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.dead_letter_journal import COLLECT_INTERVAL_NS, WAITING_MAX, DeadLetterJournal
+from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter, encode_dead_letter
+from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
+from tandemfeed.journal import Journal, Tailer
 from tests.admin_server.cluster_files import EXAMPLES
 from tests.small_disk import SmallDisk
 
@@ -90,7 +90,7 @@ def converter() -> CompiledConverter:
 def test_refused_messages_are_appended_with_channel_time_and_bytes(
     converter: CompiledConverter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adapter.dead_letter_journal.time.time_ns", lambda: 1_234)
+    monkeypatch.setattr("tandemfeed.adapter.dead_letter_journal.time.time_ns", lambda: 1_234)
     letters = DeadLetterJournal(tmp_path / "dead", 1, {7: converter})
     refuse(converter, 10, 2)
     letters.collect(0)
@@ -107,7 +107,7 @@ def test_a_restarted_process_appends_to_the_same_journal(converter: CompiledConv
     for first in (1, 2):
         letters = DeadLetterJournal(tmp_path, 1, {1: converter})
         refuse(converter, first)
-        letters.close()  # takes what was not collected
+        letters.close()  # collects everything not yet collected
     assert [each.source_seq for each in kept(tmp_path)] == [1, 2]
 
 
@@ -140,8 +140,8 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_journal_that_cannot_be_opened_is_logged_once_and_counted(
     converter: CompiledConverter, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letter_journal, "RETRY_INTERVAL_NS", 0)  # each one tries
-    (tmp_path / "dead").write_text("a file is in the way")
+    monkeypatch.setattr(dead_letter_journal, "RETRY_INTERVAL_NS", 0)  # each collection tries to open the journal
+    (tmp_path / "dead").write_text("a file in place of the folder")
     letters = DeadLetterJournal(tmp_path / "dead", 1, {1: converter})
     for first in range(3):
         refuse(converter, 1 + first)
@@ -165,7 +165,7 @@ def test_a_journal_that_another_process_appends_to_is_not_touched(
 def test_a_full_disk_is_logged_once_and_appending_resumes_when_there_is_room(
     converter: CompiledConverter, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.INFO, "adapter.dead_letters")
+    caplog.set_level(logging.INFO, "tandemfeed.adapter.dead_letters")
     monkeypatch.setattr(dead_letter_journal, "RETRY_INTERVAL_NS", 0)
     disk = tmp_path / "disk"
     with SmallDisk(disk, "9m"):
@@ -184,8 +184,8 @@ def test_a_full_disk_is_logged_once_and_appending_resumes_when_there_is_room(
     assert caplog.records[-1].message == "dead letters are being stored again"
 
 
-class HeldUp:
-    """A converter whose refused messages take as long to read as the test likes."""
+class BlockingConverter:
+    """A converter that blocks while its refused messages are read, until the test releases it."""
 
     def __init__(self) -> None:
         self.refused: deque[RefusedPacket] = deque()
@@ -208,11 +208,11 @@ class HeldUp:
 def test_a_blocked_thread_never_blocks_the_loop_and_dropped_messages_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    converter = HeldUp()
+    converter = BlockingConverter()
     letters = DeadLetterJournal(tmp_path, 1, {1: converter})
     converter.refuse()
     letters.collect(0)
-    assert converter.is_asked.wait(WAIT_S)  # the first is being read
+    assert converter.is_asked.wait(WAIT_S)  # the thread is reading the first sample
     for number in range(1, WAITING_MAX + 4):
         converter.refuse()
         letters.collect(number * COLLECT_INTERVAL_NS)

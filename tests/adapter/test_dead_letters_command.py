@@ -1,4 +1,4 @@
-"""`tandemfeed convert dead-letters`: what it prints, for people and for programs."""
+"""`tandemfeed convert dead-letters`: its output as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from adapter.convert_command.cli import main
-from adapter.dead_letter_record import DeadLetterRecord, encode_dead_letter
-from journal import Journal
+from tandemfeed.adapter.convert_command.cli import main
+from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, encode_dead_letter
+from tandemfeed.journal import Journal
 from tests.admin_server.cluster_files import EXAMPLES
 
 SOURCE_FORMAT = ["--source-format", str(EXAMPLES / "source-format.xml")]
@@ -27,7 +27,7 @@ LETTERS = [
     letter(3, "out_of_range", "quote", 2, QUOTE),
     letter(4, "unknown_type", "", 88, bytes.fromhex("06005800 0102")),
     letter(9, "unknown_type", "", 88, bytes.fromhex("04005800"), stream=2),
-    letter(10, "too_blue", "trade", 1, b""),  # a reason that this release does not have
+    letter(10, "too_blue", "trade", 1, b""),  # a reason unknown to this release
 ]
 
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "dead"
 
 
-def test_each_is_printed_with_reason_stream_number_times_name_and_bytes(
+def test_each_dead_letter_is_printed_with_reason_stream_number_times_name_and_bytes(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dead-letters", str(folder)]) == 0
@@ -96,7 +96,7 @@ def test_json_prints_one_object_per_line_for_the_selected_messages(
     assert told.err == ""
 
 
-def test_json_has_the_fields_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_includes_the_fields(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dead-letters", str(folder), "--json", *SOURCE_FORMAT]) == 0
     first, second, *_ = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["fields"]["symbol"] == "ACME\x1b[2J"

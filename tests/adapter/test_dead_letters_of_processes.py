@@ -1,4 +1,4 @@
-"""Bad source messages among good ones, at real adapters: what is delivered, kept, counted and shown."""
+"""Bad source messages among good ones, at real adapters: what is delivered, stored, counted and shown."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from random import Random
 
 import pytest
 
-from adapter.conversion.reasons import Reason
-from adapter.convert_command.cli import main as convert_command
-from adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
-from admin_server.cli import admin
-from client_lib import Batch, Subscription
-from deploy.ports import free_ports
-from feedcore.wire.source_packet import SOURCE_FRAME
-from journal import Tailer
+from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.convert_command.cli import main as convert_command
+from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
+from tandemfeed.admin_server.cli import admin
+from tandemfeed.client_lib import Batch, Subscription
+from tandemfeed.deploy.ports import free_ports
+from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME
+from tandemfeed.journal import Tailer
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.clusters import Cluster, Feed, running_cluster
 from tests.admin_server.cluster_files import EXAMPLES
@@ -28,9 +28,9 @@ from tests.admin_server.cluster_files import EXAMPLES
 pytestmark = pytest.mark.processes
 PACKETS = 40
 TRIES = 400
-# No adapter loses this lease on a busy machine: an adapter that rejoins has not converted the earlier messages.
+# A long lease, because an adapter that loses it and rejoins would not convert, and count, the earlier messages.
 FEED = Feed(options="lease_ttl_ms = 20000\nsync_interval_ms = 200")
-# The example's table, but one field goes through a map, and another comes from one with room for more than it has.
+# The example's table with two changes: one field goes through a map, and one is cast from a wider field.
 CHANGES = {
     '<convert message="trade"': '<map name="sizes"><entry from="0" to="7"/></map>\n  <convert message="trade"',
     'name="size" function="copy" of="size"': 'name="size" function="map" of="flags" map="sizes"',
@@ -61,7 +61,7 @@ def trade(flags: int, pad: int) -> bytes:
 
 
 BAD = {
-    Reason.UNKNOWN_TYPE: SOURCE_FRAME.pack(10, 77) + b"\x1b[31m!",  # which a terminal must not get as it is
+    Reason.UNKNOWN_TYPE: SOURCE_FRAME.pack(10, 77) + b"\x1b[31m!",  # must be escaped for a terminal
     Reason.WRONG_LENGTH: SOURCE_FRAME.pack(12, 2) + b"ACME\0\0\0\0",
     Reason.OUT_OF_RANGE: trade(0, 256),
     Reason.UNMAPPED: trade(5, 0),
@@ -69,7 +69,7 @@ BAD = {
 
 
 def good_and_bad(source: SourceByHand, random: Random) -> tuple[list[int], list[tuple[int, Reason]]]:
-    """Send a packet of both; prices of the good ones, numbers and reasons of the bad ones."""
+    """Send a packet of good and bad messages; return the prices of the good ones, and number and reason of the bad."""
     first = source.next_seq[1]
     frames, prices, bad = source.trades(1, 8), [], []
     for place in range(8):
@@ -100,7 +100,7 @@ def kept(folder: Path) -> list[DeadLetterRecord]:
 
 
 def metrics_at(port: int) -> tuple[dict[str, float], str]:
-    """Samples by name, and the whole page."""
+    """The samples by name, and the whole page."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
         page = answer.read().decode()
     lines = [line.rpartition(" ") for line in page.splitlines() if not line.startswith("#")]
@@ -114,7 +114,7 @@ def await_metric(port: int, name: str, value: float) -> None:
         if metrics[name] == value:
             return
         time.sleep(0.05)
-    raise AssertionError(f"{name} is {metrics[name]}, not {value}")
+    raise AssertionError(f"{name} is {metrics[name]}, expected {value}")
 
 
 def assert_shown(cluster: Cluster, port: int, bad: list[tuple[int, Reason]]) -> None:
@@ -137,7 +137,7 @@ def admin_status(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def start(cluster: Cluster, name: str, *extra: str) -> int:
-    """Start an adapter; its metrics' port."""
+    """Start an adapter; return its metrics port."""
     (port,) = free_ports(socket.SOCK_STREAM, 1)
     cluster.adapters[name] = AdapterUnderTest(cluster.server, name, cluster.folder, metrics_port=port, extra=extra)
     return port
@@ -160,7 +160,7 @@ def test_bad_messages_are_stored_with_their_reasons_and_good_ones_are_delivered(
         await_metric(port, 'tandemfeed_next_message_seq{channel="1"}', len(prices) + 1)
         await_metric(port, "tandemfeed_dead_letters_kept_total", len(bad))
         assert_shown(cluster, port, bad)
-    tries = 0  # a report comes every sync interval
+    tries = 0  # reports are sent at every sync interval
     while admin_status(cluster, capsys).count("source messages refused: out_of_range") < 2:  # active and backup
         tries += 1
         assert tries < TRIES
@@ -190,7 +190,7 @@ def assert_printed(folder: Path, bad: list[tuple[int, Reason]], capsys: pytest.C
 
 
 def test_an_adapter_serves_although_its_dead_letter_journal_cannot_be_written(cluster: Cluster) -> None:
-    (cluster.folder / "blocked").write_text("a file where the folder would be")
+    (cluster.folder / "blocked").write_text("a file in place of the folder")
     port = start(cluster, "a", "--dead-letters", str(cluster.folder / "blocked" / "dead"))
     adapter, source = cluster.adapters["a"], cluster.source
     adapter.await_state("active")

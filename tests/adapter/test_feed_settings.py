@@ -1,18 +1,18 @@
-"""The feed's protocol as the admin server tells it: known words become the engine's, others end the start."""
+"""The feed's protocol settings from the admin server: known values configure the engine, others prevent the start."""
 
 from __future__ import annotations
 
 import pytest
 
-from adapter.feed_settings import FeedSettingsUnknown, engine_config
-from feedcore.lease.failing import FailConfig, FailPolicy
-from feedcore.lease.peers import ConsentConfig
-from feedcore.replica.config import OnSilence, PublishMode
+from tandemfeed.adapter.feed_settings import FeedSettingsUnknown, engine_config
+from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy
+from tandemfeed.feedcore.lease.peers import ConsentConfig
+from tandemfeed.feedcore.replica.config import OnSilence, PublishMode
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 
 def registered(**protocol: object) -> admin_pb2.RegisterReply:
-    words = {"publish": "async", "on_silence": "proceed", "fail_policy": "lowest", **protocol}
+    settings = {"publish": "async", "on_silence": "proceed", "fail_policy": "lowest", **protocol}
     return admin_pb2.RegisterReply(
         feed=common_pb2.FeedDescription(
             feed_id=7,
@@ -24,7 +24,7 @@ def registered(**protocol: object) -> admin_pb2.RegisterReply:
         self=common_pb2.AdapterDescription(adapter_id=2),
         lease_ttl_ns=500_000_000,
         sync_interval_ns=80_000_000,
-        protocol=admin_pb2.FeedProtocol(**words),  # type: ignore[arg-type]
+        protocol=admin_pb2.FeedProtocol(**settings),  # type: ignore[arg-type]
     )
 
 
@@ -48,11 +48,11 @@ def test_without_a_protocol_from_the_server_the_defaults_apply() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "word"), [("publish", "perhaps"), ("on_silence", ""), ("fail_policy", "highest"), ("fail_threshold", 1.5)]
+    ("key", "value"), [("publish", "perhaps"), ("on_silence", ""), ("fail_policy", "highest"), ("fail_threshold", 1.5)]
 )
-def test_an_unknown_value_is_an_error_that_says_what_to_do(key: str, word: object) -> None:
+def test_an_unknown_value_is_an_error_that_says_what_to_do(key: str, value: object) -> None:
     with pytest.raises(FeedSettingsUnknown) as unknown:
-        engine_config(registered(**{key: word}))
+        engine_config(registered(**{key: value}))
     text = str(unknown.value)
-    assert f"feed equities: {key} is {word!r};" in text
+    assert f"feed equities: {key} is {value!r};" in text
     assert "cluster file" in text

@@ -1,9 +1,9 @@
-"""What an adapter notes about packets that impersonate an adapter: bounded, the newest kept."""
+"""What an adapter records about packets that impersonate an adapter: a bounded number of the newest senders."""
 
 from __future__ import annotations
 
-from adapter.forged_packets import ADDRESSES_MAX, ForgedPackets
-from adapter.reports import forgery_metric
+from tandemfeed.adapter.forged_packets import ADDRESSES_MAX, ForgedPackets
+from tandemfeed.adapter.reports import forgery_metric
 
 
 def test_packets_of_one_address_and_one_start_are_counted_together_with_first_and_last_time() -> None:
@@ -23,12 +23,12 @@ def test_different_addresses_adapters_and_starts_are_counted_separately() -> Non
     assert [(each.adapter_id, each.incarnation, each.address) for each in forged.newest()] == places
 
 
-def test_a_forger_that_changes_its_address_pushes_out_the_oldest_addresses_but_no_count() -> None:
+def test_a_forger_that_changes_its_address_displaces_the_oldest_addresses_but_loses_no_count() -> None:
     forged = ForgedPackets()
     forged.note(1, 7, "10.0.0.8:1", 1)
     for number in range(1_000):
         forged.note(2, 7, f"10.0.0.9:{number}", number)
-        forged.note(1, 7, "10.0.0.8:1", number)  # an address that continues stays
+        forged.note(1, 7, "10.0.0.8:1", number)  # an active sender is not displaced
     newest = forged.newest()
     assert len(newest) == ADDRESSES_MAX
     assert {each.address for each in newest if each.adapter_id == 2} == {

@@ -10,18 +10,18 @@ import pytest
 import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client_lib import Batch, connect
-from client_lib.grant import Grant
-from deploy.ports import free_ports
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.position import FIRST_SEQ
+from tandemfeed.client_lib import Batch, connect
+from tandemfeed.client_lib.grant import Grant
+from tandemfeed.deploy.ports import free_ports
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
+from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.sealing import COUNTER_MAX, Sealer
+from tandemfeed.transport.start_keys import SealingKey
 from tests.adapter.adapter_processes import OUTPUT_GROUPS, AdapterUnderTest, SourceByHand
 from tests.adapter.test_adapter_processes import metrics_at
 from tests.admin_server.cluster_files import PATIENT, running_server, secret_of
-from transport.dgram import MulticastSender
-from transport.sealing import COUNTER_MAX, Sealer
-from transport.start_keys import SealingKey
 
 pytestmark = pytest.mark.processes
 HUGE_EPOCH = 2**32 - 2
@@ -29,7 +29,7 @@ SESSION = 20261121
 
 
 class Forger:
-    """Sends as both adapters what a subscriber can make: sealed with the granted key, the rest made up."""
+    """Sends packets in the name of both adapters, sealed with the key granted to a subscriber; all else is invented."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], grant: Grant) -> None:
         self._grant = grant

@@ -1,4 +1,4 @@
-"""The health score: each part lowers it as its meaning says, and what is over is forgotten."""
+"""The health score: how each part lowers it, and that past errors are forgotten."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from adapter.health import ERROR_WINDOW_NS, ERRORS_HOPELESS, LAG_HOPELESS_MESSAGES, Counts, Health, HealthSampler
+from tandemfeed.adapter.health import (
+    ERROR_WINDOW_NS,
+    ERRORS_HOPELESS,
+    LAG_HOPELESS_MESSAGES,
+    Counts,
+    Health,
+    HealthSampler,
+)
 
 IDLE = Health(1.0, 0.0, 0, 0.0, 0)
 S = 1_000_000_000

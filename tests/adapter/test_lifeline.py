@@ -1,4 +1,4 @@
-"""The lifeline tells the admin server that an adapter was killed, and nothing when it ends in order."""
+"""The lifeline reports to the admin server that an adapter was killed; an orderly end is not reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from admin_server.server import AdminServer
+from tandemfeed.admin_server.server import AdminServer
 from tests.adapter.adapter_processes import WAIT_S, AdapterUnderTest
 from tests.admin_server.cluster_files import running_server
 
@@ -29,11 +29,11 @@ def endings(server: AdminServer) -> list[int]:
 
 
 def await_ending(server: AdminServer) -> list[int]:
-    """Wait until an end was reported."""
+    """Wait until an end is reported."""
     pause, waited_s = threading.Event(), 0.0
     while not (found := endings(server)):
         assert waited_s < WAIT_S, "no lifeline reported an end"
-        pause.wait(0.02)  # the log is a file: nothing wakes its reader
+        pause.wait(0.02)  # the log is a file, so it must be polled
         waited_s += 0.02
     return found
 

@@ -1,4 +1,4 @@
-"""The mailbox: the loop answers between two events, and no thread waits for a loop that has ended."""
+"""The mailbox: the loop answers questions between events, and no thread waits for a loop that has ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from adapter.mailbox import Mailbox
+from tandemfeed.adapter.mailbox import Mailbox
 
 WAIT_S = 20
 

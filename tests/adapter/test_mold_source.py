@@ -1,4 +1,4 @@
-"""An adapter hears an exchange's MoldUDP64 streams over real sockets: two lines with loss, and a request server."""
+"""An adapter receives an exchange's MoldUDP64 streams over real sockets: two lines with loss, and a request server."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 import zmq
 
-from adapter.conversion.formats import document
-from adapter.conversion.formats.moldudp64 import (
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.moldudp64 import (
     MOLD_HEADER,
     MoldTranslation,
     encode_end_of_session,
     encode_mold_packet,
     encode_mold_request,
 )
-from adapter.mold_source import MoldSource
-from client_lib import Batch, connect
-from feedcore.replica.effects import RequestSource
-from feedcore.replica.source_tracker import SourceTracker, TrackerConfig
-from feedcore.wire.source_packet import SourceFlag, decode_source_packet
+from tandemfeed.adapter.mold_source import MoldSource
+from tandemfeed.client_lib import Batch, connect
+from tandemfeed.feedcore.replica.effects import RequestSource
+from tandemfeed.feedcore.replica.source_tracker import SourceTracker, TrackerConfig
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
+from tandemfeed.transport.dgram import BadGroup, MulticastSender
+from tandemfeed.transport.request_socket import RequestSocket, parse_server
 from tests.adapter.adapter_processes import AdapterUnderTest
 from tests.admin_server.cluster_files import running_server, secret_of
-from transport.dgram import BadGroup, MulticastSender
-from transport.request_socket import RequestSocket, parse_server
 
 LOOPBACK = "127.0.0.1"
 GROUPS = ["239.192.78.1:17101", "239.192.78.2:17102"]
@@ -47,7 +47,7 @@ def packet(first: int, last: int, session: bytes = SESSION) -> bytes:
 
 
 class Venue:
-    """A request server that has every message up to `TOTAL` and answers with one packet a request."""
+    """A request server that has every message up to `TOTAL` and answers each request with one packet."""
 
     def __init__(self, packet: Callable[[int, int], bytes] = packet) -> None:
         self._packet = packet
@@ -131,12 +131,12 @@ def test_messages_that_both_lines_lost_come_from_the_venue_and_every_message_arr
 
 def test_heartbeats_and_the_end_of_the_session_reach_the_source_stream() -> None:
     translation = MoldTranslation(FEED, STREAM, DAY)
-    assert translation.request(1, 5) is None, "the session's name is unknown yet"
+    assert translation.request(1, 5) is None, "the name of the session is not yet known"
     packets = [packet(4, 5), encode_mold_packet(SESSION, 6, []), encode_end_of_session(SESSION, 6)]
     made = [decode_source_packet(translation.source_packet(each) or b"", FEED) for each in packets]
     assert [(each.first_source_seq, each.message_count) for each in made] == [(4, 2), (6, 0), (6, 0)]
     assert [each.flags for each in made] == [0, SourceFlag.HEARTBEAT, SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM]
-    assert made[0].datagram[32:] == packets[0][20:], "frames are as the venue framed them"
+    assert made[0].datagram[32:] == packets[0][20:], "the venue's frames are unchanged"
     assert translation.request(2, 3) == encode_mold_request(SESSION, 2, 2)
     assert translation.request(1, 10**6) == encode_mold_request(SESSION, 1, 65_534)
 
@@ -156,8 +156,8 @@ def test_only_answers_of_the_requested_server_are_accepted(context: zmq.Context[
     assert asking.receive() == packet(3, 4)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.sendto(packet(1, 1), venue.askers[0])
-    assert asking.socket.poll(GIVE_UP_S * 1_000), "it came"
-    assert asking.receive() is None, "and was not the server's"
+    assert asking.socket.poll(GIVE_UP_S * 1_000), "the datagram did not arrive"
+    assert asking.receive() is None, "a datagram from another address was accepted"
     asking.close()
 
 
@@ -174,7 +174,7 @@ def test_a_stream_without_a_request_server_requests_nothing(context: zmq.Context
     source.lines[0].close()
 
 
-# One message of ITCH 5.0, to the example's model.
+# Converts one message of ITCH 5.0 to the example's model.
 TABLE = """<converterTable name="trades" sourceFormat="itch50">
   <convert message="trade" to="TradeTick">
     <let name="price9" function="scale" of="price" exponent="-9"/>
@@ -194,7 +194,7 @@ LINES = {"A": b"239.192.1.1:5001", "B": b"239.192.1.9:5009"}  # the feed's own g
 
 
 def trades(first: int, last: int) -> bytes:
-    """A packet of ITCH trades, one a number."""
+    """A packet of ITCH trades, one for each number."""
     bodies = [
         struct.pack(">cHHHIQcI8sIQ", b"P", 9, 0, 0, number, 0, b"B", number, b"ACME    ", 10_000 + number, number)
         for number in range(first, last + 1)
@@ -244,4 +244,4 @@ def test_adapters_on_an_exchange_lose_nothing_when_lines_lose_packets_and_the_ac
             for adapter in adapters.values():
                 adapter.stop()
             venue.close()
-    assert venue.asked, "what both lines lost came from the venue"
+    assert venue.asked, "messages lost on both lines were not requested"

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import zmq
 
-from admin_server.server import AdminServer
-from client_lib import Batch, Subscription, connect
-from deploy.ports import free_endpoint
-from feedcore.merge.effects import SessionChanged
-from feedcore.wire.source_packet import SourceFlag
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.client_lib import Batch, Subscription, connect
+from tandemfeed.deploy.ports import free_endpoint
+from tandemfeed.feedcore.merge.effects import SessionChanged
+from tandemfeed.feedcore.wire.source_packet import SourceFlag
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.source_replay import SourceReplay
 from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, running_server, secret_of
 
 pytestmark = pytest.mark.processes
 Identity = tuple[int, int, int]  # session, source_stream_id, source_seq
-PACKETS, SIZE = 10, 5  # of each stream in each session
+PACKETS, SIZE = 10, 5  # per stream and session
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def source(server: AdminServer, replay_at: str) -> Iterator[SourceByHand]:
 
 
 class Reader:
-    """What a subscription was given, in order."""
+    """Collects what a subscription delivers, in order."""
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
@@ -53,7 +53,7 @@ class Reader:
         self.changes: list[SessionChanged] = []
 
     def read_until(self, count: int) -> None:
-        """Until so many source messages were delivered in all."""
+        """Read until this number of source messages has been delivered in total."""
         while len(self.delivered) < count:
             items = self._subscription.poll(20)
             assert items, f"only {len(self.delivered)} of {count}: {self.changes}"
@@ -74,7 +74,7 @@ def play(source: SourceByHand) -> None:
 
 
 def check(reader: Reader, first_session: int) -> None:
-    """Every source message of both sessions once, in order, the first session before the second."""
+    """Check that every message was delivered once and in order, the first session before the second."""
     sessions = [session for session, _, _ in reader.delivered]
     assert sessions == sorted(sessions)
     for session in (first_session, first_session + 1):

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.output_journal import ChannelMarks, OutputJournal
-from adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import (
+from tandemfeed.adapter.output_journal import ChannelMarks, OutputJournal
+from tandemfeed.adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME,
     OUTPUT_FRAME_SIZE,
     OutputFlag,
@@ -22,8 +22,8 @@ from feedcore.wire.output_packet import (
     decode_output_packet,
     encode_runs,
 )
-from feedcore.wire.position import MessageStreamState, Run
-from journal.sequence_marks import MARK_EVERY
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.journal.sequence_marks import MARK_EVERY
 from tests.small_disk import SmallDisk
 
 BLOCK = 1 << 18
@@ -33,7 +33,7 @@ FIRST = Lineage((EpochStart(1, 1, 1),))
 def packet(
     channel: int, first: int, count: int, epoch: int = 1, *, first_message: int | None = None, is_silent: bool = False
 ) -> OutputPacket:
-    """Source messages `first` …, whose payload says whose they are; `message_seq` equals `input_seq` by default."""
+    """A packet with payload that identifies its messages; by default, `message_seq` equals `input_seq`."""
     message_count = 0 if is_silent else count
     first_message = first if first_message is None else first_message
     runs = (Run(epoch, first, first_message, 1, first, count, message_count),)
@@ -46,14 +46,14 @@ def packet(
 
 
 def as_seen(found: Iterable[bytes]) -> list[tuple[int, int, int]]:
-    """(epoch, first input_seq, source count) of what replay gives."""
+    """(epoch, first input_seq, source count) of each replayed packet."""
     packets = [decode_output_packet(data) for data in found]
     assert all(each.flags & OutputFlag.RETRANSMISSION for each in packets)
     return [(each.epoch, each.first_input_seq, each.end_input_seq - each.first_input_seq) for each in packets]
 
 
 def replayed(journal: OutputJournal, channel: int, first: int, end: int) -> list[tuple[int, int, int]]:
-    """What replay by input_seq gives."""
+    """The packets that replay by input_seq returns."""
     return as_seen(journal.replay(channel, first, end))
 
 
@@ -124,7 +124,7 @@ def test_packets_that_a_newer_epoch_superseded_are_never_replayed(
             journal = OutputJournal(folder, block_size=BLOCK)
         assert replayed(journal, 1, 1, seq) == model
         for first in range(1, seq, max(seq // 7, 1)):
-            # Where an epoch began in the middle of a packet, both hold the number; the newer one counts.
+            # If an epoch began in the middle of a packet, two packets contain the number, and the newer one counts.
             holding = [each for each in model if each[1] <= first < each[1] + each[2]]
             assert replayed(journal, 1, first, first + 1) == holding[-1:]
             assert as_seen(journal.replay_messages(1, first, first + 1)) == holding[-1:]
@@ -194,7 +194,7 @@ def test_a_full_disk_does_not_stop_the_stream_and_journaling_resumes(
 ) -> None:
     disk = tmp_path / "disk"
     now_ns = 1
-    monkeypatch.setattr("adapter.output_journal.time.monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr("tandemfeed.adapter.output_journal.time.monotonic_ns", lambda: now_ns)
     with SmallDisk(disk, "1m"):
         journal = OutputJournal(disk / "journal", block_size=BLOCK)
         ballast = disk / "ballast"
@@ -207,7 +207,7 @@ def test_a_full_disk_does_not_stop_the_stream_and_journaling_resumes(
         assert kept[0] == (1, 1, 9)
         assert kept[-1] == (1, first - 18, 9)
         ballast.unlink()
-        journal.append(packet(1, first, 9))  # not tried again so soon
+        journal.append(packet(1, first, 9))  # retried only after a pause
         assert journal.dropped_count == 2
         now_ns += 10**10
         journal.append(packet(1, first + 9, 9))

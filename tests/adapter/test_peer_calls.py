@@ -1,4 +1,4 @@
-"""Calls to peers over real connections: a peer that hangs or is gone keeps no other waiting, nonsense is refused."""
+"""Calls to peers over real connections: a peer that hangs or is gone delays no other; invalid messages are refused."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 import grpc
 import pytest
 
-from adapter.mailbox import Mailbox
-from adapter.peer_calls import PeerCalls
-from adapter.peer_input import PeerInput
-from adapter.translation import peer_state_to_proto, runs_to_proto
-from feedcore.counters import CounterSet
-from feedcore.replica.channel_state import Answer, ChannelStatus, PeerState, RunsReply
-from feedcore.replica.effects import AdapterEffect, RequestRuns
-from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import MessageStreamState, Run
-from feedcore.wire.refusal import Refusal
+from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.peer_calls import PeerCalls
+from tandemfeed.adapter.peer_input import PeerInput
+from tandemfeed.adapter.translation import peer_state_to_proto, runs_to_proto
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.replica.channel_state import Answer, ChannelStatus, PeerState, RunsReply
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestRuns
+from tandemfeed.feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.wire.refusal import Refusal
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
 from tests.adapter.rpc_by_hand import CA, serve_by_hand, token
 from tests.adapter.test_peer_input import HEALTH
@@ -48,7 +48,7 @@ class Peer(sync_pb2_grpc.AdapterSyncServicer):
     def Follow(  # noqa: N802
         self, _request: sync_pb2.FollowRequest, context: grpc.ServicerContext
     ) -> Iterator[common_pb2.FeedAdapterState]:
-        """One state, and the stream stays open."""
+        """Send one state, and keep the stream open."""
         left = threading.Event()
 
         def leave() -> None:  # not after the yield: a caller that leaves immediately never resumes the generator
@@ -63,13 +63,13 @@ class Peer(sync_pb2_grpc.AdapterSyncServicer):
     def GetRuns(  # noqa: N802
         self, _request: sync_pb2.GetRunsRequest, _context: grpc.ServicerContext
     ) -> sync_pb2.GetRunsReply:
-        """The reply, once released."""
+        """Reply when released."""
         assert self.released.wait(WAIT_S)
         return runs_to_proto(self.reply)
 
 
 class Caller:
-    """PeerCalls with a mailbox that the test reads in the loop's place."""
+    """PeerCalls with a mailbox that this object reads in place of the loop."""
 
     def __init__(self) -> None:
         self.mailbox = Mailbox()
@@ -78,9 +78,9 @@ class Caller:
         config = EngineConfig(1, 1, SESSION, (ChannelConfig(1, (1,)),))
         engine = _RecordingEngine(config, self.heard)
         peer_input = PeerInput({1: frozenset({1})}, self.counters, self.mailbox.post)
-        with socket.socket() as nobody:
-            nobody.bind(("127.0.0.1", 0))
-            source = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            source = f"127.0.0.1:{unused.getsockname()[1]}"
         self.calls = PeerCalls(
             engine, self.mailbox, peer_input, CA, lambda: token("adapter", feeds=("equities",)), source
         )
@@ -100,7 +100,7 @@ class Caller:
 
 
 class _RecordingEngine(AdapterEngine):
-    """Its configuration is real; what reaches it is written down."""
+    """Has a real configuration, and records the calls that it receives."""
 
     def __init__(self, config: EngineConfig, heard: queue.SimpleQueue[tuple[str, Any]]) -> None:
         self.config, self._heard = config, heard
@@ -172,7 +172,7 @@ def test_a_call_that_hangs_is_cancelled_so_that_the_next_one_gets_through(
     assert take(caller, "runs") == [REPLY]
 
 
-def test_following_ends_when_a_peer_goes_or_moves(caller: Caller, peer_of: Callable[..., Peer]) -> None:
+def test_following_ends_when_a_peer_leaves_or_changes_its_address(caller: Caller, peer_of: Callable[..., Peer]) -> None:
     before, after = peer_of(2), peer_of(2)
     caller.calls.set_peers({2: before.server.endpoint})
     take(caller, "state")
@@ -186,20 +186,20 @@ def test_following_ends_when_a_peer_goes_or_moves(caller: Caller, peer_of: Calla
     assert not link.is_following
 
 
-def test_a_state_in_another_adapters_name_or_of_foreign_streams_is_refused_and_counted(
+def test_a_state_in_another_adapters_name_or_with_unknown_streams_is_refused_and_counted(
     caller: Caller, peer_of: Callable[..., Peer]
 ) -> None:
-    liar, wrong, well = peer_of(2, says_id=3), peer_of(3), peer_of(4)
-    wrong.reply = RunsReply(REPLY.lineage, (REPLY.runs[0]._replace(source_stream_id=9),))
-    caller.calls.set_peers({2: liar.server.endpoint, 3: wrong.server.endpoint, 4: well.server.endpoint})
+    impostor, invalid, valid = peer_of(2, says_id=3), peer_of(3), peer_of(4)
+    invalid.reply = RunsReply(REPLY.lineage, (REPLY.runs[0]._replace(source_stream_id=9),))
+    caller.calls.set_peers({2: impostor.server.endpoint, 3: invalid.server.endpoint, 4: valid.server.endpoint})
     assert sorted(take(caller, "state", 2)) == [3, 4]
-    assert liar.followers.get(timeout=WAIT_S) == "came"
+    assert impostor.followers.get(timeout=WAIT_S) == "came"
     caller.calls.request_runs(RequestRuns(1, 3, POSITION, SESSION))
     line = caller.calls._links[3][1].line
     with line._ended:
         assert line._ended.wait_for(lambda: not line._busy, WAIT_S)
     caller.calls.request_runs(RequestRuns(1, 4, POSITION, SESSION))
-    assert take(caller, "runs") == [REPLY]  # the well peer's alone
+    assert take(caller, "runs") == [REPLY]  # only that of the valid peer
     refusals = caller.counters.refusals
     assert refusals[Refusal.UNKNOWN_STREAM] == 1
     assert refusals[Refusal.WRONG_ADAPTER] >= 1

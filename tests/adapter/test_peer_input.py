@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from adapter.health import Health
-from adapter.peer_input import LogThrottle, PeerInput
-from adapter.translation import peer_state_to_proto, runs_to_proto, state_chunks
-from feedcore.counters import Counter, CounterSet
-from feedcore.replica.channel_state import ChannelStatus, PeerState, RunsReply
-from feedcore.replica.effects import AdapterEffect
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import MessageStreamState, Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.adapter.health import Health
+from tandemfeed.adapter.peer_input import LogThrottle, PeerInput
+from tandemfeed.adapter.translation import peer_state_to_proto, runs_to_proto, state_chunks
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.replica.channel_state import ChannelStatus, PeerState, RunsReply
+from tandemfeed.feedcore.replica.effects import AdapterEffect
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import common_pb2, sync_pb2
 
 POSITION = MessageStreamState(3, 12, 11, {1: 6, 2: 7})
@@ -139,7 +139,7 @@ def test_impossible_decisions_are_refused(checked: Checked, run: Run, reason: Re
 def test_every_refusal_is_counted_and_refusals_are_logged_at_intervals(
     checked: Checked, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "adapter.peer_input"):
+    with caplog.at_level(logging.WARNING, "tandemfeed.adapter.peer_input"):
         for _ in range(5):
             checked.input.refuse(2, "state", PacketRefused(Refusal.WRONG_ADAPTER, "the state of adapter 3"))
         checked.input.refuse(2, "runs", PacketRefused(Refusal.MALFORMED, "no decision"))

@@ -1,4 +1,4 @@
-"""Provisional packets in the output journal: not replayed by number until an epoch commits them, found by source."""
+"""Provisional packets in the output journal: replayed by source message, and by number only once committed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from adapter.output_journal import OutputJournal
-from adapter.provisional_index import Commit, decode_commit
-from feedcore.wire.output_packet import OutputFlag, decode_output_packet
+from tandemfeed.adapter.output_journal import OutputJournal
+from tandemfeed.adapter.provisional_index import Commit, decode_commit
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, decode_output_packet
 from tests.adapter.test_output_journal import BLOCK, packet, replayed
 
 GOLDEN = bytes.fromhex(
@@ -70,7 +70,7 @@ def test_uncommitted_packets_are_never_replayed_by_number(tmp_path: Path) -> Non
 @pytest.mark.parametrize("is_reopened", [False, True])
 def test_only_the_newest_provisional_packets_within_the_range_are_committed(tmp_path: Path, is_reopened: bool) -> None:
     journal = OutputJournal(tmp_path, block_size=BLOCK)
-    # An outage whose packets no epoch committed; then another one from 24 on, of which two packets are committed.
+    # The packets of a first outage were never committed. Of a second outage, from 24 on, two packets are committed.
     for first in (21, 24, 27, 24, 27, 30):
         journal.append(packet(1, first, 3)._replace(flags=OutputFlag.PROVISIONAL, adapter_id=first))
     journal.commit_provisional(1, 7, 24, 30)
@@ -78,7 +78,7 @@ def test_only_the_newest_provisional_packets_within_the_range_are_committed(tmp_
         journal.close()
         journal = OutputJournal(tmp_path, block_size=BLOCK)
     assert replayed(journal, 1, 1, 100) == [(7, 24, 3), (7, 27, 3)]
-    journal.commit_provisional(1, 8, 30, 33)  # what was not committed no longer counts
+    journal.commit_provisional(1, 8, 30, 33)  # uncommitted packets no longer count
     assert replayed(journal, 1, 1, 100) == [(7, 24, 3), (7, 27, 3)]
     journal.close()
 

@@ -1,4 +1,4 @@
-"""The replay service over a real connection: by number and by source message, within limits, to whom it may be."""
+"""The replay service over a real connection: by number and by source message, within limits, for authorised callers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from adapter.output_journal import OutputJournal
-from adapter.replay_service import REPLAY_COUNT_MAX, REPLAY_RANGES_MAX, ReplayService
-from feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet
+from tandemfeed.adapter.output_journal import OutputJournal
+from tandemfeed.adapter.replay_service import REPLAY_COUNT_MAX, REPLAY_RANGES_MAX, ReplayService
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet
+from tandemfeed.transport.rpc import RpcServer
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 from tests.adapter.rpc_by_hand import channel_to, serve_by_hand, token
 from tests.adapter.test_output_journal import BLOCK, packet
-from transport.rpc import RpcServer
 
 ADAPTER = token("adapter", feeds=("equities",))
 CLIENT = token("client", topics=("ticks.#",))

@@ -1,4 +1,4 @@
-"""An adapter whose feed's source seals its packets believes nothing else on the source's groups."""
+"""If the feed's source seals its packets, adapters accept nothing else from the source's groups."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import zmq
 
-from client_lib import Batch, connect
-from deploy.ports import free_ports
+from tandemfeed.client_lib import Batch, connect
+from tandemfeed.deploy.ports import free_ports
+from tandemfeed.transport.source_sealing import SourceSealer
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.test_adapter_processes import metrics_at
 from tests.admin_server.cluster_files import PATIENT, running_server, secret_of
-from transport.source_sealing import SourceSealer
 
 pytestmark = pytest.mark.processes
 
 
 class SealingSource(SourceByHand):
-    """A source that seals; without a key it sends in clear."""
+    """A source that seals its packets; without a key it sends them in clear."""
 
     sealer: SourceSealer | None = None
 

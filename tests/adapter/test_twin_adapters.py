@@ -1,4 +1,4 @@
-"""The same adapter started twice, as real processes: one runs, the other ends and says why."""
+"""The same adapter started twice, as real processes: one continues, the other ends and gives the reason."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from adapter.cli import REPLACED_STATUS
-from admin_server.server import AdminServer
+from tandemfeed.adapter.cli import REPLACED_STATUS
+from tandemfeed.admin_server.server import AdminServer
 from tests.adapter.adapter_processes import WAIT_S, AdapterUnderTest
 from tests.admin_server.cluster_files import PATIENT, running_server
 
@@ -24,13 +24,13 @@ def server(tmp_path: Path) -> Iterator[AdminServer]:
 
 
 def grants(server: AdminServer) -> int:
-    """How many leases were granted."""
+    """The number of granted leases."""
     lines = (server.folder.path / "audit.jsonl").read_text().splitlines()
     return sum(json.loads(line)["event"] == "lease granted" for line in lines)
 
 
 def last_words(adapter: AdapterUnderTest) -> str:
-    """What a process that has ended said, after its status was seen."""
+    """The output of a process that was replaced, after its end."""
     assert adapter.process.wait(WAIT_S) == REPLACED_STATUS
     adapter.await_end()
     return "".join(log.get("text", "") for log in adapter.logs)

@@ -1,4 +1,4 @@
-"""Real adapters and a real client under two real admin servers on a real ZooKeeper: the data does not notice."""
+"""Real adapters and a real client under two real admin servers on a real ZooKeeper: no data is lost."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from client_lib import Subscription, connect
-from deploy.ports import free_endpoint
-from feedcore.merge.effects import Takeover
+from tandemfeed.client_lib import Subscription, connect
+from tandemfeed.deploy.ports import free_endpoint
+from tandemfeed.feedcore.merge.effects import Takeover
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.source_replay import SourceReplay
 from tests.adapter.test_adapter_processes import collect
@@ -24,7 +24,7 @@ ROUNDS = 20
 
 
 class Feed:
-    """Two adapters, a source, a client that has delivered everything so far."""
+    """Two adapters, a source, and a client that has delivered every message so far."""
 
     def __init__(self, pair: Pair, source: SourceByHand, subscription: Subscription, folder: Path) -> None:
         self.pair, self._source, self._subscription, self._folder = pair, source, subscription, folder
@@ -36,7 +36,7 @@ class Feed:
         return AdapterUnderTest(server, name, self._folder, admin=self.pair.addresses)  # type: ignore[arg-type]
 
     def flow(self) -> list[object]:
-        """Send, and see that all of it is delivered once and in order: the events between."""
+        """Send messages, check that each is delivered once and in order, and return the events in between."""
         for _ in range(ROUNDS):
             self._source.send(1, 5)
             self._source.send(2, 5)
@@ -47,11 +47,11 @@ class Feed:
         return events
 
     def moves(self, name: str) -> list[str]:
-        """The states that an adapter went through."""
+        """The states that an adapter has entered, in order."""
         return [log["new"] for log in self.adapters[name].logs if log.get("event") == "state moved"]
 
     def story(self) -> str:
-        """What the adapters' logs say, for a failure."""
+        """The log lines of the adapters, for assertion messages."""
         rows = [(log.get("time", ""), name, log) for name, each in self.adapters.items() for log in each.logs]
         return "\n".join(f"{name} {log}" for _, name, log in sorted(rows, key=lambda row: row[:2]))
 
@@ -90,17 +90,17 @@ def test_when_the_active_admin_server_dies_data_continues_in_its_epoch_until_the
     with running_feed(tmp_path, zookeeper) as feed:
         feed.flow()
         feed.pair.first.kill()
-        events = feed.flow()  # no server serves until the session of the dead one ends
+        events = feed.flow()  # no server is active until the session of the dead one ends
         await_serving(feed.pair.second)
         events += feed.flow()
         assert not any(isinstance(event, Takeover) for event in events), events
         assert feed.moves("a")[-1] == "active", feed.story()
-        feed.adapters["a"].kill()  # and the standby now does what an admin server is for
+        feed.adapters["a"].kill()  # the standby now serves as the active server
         feed.adapters["b"].await_state("active")
         assert any(isinstance(event, Takeover) for event in feed.flow())
 
 
-def test_when_zookeeper_goes_away_and_comes_back_data_continues_in_its_epoch(
+def test_when_zookeeper_stops_and_returns_data_continues_in_its_epoch(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:
     with running_feed(tmp_path, zookeeper) as feed:

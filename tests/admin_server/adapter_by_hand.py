@@ -9,7 +9,7 @@ import time
 
 import grpc
 
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from tests.admin_server.cluster_files import Server, channel_as
 
@@ -20,9 +20,9 @@ class Adapter:
     """An adapter's side of its stream, controlled by a test.
 
     Args:
-        resumes: the former stream of the same process, which registers again; None: a new process.
+        resumes: the earlier stream of the same process, which registers again; None: a new process.
         nonce: identifies the process; empty: a new random one.
-        replace: register in place of a process that attends.
+        replace: replace a process that is attending.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Adapter:
 
 
 def started_when_allowed(server: Server, name: str) -> Adapter:
-    """Start the adapter again. It retries as adapters do, until the server has noticed the end of the former process
-    or, after a restart of the server, has waited for that process."""
+    """Restart the adapter. As adapters do, it retries until the server has noticed the end of the former process, or,
+    after a restart of the server, has waited for that process."""
     give_up_at_s = time.monotonic() + WAIT_S
     while True:
         try:

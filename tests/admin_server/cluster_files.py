@@ -9,13 +9,13 @@ from typing import Protocol
 
 import grpc
 
-from admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
-from transport.login import login
-from transport.rpc import open_channel
+from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
+from tandemfeed.transport.login import login
+from tandemfeed.transport.rpc import open_channel
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 
-SOURCE_REPLAY = "127.0.0.1:7411"  # where the source's replay service would be
+SOURCE_REPLAY = "127.0.0.1:7411"  # the address of the source's replay service
 CLUSTER = f"""
 [[feed]]
 feed_id = 1
@@ -90,7 +90,7 @@ def write_settings(folder: Path, cluster: str = CLUSTER, policy: str = POLICY) -
 
 
 class Folder(Protocol):
-    """Where a server keeps its state."""
+    """The folder in which a server keeps its state."""
 
     path: Path
 

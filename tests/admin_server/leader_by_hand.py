@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from admin_server.zookeeper import ZooKeeperSettings, connect
-from admin_server.zookeeper_election import Election
-from admin_server.zookeeper_records import ZooKeeperRecords
-from admin_server.zookeeper_sealing import KeySealer
+from tandemfeed.admin_server.zookeeper import ZooKeeperSettings, connect
+from tandemfeed.admin_server.zookeeper_election import Election
+from tandemfeed.admin_server.zookeeper_records import ZooKeeperRecords
+from tandemfeed.admin_server.zookeeper_sealing import KeySealer
 
 WAIT_S = 30
 

@@ -1,6 +1,6 @@
 """An independent model of which adapter should be granted a lease: the oracle of the lease core's tests.
 
-It is written from protocol 6.4 and not from the core: it filters candidates step by step instead of sorting by a key.
+It follows protocol 6.4, not the code of the core: it filters candidates step by step instead of sorting by a key.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.states import ReplicaState
 
 GOOD = (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED, ReplicaState.AHEAD)
 POOR = (ReplicaState.RESYNCHRONIZING, ReplicaState.JOINING)
@@ -27,7 +27,7 @@ class Report:
 
 
 class Observer:
-    """Attributes: reports: adapter_id -> its newest report in its present stream, if that still counts."""
+    """Attributes: reports: adapter_id -> its newest report in its current stream, unless it was dropped."""
 
     def __init__(self, fresh_ns: int) -> None:
         self._fresh_ns = fresh_ns
@@ -35,7 +35,7 @@ class Observer:
         self.failed: set[int] = set()
 
     def forget(self, adapter_id: int) -> None:
-        """Drop an adapter's report: it left, restarted, or let its term pass."""
+        """Drop the report of an adapter that left, restarted, or let its term pass."""
         self.reports.pop(adapter_id, None)
 
     def best(self, now_ns: int) -> int | None:
@@ -59,7 +59,7 @@ class Observer:
         return min(pool, default=None)
 
     def is_good(self, adapter_id: int) -> bool:
-        """True if it has everything that the active had."""
+        """True if it has every message that the active had."""
         return self.reports[adapter_id].state in GOOD
 
     def in_sync(self, holder: int, now_ns: int) -> list[int]:

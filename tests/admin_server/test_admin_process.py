@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from admin_server.cli import admin
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.cli import admin
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import CLUSTER, secret_of, write_settings
 
@@ -31,7 +31,7 @@ class ServerProcess:
 
     def __init__(self, folder: Path, *options: str, cluster: str = CLUSTER) -> None:
         files = [str(path) for path in write_settings(folder, cluster)]
-        command = [sys.executable, "-m", "deploy.command", "admin-server", "--listen", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "tandemfeed.deploy.command", "admin-server", "--listen", "127.0.0.1:0"]
         command += ["--cluster", files[0], "--policy", files[1], "--state", str(folder / "state"), *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.process.stdout is not None
@@ -64,7 +64,7 @@ def test_a_killed_server_never_reuses_an_incarnation_or_an_epoch(tmp_path: Path)
             adapter = started_when_allowed(server, "a")
             incarnations.append(adapter.registered.self.incarnation)
             epochs.append(adapter.await_order("lease_granted").lease_granted.epoch)
-            server.kill()  # immediately after the grant arrives
+            server.kill()  # kill the server immediately after the grant
             adapter.vanish()
     assert incarnations == sorted(set(incarnations))
     assert epochs == sorted(set(epochs))
@@ -176,7 +176,7 @@ def test_the_admin_command_can_hand_over_fail_and_readmit(
 
 
 def test_hash_secret_prints_a_salted_verifier() -> None:
-    command = [sys.executable, "-m", "deploy.command", "admin", "hash-secret"]
+    command = [sys.executable, "-m", "tandemfeed.deploy.command", "admin", "hash-secret"]
     rows = [
         json.loads(subprocess.run(command, input="open sesame\n", text=True, capture_output=True, check=True).stdout)
         for _ in range(2)
@@ -187,7 +187,7 @@ def test_hash_secret_prints_a_salted_verifier() -> None:
 
 def test_a_server_that_cannot_start_says_why_and_exits_with_status_2(tmp_path: Path) -> None:
     cluster, policy = write_settings(tmp_path, cluster=CLUSTER.replace("feed_id = 1", "feed_id = 0"))
-    command = [sys.executable, "-m", "deploy.command", "admin-server", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "tandemfeed.deploy.command", "admin-server", "--listen", "127.0.0.1:0"]
     command += ["--cluster", str(cluster), "--policy", str(policy), "--state", str(tmp_path / "state")]
     ended = subprocess.run(command, text=True, capture_output=True, timeout=60)
     assert ended.returncode == 2

@@ -11,12 +11,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from admin_server.authentication import CLIENT_FIRST_SIZE_MAX, CONVERSATION_COUNT_MAX
-from admin_server.server import AdminServer
+from tandemfeed.admin_server.authentication import CLIENT_FIRST_SIZE_MAX, CONVERSATION_COUNT_MAX
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import ca_of, channel_as, running_server
-from transport.rpc import open_channel
 
 Refused = pytest.ExceptionInfo[grpc.RpcError]
 
@@ -47,12 +47,12 @@ def test_the_first_reply_does_not_reveal_whether_an_identity_exists(tmp_path: Pa
     for _ in range(2):
         with running_server(tmp_path) as server:
             seen.append([salt_and_iterations(server, identity) for identity in ("reader", "nobody", "no-one")])
-    assert seen[0] == seen[1], "a salt that changed at a restart would be a decoy"
+    assert seen[0] == seen[1], "a salt that changes at a restart would reveal a decoy"
     assert len({len(each) for each in seen[0]}) == 1
     assert len(set(seen[0])) == 3
 
 
-def test_a_conversation_can_be_used_once_and_their_number_is_bounded(server: AdminServer) -> None:
+def test_a_conversation_can_be_used_only_once_and_the_number_of_conversations_is_bounded(server: AdminServer) -> None:
     begun = begin(server, "reader")
     nonce = begun.server_first[2:].partition(",")[0]
     request = admin_pb2.FinishAuthenticationRequest(
@@ -79,7 +79,7 @@ def test_a_malformed_login_is_an_invalid_argument(server: AdminServer, first: st
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_client_learns_of_no_feeds_and_topics_that_it_may_not_use(server: AdminServer) -> None:
+def test_a_client_does_not_learn_of_feeds_and_topics_that_it_may_not_use(server: AdminServer) -> None:
     with channel_as(server, "stranger") as channel:
         stub = admin_pb2_grpc.StreamAdministrationStub(channel)
         with pytest.raises(grpc.RpcError) as unknown:
@@ -104,7 +104,7 @@ def test_every_refused_call_is_audited_once(server: AdminServer) -> None:
         admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest())
     with channel_as(server, "stranger") as channel, pytest.raises(grpc.RpcError):
         next(admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
-    server.stop()  # afterwards, the end of every call has been recorded
+    server.stop()  # the stopped server has recorded the end of every call
     server.stop = lambda: None  # type: ignore[method-assign]  # the fixture has nothing left to stop
     refusals = [line for line in audit_of(server) if "refused" in line["event"]]
     assert [(line["event"], line["code"]) for line in refusals] == [

@@ -9,9 +9,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from admin_server.server import AdminServer
-from admin_server.settings import SettingsError, load_cluster, load_policy
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.admin_server.settings import SettingsError, load_cluster, load_policy
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.transport.last_word import LastWordSender
+from tandemfeed.transport.login import AuthenticationRefused, login
+from tandemfeed.transport.rpc import TokenVerifier, open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter, started_when_allowed
 from tests.admin_server.cluster_files import (
@@ -23,9 +26,6 @@ from tests.admin_server.cluster_files import (
     secret_of,
     write_settings,
 )
-from transport.last_word import LastWordSender
-from transport.login import AuthenticationRefused, login
-from transport.rpc import TokenVerifier, open_channel
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_wrong_secret_and_an_unknown_identity_are_refused_identically(server: 
     with pytest.raises(AuthenticationRefused) as wrong:
         login(server.endpoint, ca_of(server), "reader", "not the secret")
     with pytest.raises(AuthenticationRefused) as unknown:
-        login(server.endpoint, ca_of(server), "nobody", "not the secret")
+        login(server.endpoint, ca_of(server), "unknown", "not the secret")
     assert str(wrong.value).partition(":")[2] == str(unknown.value).partition(":")[2]
 
 
@@ -186,7 +186,7 @@ def test_an_adapter_of_one_feed_has_no_rights_on_another(tmp_path: Path) -> None
 
 
 def _moved(cluster: str) -> str:
-    """The same cluster on other groups and ports."""
+    """The same cluster with other groups and ports."""
     return cluster.replace("239.192.", "239.193.").replace(":50", ":60")
 
 

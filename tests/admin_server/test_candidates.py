@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from admin_server.candidates import Candidates, Standing
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.candidates import Candidates, Standing
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, DETACHED, JOINING, SYNCHRONIZED
 
 FRESH_NS = 400

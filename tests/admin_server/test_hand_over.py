@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from admin_server.lease_core import FeedLease, Granted, LeaseDecision, Vacated
-from admin_server.lease_decisions import (
+from tandemfeed.admin_server.lease_core import FeedLease, Granted, LeaseDecision, Vacated
+from tandemfeed.admin_server.lease_decisions import (
     HandedOver,
     HandOverRefused,
     Offered,
@@ -13,7 +13,7 @@ from admin_server.lease_decisions import (
     OrderedHandOver,
     Renewed,
 )
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, MS, SYNCHRONIZED, kinds, report, running
 
 TERM_NS = CONFIG.ttl_ns + CONFIG.allowance_ns
@@ -38,7 +38,7 @@ def test_the_best_synchronised_backup_is_the_heir_if_none_is_named() -> None:
     lease = running(2, 3, 4)
     report(lease, 2, SYNCHRONIZED, 1, 90)
     report(lease, 3, SYNCHRONIZED, 1, 100)
-    report(lease, 4, DETACHED, 1, 999)  # it does not hear the active, so it would not hear where its epoch ends
+    report(lease, 4, DETACHED, 1, 999)  # it does not receive the active's stream, so it would miss the end of its epoch
     assert lease.hand_over(None, 2)[0] == Offered(3, 2, after_epoch=1)
 
 
@@ -80,7 +80,7 @@ def test_an_offer_that_the_heir_does_not_accept_in_time_changes_nothing() -> Non
 def test_after_a_hand_over_the_longer_of_both_terms_applies() -> None:
     lease = running(2)
     lease.hand_over(2, 10 * MS)
-    assert lease.renew(1, 1, 200 * MS), "sent before the order to hand over arrived"
+    assert lease.renew(1, 1, 200 * MS), "the report was sent before the order to hand over arrived"
     lease.on_released(1, 1, 201 * MS)
     assert lease.next_deadline_ns() == 200 * MS + TERM_NS
     lease = offering()
@@ -119,7 +119,7 @@ def test_a_holder_that_releases_after_the_withdrawal_leaves_the_lease_to_the_bes
 def test_if_the_holder_dies_during_an_offer_the_heir_gets_the_offered_epoch(end: str) -> None:
     lease = offering(3)
     report(lease, 3, SYNCHRONIZED, 101 * MS, 9_999)
-    report(lease, 2, JOINING, 102 * MS)  # even so, it may already have opened the epoch
+    report(lease, 2, JOINING, 102 * MS)  # it may already have opened the epoch
     decisions = lease.on_gone(1, 110 * MS) if end == "its stream ends" else lease.on_attend(1, 110 * MS)
     assert kinds(decisions) == [Vacated, Granted]
     assert decisions[-1] == Granted(2, 2)

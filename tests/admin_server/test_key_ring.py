@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from admin_server.audit import AuditLog
-from admin_server.broker import FeedBroker
-from admin_server.key_ring import SOURCE, KeyRing
-from admin_server.key_times import SECOND, KeyTimes
-from admin_server.settings import load_cluster
-from admin_server.store import Store
+from tandemfeed.admin_server.audit import AuditLog
+from tandemfeed.admin_server.broker import FeedBroker
+from tandemfeed.admin_server.key_ring import SOURCE, KeyRing
+from tandemfeed.admin_server.key_times import SECOND, KeyTimes
+from tandemfeed.admin_server.settings import load_cluster
+from tandemfeed.admin_server.store import Store
 from tests.admin_server.cluster_files import write_settings
 
 DAY = 86_400 * SECOND

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from admin_server.lease_core import FeedLease, Granted, Vacated
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.lease_core import FeedLease, Granted, Vacated
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, MS, SYNCHRONIZED, kinds, report, running
 
 NEEDED = "is needed, because no other adapter is active or synchronised"
@@ -192,7 +192,7 @@ def test_a_backup_that_hears_the_active_waits_for_it_to_reconnect_to_a_restarted
     lease.on_attend(2, 1)
     report(lease, 2, SYNCHRONIZED, 300 * MS)
     assert kinds(lease.on_timer(330 * MS)) == [Vacated]
-    lease.on_resume(1)  # it continued with the backup's consent
+    lease.on_resume(1)  # the holder continued with the backup's consent
     assert lease.renew(1, 7, 900 * MS)
     assert lease.holder == 1
 

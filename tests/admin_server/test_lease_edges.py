@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from admin_server.lease_core import FeedLease, Granted, Vacated
-from admin_server.lease_decisions import HandedOver, HandOverRefused, Offered, OfferWithdrawn, Renewed
+from tandemfeed.admin_server.lease_core import FeedLease, Granted, Vacated
+from tandemfeed.admin_server.lease_decisions import HandedOver, HandOverRefused, Offered, OfferWithdrawn, Renewed
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, SYNCHRONIZED, kinds, report, running
 
 TERM_NS = CONFIG.term_ns
@@ -172,7 +172,7 @@ def test_a_poor_candidate_waits_the_full_grace_period_after_a_better_one_has_lef
     lease.on_gone(3, 1)
     lease.on_gone(1, 2)
     assert lease.next_deadline_ns() == 2 + CONFIG.grace_ns
-    report(lease, 2, ACTIVE, 3)  # not a candidate, so nothing waits
+    report(lease, 2, ACTIVE, 3)  # not a candidate, so no adapter waits
     assert lease.next_deadline_ns() is None
     report(lease, 2, JOINING, 10)
     assert lease.next_deadline_ns() == 10 + CONFIG.grace_ns
@@ -199,7 +199,7 @@ def test_once_another_was_granted_candidates_no_longer_wait_for_the_restored_hol
     report(lease, 2, DETACHED, TERM_NS - 1)
     assert lease.on_timer(TERM_NS)[-1] == Granted(2, 65)
     report(lease, 3, SYNCHRONIZED, TERM_NS + 1)
-    assert lease.on_gone(2, TERM_NS + 2)[-1] == Granted(3, 66), "it heard adapter 2, which has left"
+    assert lease.on_gone(2, TERM_NS + 2)[-1] == Granted(3, 66), "it received the stream of adapter 2, which has left"
 
 
 def test_a_feed_that_never_had_an_active_has_no_former_holder_to_renew_or_to_wait_for() -> None:

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from admin_server.lease_core import FeedLease, Granted, LeaseDecision
-from admin_server.lease_decisions import (
+from tandemfeed.admin_server.lease_core import FeedLease, Granted, LeaseDecision
+from tandemfeed.admin_server.lease_decisions import (
     HandedOver,
     HandOverRefused,
     Offered,
@@ -20,8 +20,8 @@ from admin_server.lease_decisions import (
     TermNoted,
     Vacated,
 )
-from admin_server.takeovers import TakeoverReason
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.takeovers import TakeoverReason
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import CONFIG, MS
 from tests.admin_server.lease_model import Observer, Report
 
@@ -31,10 +31,10 @@ ALL_ADAPTERS = frozenset({1, 2, 3})
 
 class LeaseMachine(RuleBasedStateMachine):
     """Attributes:
-    believed, offered: adapter_id -> (epoch, until when its present process may rely on it).
+    believed, offered: adapter_id -> (epoch, time until which its current process may rely on it).
     excused: adapters whose stream ended, so that the store need not wait for them.
-    observer: the adapters' reports, and which adapter they make the best.
-    vacant_since_ns: since when no adapter has held the lease although one could.
+    observer: the adapters' reports, and the best adapter according to them.
+    vacant_since_ns: the time since which no adapter has held the lease although one could.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.vacant_since_ns: int | None = None
         self.holder = 0
         self.believed: dict[int, tuple[int, int]] = {}
-        self.offered: dict[int, tuple[int, int, int]] = {}  # the third number is the epoch that it follows
+        self.offered: dict[int, tuple[int, int, int]] = {}  # the third number is the preceding epoch
         self.excused: set[int] = set()
         self.promised: dict[int, int] = {}  # epoch -> adapter_id, of every grant and offer ever made
         self.held: list[int] = []
@@ -95,7 +95,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def announced_ttl_ns(self) -> int:
         """The term announced with a grant, a renewal or an offer."""
         ttl_ns = self.lease.terms.ttl_ns
-        assert ttl_ns <= self.noted_ttl_ns, "longer than a restarted store waits"
+        assert ttl_ns <= self.noted_ttl_ns, "a restarted store waits for less than this term"
         return ttl_ns
 
     def _take_grant(self, adapter_id: int, epoch: int) -> None:
@@ -113,7 +113,7 @@ class LeaseMachine(RuleBasedStateMachine):
         )
         for beliefs in (self.believed, self.offered):
             for other, (_, until_ns, *_rest) in beliefs.items():
-                assert other in (adapter_id, *self.excused) or self.now_ns >= until_ns, f"{other} may rely on its own"
+                assert other in (adapter_id, *self.excused) or self.now_ns >= until_ns, f"{other} may rely on its lease"
         self._hold(adapter_id, epoch)
         self.offered.pop(adapter_id, None)
         self.believed[adapter_id] = (epoch, self.now_ns + self.announced_ttl_ns())
@@ -128,7 +128,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def _take_withdrawal(self, heir: int, epoch: int) -> None:
         offered = self.offered.pop(heir, None)
-        if offered is not None:  # its present process knows of the offer
+        if offered is not None:  # its current process knows of the offer
             assert offered[0] == epoch
             assert heir in self.excused or self.now_ns >= offered[1]
 
@@ -145,7 +145,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.offered.pop(adapter, None)
 
     def _forget(self, adapter: int) -> None:
-        """Its process or its stream ended, so its reports no longer count."""
+        """An adapter's process or stream ended, so its reports no longer count."""
         self.observer.forget(adapter)
         if self.holder == adapter:
             self.holder = 0
@@ -214,7 +214,7 @@ class LeaseMachine(RuleBasedStateMachine):
         if adapter not in self.states or place >= len(epochs) or adapter in self.offered:
             return
         if max(self.held) == self.lost_epoch:
-            return  # the store cannot know of epochs after its last record
+            return  # the store does not know epochs after its last record
         epoch = epochs[place]
         is_stale = epoch != max(self.held) or adapter != self.promised[max(self.held)]
         newest = self.observer.reports.get(adapter)
@@ -336,7 +336,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.lost_epoch, _ = notes.pop()
             epoch, holder = notes[-1]
             if self.promised[self.held[-1]] != holder:
-                self._die(holder)  # the lost grant was possible only after its end
+                self._die(holder)  # the lost grant was possible only after the end of the holder's stream
         epoch, holder = notes[-1]
         self.lease = FeedLease(CONFIG, ALL_ADAPTERS)
         failed = dict.fromkeys(self.observer.failed, "by hand")

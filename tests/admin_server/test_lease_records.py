@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from admin_server.lease_records import EPOCH_BLOCK, ClusterRecords, RecordsUnavailable
-from admin_server.registrations import ProcessRecord, ProcessStart
-from admin_server.store import Store
-from admin_server.zookeeper import ZooKeeperSettings
+from tandemfeed.admin_server.lease_records import EPOCH_BLOCK, ClusterRecords, RecordsUnavailable
+from tandemfeed.admin_server.registrations import ProcessRecord, ProcessStart
+from tandemfeed.admin_server.store import Store
+from tandemfeed.admin_server.zookeeper import ZooKeeperSettings
 from tests.admin_server.leader_by_hand import Leader
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
@@ -116,7 +116,7 @@ def test_reserved_epochs_only_grow_and_are_remembered(implementation: EmbeddedRe
     end = records.reserve_epochs(1, 0)
     assert end == EPOCH_BLOCK
     end = records.reserve_epochs(1, end)
-    records.reserve_epochs(1, 0)  # by a caller with old knowledge
+    records.reserve_epochs(1, 0)  # by a caller that knows an older value
     assert records.reserved_end(1) == end == 2 * EPOCH_BLOCK
     assert (implementation.reopened().reserved_end(1), implementation.records.reserved_end(2)) == (end, 0)
 
@@ -180,7 +180,7 @@ def test_each_channel_has_its_own_keys_which_are_created_once(implementation: Em
     (other,) = implementation.records.stream_keys(1, 2)
     assert other.key_id != key.key_id
     assert len({key.key, key.decision_key, other.key, other.decision_key}) == 4
-    assert min(key.key_id, other.key_id) > 2, "ids are random, and a small one has a chance of one in a billion"
+    assert min(key.key_id, other.key_id) > 2, "ids are random, so a small id is unlikely (one in a billion)"
     assert implementation.reopened().stream_keys(1, 1) == found[0]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from admin_server.lease_core import FeedLease, Granted, LeaseConfig, Vacated
-from admin_server.lease_decisions import LeaseDecision, Offered, Renewed, TermNoted
-from admin_server.lease_terms import SECOND, STRETCHED_TTL_NS_MAX, Terms
-from admin_server.takeovers import LAST_COUNT, Takeover, TakeoverReason, Takeovers
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.lease_core import FeedLease, Granted, LeaseConfig, Vacated
+from tandemfeed.admin_server.lease_decisions import LeaseDecision, Offered, Renewed, TermNoted
+from tandemfeed.admin_server.lease_terms import SECOND, STRETCHED_TTL_NS_MAX, Terms
+from tandemfeed.admin_server.takeovers import LAST_COUNT, Takeover, TakeoverReason, Takeovers
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, JOINING, MS, SYNCHRONIZED, kinds, report, running
 
 TERM_NS = CONFIG.term_ns
@@ -213,7 +213,7 @@ def test_a_busy_machine_has_a_bounded_number_of_takeovers() -> None:
             lease.on_timer(deadline_ns)
         now_ns = late_ns
         lease.renew(lease.holder, lease.epoch, now_ns)
-    assert lease.epoch < 25, "the first few, and two a minute, because each quiet period shortens the term"
+    assert lease.epoch < 25, "a few at first, then two per minute, because each quiet period shortens the term"
 
 
 # ---- takeovers and their reasons ----

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
-from admin_server.server import AdminServer
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, THIRD_ADAPTER, channel_as, running_server
@@ -263,7 +263,7 @@ def test_an_active_with_only_one_backup_is_failed_only_with_force(tmp_path: Path
         feed.close()
 
 
-def test_operations_are_for_admins(patient: AdminServer) -> None:
+def test_only_admins_can_request_operations(patient: AdminServer) -> None:
     with channel_as(patient, "adapter-a") as channel:
         operations = admin_pb2_grpc.OperationsStub(channel)
         code = grpc.StatusCode.PERMISSION_DENIED

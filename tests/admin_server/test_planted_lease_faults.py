@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from admin_server.candidates import Candidates
-from admin_server.lease_core import FeedLease
-from admin_server.lease_terms import Terms
+from tandemfeed.admin_server.candidates import Candidates
+from tandemfeed.admin_server.lease_core import FeedLease
+from tandemfeed.admin_server.lease_terms import Terms
 from tests.admin_server.lease_by_hand import MS
 from tests.admin_server.test_lease_machine import LeaseMachine
 from tests.simulation.mutants.mutant import Method, always
@@ -56,7 +56,7 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
-def test_the_state_machine_detects(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_machine_detects_every_planted_fault(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault.owner, fault.method, fault.change(fault.owner.__dict__[fault.method]))
     hunt = settings(
         max_examples=2_000,

@@ -10,9 +10,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from admin_server.registrations import AnotherProcess, ProcessRecord, ProcessStart, Registrations, ReturnAwaited
-from admin_server.server import AdminServer
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.registrations import (
+    AnotherProcess,
+    ProcessRecord,
+    ProcessStart,
+    Registrations,
+    ReturnAwaited,
+)
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter, started_when_allowed
 from tests.admin_server.cluster_files import CLUSTER, channel_as, running_server
@@ -153,7 +159,7 @@ def test_the_server_refuses_a_twin_and_the_active_continues(server: AdminServer)
     active.vanish()
 
 
-def test_the_server_lets_a_process_replace_another_and_tells_the_replaced_one(server: AdminServer) -> None:
+def test_the_server_lets_a_process_replace_another_and_notifies_the_replaced_one(server: AdminServer) -> None:
     former = Adapter(server, "a")
     epoch = former.await_order("lease_granted").lease_granted.epoch
     heir = Adapter(server, "a", replace=True)
@@ -184,7 +190,7 @@ def test_a_hung_process_is_replaced_without_the_replace_option(tmp_path: Path) -
     with running_server(tmp_path) as server:
         hung = Adapter(server, "a")
         hung.await_order("lease_granted")
-        restarted = started_when_allowed(server, "a")  # the hung one sends no reports meanwhile
+        restarted = started_when_allowed(server, "a")  # the hung process sends no reports meanwhile
         assert hung.ended.wait(WAIT_S)
         restarted.vanish()
         with pytest.raises(grpc.RpcError, match="this process was replaced"):
@@ -192,7 +198,7 @@ def test_a_hung_process_is_replaced_without_the_replace_option(tmp_path: Path) -
         hung.vanish()
 
 
-def test_a_twin_is_refused_after_a_restart_of_the_server_even_if_it_asks_first(tmp_path: Path) -> None:
+def test_a_twin_is_refused_after_a_restart_of_the_server_even_if_it_registers_first(tmp_path: Path) -> None:
     twin = b"t" * 16
     with running_server(tmp_path, cluster_text=LONG_TERMS) as server:
         active = Adapter(server, "a")
@@ -201,7 +207,7 @@ def test_a_twin_is_refused_after_a_restart_of_the_server_even_if_it_asks_first(t
     with running_server(tmp_path, cluster_text=LONG_TERMS) as server:
         with pytest.raises(grpc.RpcError, match="another process was registered as a: process 4711") as awaited:
             Adapter(server, "a", nonce=twin)
-        assert awaited.value.code() is grpc.StatusCode.UNAVAILABLE  # ask again
+        assert awaited.value.code() is grpc.StatusCode.UNAVAILABLE  # repeat the request
         returned = Adapter(server, "a", active)
         assert refused_registration(server, "a", nonce=twin).startswith(
             "another process has been registered as a since"

@@ -10,14 +10,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from admin_server.channel_keys import new_channel_key, new_start
-from admin_server.server import AdminServer
-from admin_server.start_book import FORMER_START_NS, NEVER_UNIX_NS, StartBook
+from tandemfeed.admin_server.channel_keys import new_channel_key, new_start
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.admin_server.start_book import FORMER_START_NS, NEVER_UNIX_NS, StartBook
+from tandemfeed.transport.announced_starts import announced_starts
+from tandemfeed.transport.start_keys import Purpose, SealingKey, derive_cipher
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import channel_as, running_server
-from transport.announced_starts import announced_starts
-from transport.start_keys import Purpose, SealingKey, derive_cipher
 
 KEY = bytes(range(32))
 
@@ -111,7 +111,7 @@ def test_counters_only_grow_and_belong_to_the_newest_start() -> None:
 
 def test_key_ids_are_random_not_0_and_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter([0, 7, 0xFFFF_FFFF])
-    monkeypatch.setattr("admin_server.channel_keys.secrets.randbelow", lambda _end: next(drawn))
+    monkeypatch.setattr("tandemfeed.admin_server.channel_keys.secrets.randbelow", lambda _end: next(drawn))
     assert new_channel_key(1, 0, 1, {7}).key_id == 0xFFFF_FFFF
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from admin_server.lease_records import RecordsUnavailable
-from admin_server.registrations import ProcessRecord, ProcessStart
-from admin_server.store import Store
+from tandemfeed.admin_server.lease_records import RecordsUnavailable
+from tandemfeed.admin_server.registrations import ProcessRecord, ProcessStart
+from tandemfeed.admin_server.store import Store
 from tests.admin_server.cluster_files import running_server
 
 WITHOUT_QUERIES = {"may_grant", "close"}

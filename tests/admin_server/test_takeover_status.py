@@ -13,24 +13,24 @@ import pytest
 from prometheus_client.core import Metric
 from rich.console import Console
 
-from adapter.registry import Registry
-from admin_server.audit import AuditLog
-from admin_server.lease_decisions import TermNoted
-from admin_server.lease_keeper import LeaseKeeper
-from admin_server.lease_records import RecordsUnavailable
-from admin_server.metrics import FeedCollector
-from admin_server.server import AdminServer
-from admin_server.settings import load_cluster
-from admin_server.store import Store
-from admin_server.streams import Attendance
-from admin_server.tables import print_status
-from feedcore.replica.states import ReplicaState
+from tandemfeed.adapter.registry import Registry
+from tandemfeed.admin_server.audit import AuditLog
+from tandemfeed.admin_server.lease_decisions import TermNoted
+from tandemfeed.admin_server.lease_keeper import LeaseKeeper
+from tandemfeed.admin_server.lease_records import RecordsUnavailable
+from tandemfeed.admin_server.metrics import FeedCollector
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.admin_server.settings import load_cluster
+from tandemfeed.admin_server.store import Store
+from tandemfeed.admin_server.streams import Attendance
+from tandemfeed.admin_server.tables import print_status
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.transport.last_word import LastWordSender
+from tandemfeed.transport.login import TokenSource
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
 from tests.admin_server.cluster_files import CLUSTER, ca_of, channel_as, running_server, secret_of, write_settings
 from tests.admin_server.zookeeper_pair import NeverStopped
-from transport.last_word import LastWordSender
-from transport.login import TokenSource
 
 ACTIVE, SYNCHRONIZED = ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED
 MS = 1_000_000
@@ -79,7 +79,7 @@ def test_status_and_metrics_count_takeovers_by_reason(server: AdminServer) -> No
     status = status_of(server)
     counts = {counted.reason: counted.count for counted in status.takeover_counts}
     assert counts["process_ended"] == 1
-    assert counts["term_passed"] >= 1, "on a busy machine there may be more"
+    assert counts["term_passed"] >= 1, "a busy machine may cause more"
     last = status.last_takeovers[-1]
     assert (last.reason, last.epoch, last.former_adapter_id, last.adapter_id) == ("process_ended", third.epoch, 1, 2)
     assert abs(time.time_ns() - last.at_unix_ns) < 60_000 * MS

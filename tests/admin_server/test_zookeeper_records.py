@@ -1,4 +1,4 @@
-"""Records in a real ZooKeeper: leaders write and continue them, stale leaders and strangers have no access."""
+"""Records in a real ZooKeeper: leaders write and continue them; stale leaders and strangers have no access."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from kazoo.exceptions import NoAuthError
 
-from admin_server.leadership import Fence
-from admin_server.lease_records import EPOCH_BLOCK, RecordsUnavailable
-from admin_server.store import Store
-from admin_server.zookeeper import ZooKeeperRefused, ZooKeeperSettings, connect, note_fingerprint, read
-from admin_server.zookeeper_records import Deposed
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.leadership import Fence
+from tandemfeed.admin_server.lease_records import EPOCH_BLOCK, RecordsUnavailable
+from tandemfeed.admin_server.store import Store
+from tandemfeed.admin_server.zookeeper import ZooKeeperRefused, ZooKeeperSettings, connect, note_fingerprint, read
+from tandemfeed.admin_server.zookeeper_records import Deposed
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import running_server
 from tests.admin_server.leader_by_hand import WAIT_S, Leader, leading
@@ -44,7 +44,7 @@ def test_a_stale_leaders_writes_are_refused_and_change_nothing(settings: ZooKeep
         stale = first.lead()
         stale.note_lease(1, 3, 1)
         stale.reserve_epochs(1, 0)
-        client = connect(settings)  # acts as a server that took over while the first was paused
+        client = connect(settings)  # acts as a server that takes over while the first is paused
         try:
             _, version = read(client, f"{settings.root}/leader", WAIT_S)
             client.set(f"{settings.root}/leader", b'{"endpoint": "two:2", "validity_ns": 0}', version)
@@ -85,7 +85,7 @@ def test_the_standby_takes_over_immediately_when_the_leader_leaves(settings: Zoo
 
 @needs_zookeeper
 def test_a_successor_waits_for_the_validity_that_its_predecessor_recorded(settings: ZooKeeperSettings) -> None:
-    client = connect(settings)  # acts as a server that died while it was the leader
+    client = connect(settings)  # acts as a server that died as the leader
     try:
         client.create(f"{settings.root}/leader", b'{"endpoint": "gone:1", "validity_ns": 1500000000}')
     finally:

@@ -15,19 +15,19 @@ from pathlib import Path
 import grpc
 import pytest
 
-from admin_server.cli import admin
-from client_lib.grant import GrantUpdated
-from client_lib.grant_reader import GrantLetter, GrantReader
-from client_lib.session import Session
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.cli import admin
+from tandemfeed.client_lib.grant import GrantUpdated
+from tandemfeed.client_lib.grant_reader import GrantLetter, GrantReader
+from tandemfeed.client_lib.session import Session
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.transport.admin_servers import active_named_by
+from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, ca_of, secret_of, write_settings
 from tests.admin_server.test_admin_process import STOP_TIMEOUT_S, ServerProcess
 from tests.admin_server.zookeeper_pair import WAIT_S, FollowingAdapter, Pair, await_serving, is_alive
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
-from transport.admin_servers import active_named_by
-from transport.rpc import open_channel
 
 pytestmark = [pytest.mark.processes, needs_zookeeper]
 # Long enough that a lease outlives a change of the server, however slow the machine.
@@ -182,7 +182,7 @@ def test_an_active_server_steps_down_by_its_own_clock_when_zookeeper_stops_answe
     pair = make_pair(LONG_LEASE)
     active = FollowingAdapter(pair, "a")
     epoch = active.become_active()
-    zookeeper.pause()  # without breaking connections
+    zookeeper.pause()  # without breaking its connections
     try:
         await_serving(pair.first, is_serving=False)
     finally:
@@ -202,13 +202,13 @@ def test_a_leader_that_was_paused_beyond_its_session_grants_nothing_when_it_resu
         held.orders.get()
     granted_before = len(audit_of(sleeper, "lease granted"))
     sleeper.process.send_signal(signal.SIGSTOP)
-    for report_id in range(2, 60):  # they wait in its socket until it resumes
+    for report_id in range(2, 60):  # the reports wait in its socket until it resumes
         held.report(ReplicaState.ACTIVE, renew_epoch=epoch, report_id=report_id)
     await_serving(pair.second)
     backup = FollowingAdapter(pair, "b")
     backup.behave(ReplicaState.SYNCHRONIZED)
     assert backup.become_active() > epoch
-    for report_id in range(60, 120):  # now a good candidate for a server that knows no other
+    for report_id in range(60, 120):  # a good candidate for a server that knows no others
         held.report(ReplicaState.SYNCHRONIZED, 50, renew_epoch=epoch, report_id=report_id)
     sleeper.process.send_signal(signal.SIGCONT)
     await_serving(sleeper, is_serving=False)
@@ -254,7 +254,7 @@ def test_the_error_for_an_unprepared_state_folder_says_which_files_to_copy(
 ) -> None:
     make_pair(CLUSTER)
     cluster, policy = write_settings(tmp_path / "third")
-    command = [sys.executable, "-m", "deploy.command", "admin-server", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "tandemfeed.deploy.command", "admin-server", "--listen", "127.0.0.1:0"]
     command += ["--cluster", str(cluster), "--policy", str(policy), "--state", str(tmp_path / "third" / "state")]
     ended = subprocess.run(
         [*command, "--zookeeper", zookeeper.hosts], text=True, capture_output=True, timeout=60, check=False

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adapter.registry import Registry
-from admin_server.state_folder import SHARED_BY_SERVERS
-from feedcore.replica.states import ReplicaState
+from tandemfeed.adapter.registry import Registry
+from tandemfeed.admin_server.state_folder import SHARED_BY_SERVERS
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.transport.login import TokenSource
+from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, common_pb2
 from tests.admin_server.cluster_files import ca_of, secret_of
 from tests.admin_server.test_admin_process import ServerProcess
 from tests.admin_server.zookeeper_server import ZooKeeperServer
-from transport.login import TokenSource
-from transport.rpc import open_channel
 
 SESSION_MS = 3_000
 WAIT_S = 40.0
@@ -78,7 +78,7 @@ def is_alive(server: ServerProcess) -> bool:
 
 
 class NeverStopped:
-    """A stop signal that never comes."""
+    """A stop signal that never arrives."""
 
     is_set = False
 

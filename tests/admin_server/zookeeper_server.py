@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from admin_server.zookeeper import RECONNECT
+from tandemfeed.admin_server.zookeeper import RECONNECT
 
 JAR = Path("/usr/share/java/zookeeper.jar")  # its manifest names the other jars in this folder
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -77,7 +77,7 @@ class ZooKeeperServer:
             client.close()
 
     def stop(self) -> None:
-        """Stop the server; its data stay on the disk."""
+        """Stop the server; its data stays on the disk."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()

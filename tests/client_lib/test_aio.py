@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from client_lib.aio import AsyncSubscription
-from client_lib.items import Batch
+from tandemfeed.client_lib.aio import AsyncSubscription
+from tandemfeed.client_lib.items import Batch
 from tests.client_lib.toy_cluster import ToyCluster, message_seqs, packet, subscribe_and_hear_all
 
 

@@ -9,14 +9,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_lib.decoding import Decoder
-from client_lib.items import Batch, Filled
-from client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord, stream_figures
-from client_lib.recorder import DeliveryRecorder
-from feedcore.merge.effects import Takeover
-from feedcore.wire.output_packet import OutputPacket, encode_runs
-from feedcore.wire.packet_parts import part_of
-from feedcore.wire.position import Run
+from tandemfeed.client_lib.decoding import Decoder
+from tandemfeed.client_lib.items import Batch, Filled
+from tandemfeed.client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord, stream_figures
+from tandemfeed.client_lib.recorder import DeliveryRecorder
+from tandemfeed.feedcore.merge.effects import Takeover
+from tandemfeed.feedcore.wire.output_packet import OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.wire.position import Run
 from tests.client_lib.toy_cluster import CHANNEL_ID, MESSAGE_MODEL, packet
 
 MS = 1_000_000

@@ -1,4 +1,4 @@
-"""Which adapter the client asks for missing packets, and which one next if that adapter fails."""
+"""Which adapter the client asks for missing packets, and which one it asks next if that adapter fails."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from client_lib import Client
-from client_lib.grant import GrantedAdapter
-from client_lib.items import Batch
-from client_lib.pending_replay import PendingReplay
-from client_lib.replay import SILENCE_MAX_S, Replayed, ReplayWorker
-from feedcore.merge.effects import RequestReplay
-from feedcore.wire.output_packet import OutputFlag, encode_output_packet
+from tandemfeed.client_lib import Client
+from tandemfeed.client_lib.grant import GrantedAdapter
+from tandemfeed.client_lib.items import Batch
+from tandemfeed.client_lib.pending_replay import PendingReplay
+from tandemfeed.client_lib.replay import SILENCE_MAX_S, Replayed, ReplayWorker
+from tandemfeed.feedcore.merge.effects import RequestReplay
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_output_packet
 from tests.client_lib.toy_cluster import (
     CHANNEL_ID,
     ToyAdapter,
@@ -44,7 +44,7 @@ def test_an_adapter_that_failed_is_skipped_for_a_while(cluster: ToyCluster) -> N
     a.replay_fault = "silent"
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
-        for at in range(20):  # each is lost, and requested, separately
+        for at in range(20):  # each packet is lost and requested separately
             b.lose(packet(1 + 10 * at, 1 + 10 * at, 5))
             b.send(packet(6 + 10 * at, 6 + 10 * at, 5))
             assert message_seqs(collect(subscription, has_messages(10)))[-1] == 10 + 10 * at
@@ -52,7 +52,7 @@ def test_an_adapter_that_failed_is_skipped_for_a_while(cluster: ToyCluster) -> N
         assert a.replay_calls <= 5
 
 
-def test_the_next_adapter_supplies_what_one_adapter_lacks(cluster: ToyCluster) -> None:
+def test_the_next_adapter_supplies_messages_that_one_adapter_lacks(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     third = ToyAdapter(cluster, 3, "239.192.2.3:5013")
     cluster.adapters.append(third)
@@ -76,7 +76,7 @@ def test_with_confirm_2_messages_from_only_one_adapter_are_not_delivered(cluster
         b.send(packet(1, 1, 5))
         assert message_seqs(collect(subscription, has_messages(5))) == [1, 2, 3, 4, 5]
         assert not any(isinstance(item, Batch) for item in subscription.poll(0.2))
-        b.lose(packet(6, 6, 5))  # now the other copy is in the journal
+        b.lose(packet(6, 6, 5))  # the other copy is now in the journal
         assert message_seqs(collect(subscription, has_messages(5))) == [6, 7, 8, 9, 10]
         assert subscription.statistics().counts["merge_delivered"] == 10
 
@@ -180,7 +180,9 @@ def test_silent_adapters_are_asked_last(cluster: ToyCluster) -> None:
         letters.worker.close()
 
 
-def test_as_many_adapters_are_asked_as_copies_are_requested_those_whose_copy_arrived_last(cluster: ToyCluster) -> None:
+def test_as_many_adapters_are_asked_as_copies_are_missing_and_those_whose_copy_arrived_come_last(
+    cluster: ToyCluster,
+) -> None:
     third = ToyAdapter(cluster, 3, "239.192.2.3:5013")
     cluster.adapters.append(third)
     for adapter in cluster.adapters:

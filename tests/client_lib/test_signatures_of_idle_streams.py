@@ -1,4 +1,4 @@
-"""What a reader accepts when adapters sign changes immediately, and repeated heartbeats five at a time."""
+"""What a reader accepts, given that adapters sign news immediately, and repeated heartbeats five at a time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from client_lib.stream_trust import SIGNED_WITHIN_NS, SILENCE_MAX_NS, Verdict, VerifyMode
-from feedcore.merge.config import HEARTBEAT_NS, MergerConfig
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.client_lib.stream_trust import SIGNED_WITHIN_NS, SILENCE_MAX_NS, Verdict, VerifyMode
+from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, MergerConfig
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.client_lib.test_stream_trust import HUGE, MS, Scene, alarms, first_seqs
 from tests.client_lib.toy_cluster import CHANNEL_ID, heartbeat, packet
 
@@ -31,7 +31,7 @@ class SignedStream:
         self.turn()
         self.signature_count, self.is_lost = 0, is_lost
 
-    def turn(self, message_count: int = 0, **said: int) -> list[Verdict]:
+    def turn(self, message_count: int = 0, **changes: int) -> list[Verdict]:
         """One heartbeat interval: packets with one message each, a heartbeat, and the signatures that are due."""
         scene, sealer = self.scene, self.scene.adapters[1]
         scene.now_ns += HEARTBEAT_NS
@@ -39,7 +39,7 @@ class SignedStream:
         for _ in range(message_count):
             datagrams.append(scene.sealed(packet(self.next_seq, self.next_seq, 1)))
             self.next_seq += 1
-        datagrams.append(scene.sealed(heartbeat(self.next_seq, **said)))  # type: ignore[arg-type]
+        datagrams.append(scene.sealed(heartbeat(self.next_seq, **changes)))  # type: ignore[arg-type]
         verdicts = scene.hear(*datagrams)
         while sealer.channels_to_sign():
             signature = sealer.sign(CHANNEL_ID, 0)
@@ -48,7 +48,7 @@ class SignedStream:
         return verdicts
 
     def idle(self, turns: int) -> Iterator[list[Verdict]]:
-        """Turns without messages."""
+        """Heartbeat intervals without messages."""
         for _ in range(turns):
             yield self.turn()
 
@@ -86,7 +86,7 @@ def test_in_signed_mode_a_lost_signature_delays_a_message_by_at_most_one_heartbe
     lost: set[int],
 ) -> None:
     stream = SignedStream("signed")
-    for idle_turns in range(6):  # for every number of idle turns before
+    for idle_turns in range(6):  # with any number of preceding idle turns
         list(stream.idle(idle_turns))
         stream.signature_count = 0
         stream.is_lost = lost.__contains__

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_lib.stream_trust import (
+from tandemfeed.client_lib.stream_trust import (
     AHEAD_MAX,
     OVERTAKEN_NS,
     SILENCE_MAX_NS,
@@ -24,13 +24,13 @@ from client_lib.stream_trust import (
     Verdict,
     VerifyMode,
 )
-from feedcore.counters import CounterSet
-from feedcore.wire.output_packet import RUN_SIZE, OutputFlag, OutputPacket, encode_runs
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.wire.output_packet import RUN_SIZE, OutputFlag, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.opening import ReceivedPacket, ReceivedSignature, StreamOpener
+from tandemfeed.transport.sealing import COUNTER_MAX, Sealer
 from tests.client_lib.toy_cluster import CHANNEL_ID, FEED_ID, SESSION, channel_key, heartbeat, packet
-from transport.announced_starts import AnnouncedStart
-from transport.opening import HeardPacket, HeardSignature, StreamOpener
-from transport.sealing import COUNTER_MAX, Sealer
 
 MS = 1_000_000
 KEY = channel_key(5)
@@ -90,12 +90,12 @@ class Scene:
         return forger.seal(made._replace(adapter_id=adapter_id), self.now_ns)
 
     def hear(self, *datagrams: bytes) -> list[Verdict]:
-        """What is accepted when these datagrams arrive in this order."""
+        """Receive these datagrams in this order; return what is accepted."""
         verdicts: list[Verdict] = []
         for datagram in datagrams:
             self.now_ns += MS // 10
             opened = self.opener.open(datagram)
-            if isinstance(opened, HeardSignature):
+            if isinstance(opened, ReceivedSignature):
                 verdicts += self.trust.on_signature(opened, self.now_ns, sender=self.sender)
             else:
                 verdicts += self.trust.on_packet(opened, self.now_ns)
@@ -363,10 +363,10 @@ def test_a_forger_can_get_ahead_of_the_signed_packets_by_a_few_milliseconds_of_m
     skipping = packet(at, at, 1)
     run = skipping.runs[0]._replace(source_count=60_000)
     skipping = skipping._replace(runs=(run,), payload=encode_runs((run,)) + skipping.payload[RUN_SIZE:])
-    assert scene.hear(scene.forged(skipping, 3_000)) == [], "nor with a run that claims many source messages"
+    assert scene.hear(scene.forged(skipping, 3_000)) == [], "a run that claims many source messages does not help"
     jump = packet(at, at, 1)
     jump = jump._replace(first_input_seq=1 << 60, runs=(jump.runs[0]._replace(first_input_seq=1 << 60),))
-    assert scene.hear(scene.forged(jump, 3_001)) == [], "nor with a position far ahead in the channel's input"
+    assert scene.hear(scene.forged(jump, 3_001)) == [], "nor does a position far ahead in the channel's input"
 
 
 def test_the_start_of_a_takeover_is_accepted_with_the_heartbeat_that_announces_it() -> None:
@@ -405,11 +405,11 @@ def test_a_flood_of_forged_packets_uses_bounded_memory_and_displaces_no_genuine_
     scene.hear(true)
     forged = packet(6, 6, 5)
     for number in range(WAITING_MAX - 1):
-        heard = HeardPacket(forged, 11, 4 + number % 4_000, number.to_bytes(16, "little"))
+        heard = ReceivedPacket(forged, 11, 4 + number % 4_000, number.to_bytes(16, "little"))
         assert scene.trust.on_packet(heard, scene.now_ns) == []
     assert first_seqs(scene.hear(scene.signature())) == [6]
     for number in range(WAITING_MAX):
-        heard = HeardPacket(forged, 11, 4 + number % 4_000, (number + 1_000_000).to_bytes(16, "little"))
+        heard = ReceivedPacket(forged, 11, 4 + number % 4_000, (number + 1_000_000).to_bytes(16, "little"))
         scene.trust.on_packet(heard, scene.now_ns)
     assert scene.counters.refusals[Refusal.UNSIGNED] >= WAITING_MAX - 2
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.record import DeliveryRecord
-from feedcore.wire.output_packet import OutputFlag
+from tandemfeed.client_lib.record import DeliveryRecord
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tests.client_lib.toy_cluster import IDENTITY, SECRET, ToyCluster, heartbeat, packet
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -32,7 +32,7 @@ def start(cluster: ToyCluster, tmp_path: Path) -> Start:
         connection = ["--admin", cluster.admin_rpc.endpoint, "--ca", str(tmp_path / "ca.pem"), "--identity", IDENTITY]
         return subprocess.Popen(
             [
-                sys.executable, "-c", "import sys; from client_lib.cli import main; sys.exit(main())",
+                sys.executable, "-c", "import sys; from tandemfeed.client_lib.cli import main; sys.exit(main())",
                 "--feed", "equities", *connection, "--secret-file", str(tmp_path / "secret"), *options,
             ],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -42,18 +42,20 @@ def start(cluster: ToyCluster, tmp_path: Path) -> Start:
 
 
 def feed_until_it_ends(cluster: ToyCluster, process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Announce the end after ten messages until the process exits; messages sent too early come from replay."""
+    """Send ten messages and announce the end until the process exits; replay supplies messages that it missed."""
     cluster.adapters[0].lose(packet(1, 1, 5), packet(6, 6, 5))
     while True:
         cluster.adapters[0].send(heartbeat(11, flags=OutputFlag.END_OF_STREAM | OutputFlag.FROM_ACTIVE))
         try:
             return process.communicate(timeout=0.1)
         except subprocess.TimeoutExpired:
-            if process.poll() is not None:  # it has exited meanwhile
+            if process.poll() is not None:  # the process has exited
                 return process.communicate()
 
 
-def test_it_records_until_the_end_and_prints_json_lines(cluster: ToyCluster, start: Start, tmp_path: Path) -> None:
+def test_the_command_records_until_the_end_and_prints_json_lines(
+    cluster: ToyCluster, start: Start, tmp_path: Path
+) -> None:
     process = start("--start", "1", "--json", "--until-end", "--record", str(tmp_path / "record.npz"))
     output, errors = feed_until_it_ends(cluster, process)
     assert process.returncode == 0, errors
@@ -65,7 +67,7 @@ def test_it_records_until_the_end_and_prints_json_lines(cluster: ToyCluster, sta
     assert (figures.delivered, figures.missing, figures.duplicated) == (10, 0, 0)
 
 
-def test_it_prints_messages(cluster: ToyCluster, start: Start) -> None:
+def test_the_command_prints_messages(cluster: ToyCluster, start: Start) -> None:
     process = start("--start", "1", "--print", "--count", "10")
     output, errors = feed_until_it_ends(cluster, process)
     assert process.returncode == 0, errors

@@ -15,7 +15,7 @@ import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rich.console import Console
 
-from client_lib import (
+from tandemfeed.client_lib import (
     AdminUnavailable,
     AuthenticationRefused,
     AuthorizationRefused,
@@ -25,13 +25,17 @@ from client_lib import (
     Revoked,
     Subscription,
 )
-from client_lib.items import Filled, Item
-from client_lib.live_view import LiveFigures, render
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Ended, Stale, Takeover
-from feedcore.wire.output_packet import OutputFlag, encode_runs
-from feedcore.wire.position import Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.client_lib.items import Filled, Item
+from tandemfeed.client_lib.live_view import LiveFigures, render
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Ended, Stale, Takeover
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_runs
+from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.opening import StreamOpener
+from tandemfeed.transport.sealing import Sealer
+from tandemfeed.transport.start_keys import SealingKey
 from tandemfeed.v1 import admin_pb2
 from tests.client_lib.toy_cluster import (
     CHANNEL_ID,
@@ -48,10 +52,6 @@ from tests.client_lib.toy_cluster import (
     packet,
     subscribe_and_hear_all,
 )
-from transport.dgram import MulticastReceiver
-from transport.opening import StreamOpener
-from transport.sealing import Sealer
-from transport.start_keys import SealingKey
 
 MS = 1_000_000
 
@@ -65,7 +65,7 @@ def test_two_adapters_streams_are_merged_without_duplicates(cluster: ToyCluster)
             b.send(packet(1 + 5 * at, 1 + 5 * at, 5))
 
         def is_all_here(items: list[Item]) -> bool:
-            a.send(heartbeat(1001))  # a burst may overflow the kernel's buffer, and only this shows the loss of its end
+            a.send(heartbeat(1001))  # reveals the loss if the end of the burst overflowed the kernel's buffer
             return has_messages(1000)(items)
 
         items = collect(subscription, is_all_here)
@@ -180,7 +180,7 @@ def test_the_refusal_of_a_topic_names_the_topic_and_the_identity(cluster: ToyClu
 
 
 def test_the_error_for_an_unreachable_administration_server_names_its_address(cluster: ToyCluster) -> None:
-    from client_lib import connect
+    from tandemfeed.client_lib import connect
 
     with pytest.raises(AdminUnavailable, match=r"127\.0\.0\.1:1:"):
         connect(admin="127.0.0.1:1", ca=cluster.ca_pem, identity=IDENTITY, secret="x", timeout_s=0.5)
@@ -291,11 +291,11 @@ def test_old_packets_sent_again_to_a_new_subscription_are_refused(cluster: ToyCl
         b.send(packet(101, 101, 5))
         items = collect(subscription, has_messages(5))
         assert message_seqs(items) == list(range(101, 106))
-        hear_out(cluster, subscription)
+        drain(cluster, subscription)
         assert subscription.statistics().refusals["replayed"] == 3  # the old signature contains nothing new
 
 
-def test_the_stream_continues_without_the_administration_server_and_receives_updates_when_it_returns(
+def test_the_stream_continues_without_the_administration_server_and_gets_updates_when_it_returns(
     cluster: ToyCluster,
 ) -> None:
     a, _ = cluster.adapters
@@ -338,7 +338,7 @@ def test_a_revocation_is_the_last_item(cluster: ToyCluster) -> None:
         assert subscription.poll(0) == []
 
 
-def hear_out(cluster: ToyCluster, subscription: Subscription) -> None:
+def drain(cluster: ToyCluster, subscription: Subscription) -> None:
     """Poll until everything that the adapters have sent has arrived: each adapter's last datagram is a refused one."""
     heard = sum(subscription.counters.refusals.values())
     for adapter in cluster.adapters:
@@ -351,7 +351,7 @@ def test_a_revocation_is_the_last_item_even_if_a_stream_falls_silent_in_the_same
     with cluster.connect() as client:
         config = MergerConfig(stale_after_ns=1000 * MS)
         subscription = subscribe_and_hear_all(cluster, client, merger_config=config)
-        hear_out(cluster, subscription)  # a heartbeat in flight would break the silence
+        drain(cluster, subscription)  # a heartbeat in flight would end the silence
         silent_at_ns = time.monotonic_ns() + config.stale_after_ns
         cluster.is_revoked = True
         cluster.admin.send(None)

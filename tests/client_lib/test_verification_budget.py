@@ -1,4 +1,4 @@
-"""A reader that floods signature datagrams costs other readers little, and does not suppress genuine signatures."""
+"""A flood of signature datagrams costs other readers little, and does not suppress genuine signatures."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client_lib.stream_trust import Verdict, VerifyMode
-from client_lib.verification_budget import FAILED_AT_ONCE, FAILED_PER_SECOND, Lane, VerificationBudget
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.client_lib.stream_trust import Verdict, VerifyMode
+from tandemfeed.client_lib.verification_budget import FAILED_AT_ONCE, FAILED_PER_SECOND, Lane, VerificationBudget
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.start_keys import Purpose, derive_cipher
+from tandemfeed.transport.stream_signatures import DIGEST_SIZE, digest_of, sign
 from tests.client_lib.test_stream_trust import KEY, MS, Scene, first_seqs
 from tests.client_lib.toy_cluster import CHANNEL_ID, FEED_ID, heartbeat, packet
-from transport.start_keys import Purpose, derive_cipher
-from transport.stream_signatures import DIGEST_SIZE, digest_of, sign
 
 SECOND = 1_000 * MS
 ADAPTER, FLOODER = "10.0.0.1:4000", "10.0.0.9:666"

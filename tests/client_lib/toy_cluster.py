@@ -23,20 +23,26 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
-from client_lib import Client, Subscription, connect
-from client_lib.items import Batch, Item
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Live
-from feedcore.topics import any_topic_matches
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_output_packet, encode_runs
-from feedcore.wire.position import Run
+from tandemfeed.client_lib import Client, Subscription, connect
+from tandemfeed.client_lib.items import Batch, Item
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Live
+from tandemfeed.feedcore.topics import any_topic_matches
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import (
+    OUTPUT_FRAME,
+    OutputFlag,
+    OutputPacket,
+    encode_output_packet,
+    encode_runs,
+)
+from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, caller_of, serve
+from tandemfeed.transport.sealing import Sealer
+from tandemfeed.transport.start_keys import SealingKey
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
-from transport.announced_starts import AnnouncedStart
-from transport.dgram import MulticastSender
-from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, caller_of, serve
-from transport.sealing import Sealer
-from transport.start_keys import SealingKey
 
 FEED_ID, CHANNEL_ID, SESSION = 1, 1, 20261121
 TOPIC = "equities.ticks"
@@ -104,7 +110,7 @@ def heartbeat(
 
 
 def channel_key(key_id: int) -> SealingKey:
-    """A channel's key, including the adapters' half."""
+    """A channel's stream key and decision key."""
     return SealingKey(key_id, CHANNEL_ID, os.urandom(32), os.urandom(32))
 
 
@@ -252,7 +258,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.journal += [each._replace(adapter_id=self.adapter_id) for each in packets]
 
     def send_raw(self, datagram: bytes) -> None:
-        """Multicast any bytes."""
+        """Multicast these bytes."""
         self._sender.send(self.group.encode(), datagram)
 
     def Replay(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802

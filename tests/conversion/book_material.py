@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from tick_material import converted
 
-from adapter.conversion.formats.chunks import FrameChunk
-from adapter.conversion.loading import load_checked_table
-from adapter.conversion.table import ConverterTable
-from feedcore.documents.message_model import load_message_model
-from feedcore.documents.source_format import load_source_format
-from feedcore.replica.converter import Converter
+from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.feedcore.documents.message_model import load_message_model
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.replica.converter import Converter
 
 DEPTH = 10
 NULL = (1 << 63) - 1

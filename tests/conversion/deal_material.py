@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from adapter.conversion import ConverterTable
-from adapter.conversion.loading import load_checked_table
-from client_lib.decoding import Decoder
-from feedcore.replica.converter import Converter
-from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
-from feedcore.wire.source_packet import encode_source_header, unpack_source_header
+from tandemfeed.adapter.conversion import ConverterTable
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.client_lib.decoding import Decoder
+from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from tandemfeed.feedcore.wire.source_packet import encode_source_header, unpack_source_header
 
 FORMAT = """<sourceFormat name="deals">
 <framing headerSize="3" length="uint16" lengthAdds="2" type="uint8" typeOffset="2" byteOrder="bigEndian"/>

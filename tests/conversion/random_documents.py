@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adapter.conversion import ConverterTable, converter_function
-from adapter.conversion.loading import load_checked_table
-from adapter.conversion.user_functions import register
-from feedcore.documents.source_format import load_source_format
-from feedcore.documents.source_layout import SourceData, SourceFormat, SourceGroup, SourceMessageType
-from feedcore.documents.xml_document import DocumentError
-from feedcore.wire.source_packet import encode_source_header
+from tandemfeed.adapter.conversion import ConverterTable, converter_function
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion.user_functions import register
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.documents.source_layout import SourceData, SourceFormat, SourceGroup, SourceMessageType
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.wire.source_packet import encode_source_header
 from tests.conversion.random_groups import GroupGrower, Grown, Lines
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in range(8, 65, 8)]

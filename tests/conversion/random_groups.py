@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from feedcore.documents.source_layout import SourceGroup
+from tandemfeed.feedcore.documents.source_layout import SourceGroup
 
 Lines = list["str | Grown"]
 

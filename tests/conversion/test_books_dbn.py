@@ -15,12 +15,12 @@ from book_material import DEPTH, NOTHING, NULL, Levels, PlainBook, book_table, b
 from real_data import shared_file
 from zstandard import ZstdDecompressor
 
-from adapter.conversion import CompiledConverter, InterpretedConverter
-from adapter.conversion.formats import document
-from adapter.conversion.formats.chunks import FrameChunk
-from adapter.conversion.formats.dbn import read_dbn
-from adapter.conversion.table import ConverterTable
-from feedcore.replica.converter import Converter
+from tandemfeed.adapter.conversion import CompiledConverter, InterpretedConverter
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
+from tandemfeed.adapter.conversion.formats.dbn import read_dbn
+from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.feedcore.replica.converter import Converter
 
 # A fill reports what a following cancel does to the order, so neither trades nor fills change the book.
 ORDERS = {

@@ -17,12 +17,12 @@ from meatpy.itch50.itch50_market_message import ITCH50MarketMessage
 from meatpy.lob import LimitOrderBook
 from real_data import shared_file
 
-from adapter.conversion import CompiledConverter
-from adapter.conversion.formats import document
-from adapter.conversion.formats.binary_file import read_binary_file
-from adapter.conversion.formats.chunks import FrameChunk
-from adapter.conversion.table import ConverterTable
-from feedcore.documents.source_format import load_source_format
+from tandemfeed.adapter.conversion import CompiledConverter
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
+from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.feedcore.documents.source_format import load_source_format
 
 ADD = '<order book="book" action="add" by="stock_locate" id="order_ref" side="side" price="price" size="shares"/>'
 REDUCE = '<order book="book" action="reduce" by="stock_locate" id="order_ref" size="shares"/>'

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapter.conversion import CompiledConverter, InterpretedConverter
-from adapter.conversion.loading import load_checked_table
-from feedcore.replica.converter import Converter
-from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
+from tandemfeed.adapter.conversion import CompiledConverter, InterpretedConverter
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 TABLE = load_checked_table(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.all import IP, TCP, UDP, CookedLinux, Dot1Q, Ether, IPv6, Packet, Raw, wrpcap, wrpcapng
 
-from adapter.conversion.formats.capture import CaptureReader, Datagram
-from adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.capture import CaptureReader, Datagram
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
 
 TO = UDP(sport=1000, dport=26_400) / Raw(b"hello")
 V4 = IP(src="10.0.0.1", dst="233.54.12.111") / TO

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from numba.core.event import install_listener
 
-from adapter import kernel_cache
-from adapter.convert_command.cli import main
-from adapter.convert_command.compiling import COMPILE_EVENT, Progress
-from adapter.kernel_cache import FOLDER_VARIABLE, load_generated
+from tandemfeed.adapter import kernel_cache
+from tandemfeed.adapter.convert_command.cli import main
+from tandemfeed.adapter.convert_command.compiling import COMPILE_EVENT, Progress
+from tandemfeed.adapter.kernel_cache import FOLDER_VARIABLE, load_generated
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "deploy" / "examples" / "ticks"
@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 from numba.core.event import install_recorder
 with install_recorder("numba:compile") as recorder:
-    from adapter.conversion import load_converter
+    from tandemfeed.adapter.conversion import load_converter
     converter = load_converter(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]).read_bytes(), int(sys.argv[4]))
     header = bytes.fromhex("54465331 01000100 01000100 01293501 0100000000000000 0100000000000000")
     packet = header + bytes.fromhex("24000100") + bytes(32)
@@ -45,7 +45,7 @@ print([event.data["dispatcher"].py_func.__name__ for _, event in recorder.buffer
 
 
 def run(cache: Path, *command: str, status: int = 0) -> tuple[str, str]:
-    environment = {**os.environ, FOLDER_VARIABLE: str(cache), "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
+    environment = {**os.environ, FOLDER_VARIABLE: str(cache), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -55,7 +55,7 @@ def run(cache: Path, *command: str, status: int = 0) -> tuple[str, str]:
 
 @pytest.mark.timeout(600)
 def test_after_compile_a_start_with_the_same_documents_and_size_compiles_nothing(tmp_path: Path) -> None:
-    cache, command = tmp_path / "cache", ("-m", "deploy.command", "convert", "compile", *DOCUMENTS)
+    cache, command = tmp_path / "cache", ("-m", "tandemfeed.deploy.command", "convert", "compile", *DOCUMENTS)
     output, _ = run(cache, *command)
     assert "ticks: compiled " in output
     assert f"stored in {cache}" in output
@@ -67,7 +67,9 @@ def test_after_compile_a_start_with_the_same_documents_and_size_compiles_nothing
 
 def test_compile_reports_that_kernels_cannot_be_stored_and_compiles_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    output, error = run(tmp_path / "file" / "cache", "-m", "deploy.command", "convert", "compile", *DOCUMENTS, status=1)
+    output, error = run(
+        tmp_path / "file" / "cache", "-m", "tandemfeed.deploy.command", "convert", "compile", *DOCUMENTS, status=1
+    )
     assert output == ""
     assert FOLDER_VARIABLE in error
 
@@ -119,7 +121,7 @@ class RecordingMeter:
 
 TWO = """
 from numba import types
-from adapter.kernel_cache import compiled
+from tandemfeed.adapter.kernel_cache import compiled
 
 @compiled()
 def inner(value):

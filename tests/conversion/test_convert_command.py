@@ -9,9 +9,9 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from adapter.conversion.formats import document
-from adapter.convert_command.cli import main
-from feedcore.documents.message_model import load_message_model
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.convert_command.cli import main
+from tandemfeed.feedcore.documents.message_model import load_message_model
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 DOCUMENTS = [

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapter.conversion import CompiledConverter, InterpretedConverter
-from adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter
-from adapter.conversion.loading import load_checked_table
-from adapter.conversion.reasons import Reason
-from adapter.conversion.state_kernels import SAMPLES_MAX
-from feedcore.documents.source_format import load_source_format
-from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from tandemfeed.adapter.conversion import CompiledConverter, InterpretedConverter
+from tandemfeed.adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.conversion.state_kernels import SAMPLES_MAX
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 TABLE = load_checked_table(

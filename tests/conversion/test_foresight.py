@@ -7,11 +7,11 @@ from random import Random
 import numpy as np
 from tick_material import shipped_table
 
-from adapter.conversion import CompiledConverter, ConverterTable
-from adapter.conversion.kernel_source import kernel_source
-from adapter.conversion.state_kernels import HINTS_MAX, TABLE_SIZE_FIRST
-from benchmarks.conversion import BOOK, TICKS, itch_messages, table_of
-from feedcore.wire.source_packet import encode_source_header
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
+from tandemfeed.adapter.conversion.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.state_kernels import HINTS_MAX, TABLE_SIZE_FIRST
+from tandemfeed.benchmarks.conversion import BOOK, TICKS, itch_messages, table_of
+from tandemfeed.feedcore.wire.source_packet import encode_source_header
 
 NEVER = 1 << 60
 

@@ -9,11 +9,11 @@ import pytest
 import zstandard
 from real_data import shared_file
 
-from adapter.conversion.formats import document
-from adapter.conversion.formats.chunks import FormatError
-from adapter.conversion.formats.dbn import SCHEMAS, DbnFile, read_dbn
-from adapter.conversion.formats.frame_reader import FrameReader
-from feedcore.documents.source_format import load_source_format
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.dbn import SCHEMAS, DbnFile, read_dbn
+from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.feedcore.documents.source_format import load_source_format
 
 FORMAT = load_source_format(document("dbn.xml"))
 READER = FrameReader(FORMAT)

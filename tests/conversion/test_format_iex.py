@@ -12,12 +12,12 @@ from iex_parser.parser import DeepPcapReader
 from real_data import shared_file
 from scapy.all import UDP, PcapReader
 
-from adapter.conversion.formats import document
-from adapter.conversion.formats.capture import CaptureReader
-from adapter.conversion.formats.chunks import FormatError
-from adapter.conversion.formats.frame_reader import FrameReader
-from adapter.conversion.formats.iex_tp import IEX_TP_HEADER, PROTOCOL_TOPS, decode_iex_segment
-from feedcore.documents.source_format import load_source_format
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER, PROTOCOL_TOPS, decode_iex_segment
+from tandemfeed.feedcore.documents.source_format import load_source_format
 
 FORMAT = load_source_format(document("iex.xml"))
 READER = FrameReader(FORMAT)

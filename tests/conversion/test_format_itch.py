@@ -10,11 +10,11 @@ import pytest
 from itch.parser import MessageParser
 from real_data import shared_file
 
-from adapter.conversion.formats import document
-from adapter.conversion.formats.binary_file import read_binary_file
-from adapter.conversion.formats.chunks import FormatError
-from adapter.conversion.formats.frame_reader import FrameReader
-from feedcore.documents.source_format import load_source_format
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.feedcore.documents.source_format import load_source_format
 
 FORMAT = load_source_format(document("itch50.xml"))
 READER = FrameReader(FORMAT)

@@ -14,12 +14,12 @@ import pytest
 from real_data import shared_file
 from tick_material import interpreted
 
-from adapter.conversion.formats import document
-from adapter.conversion.formats.chunks import FormatError
-from adapter.conversion.formats.frame_reader import FrameReader
-from adapter.conversion.formats.lobster import read_lobster
-from adapter.convert_command.cli import main
-from feedcore.documents.source_format import load_source_format
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.lobster import read_lobster
+from tandemfeed.adapter.convert_command.cli import main
+from tandemfeed.feedcore.documents.source_format import load_source_format
 
 FORMAT = load_source_format(document("lobster.xml"))
 NAME = "AAPL_2012-06-21_34200000_57600000_message_10.csv"

@@ -18,11 +18,11 @@ from sbedecoder import MDPMessageFactory, MDPSchema
 from sbedecoder.message import CompositeMessageField, EnumMessageField, SetMessageField
 from tick_material import interpreted
 
-from adapter.conversion.formats import document
-from adapter.conversion.formats.capture import CaptureReader
-from adapter.conversion.formats.chunks import FormatError, FrameChunk
-from adapter.conversion.formats.frame_reader import FrameReader
-from adapter.conversion.formats.mdp3 import (
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
+from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.mdp3 import (
     MDP_HEADER,
     MdpDeliver,
     MdpEffect,
@@ -31,16 +31,16 @@ from adapter.conversion.formats.mdp3 import (
     MdpReset,
     decode_mdp_packet,
 )
-from adapter.conversion.formats.tick_table import TableOptions
-from adapter.conversion.loading import load_checked_table
-from adapter.conversion.table import ConverterTable
-from adapter.convert_command.reading import READER_OF_FORMAT, READERS
-from client_lib.sbe_reading import SbeReader
-from feedcore.documents.source_format import load_source_format
-from feedcore.documents.xml_document import DocumentError
-from feedcore.sbe import Schema, load_schema
-from feedcore.sbe.messages import Block
-from feedcore.sbe.types import EnumType, SetType
+from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.adapter.convert_command.reading import READER_OF_FORMAT, READERS
+from tandemfeed.client_lib.sbe_reading import SbeReader
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.sbe import Schema, load_schema
+from tandemfeed.feedcore.sbe.messages import Block
+from tandemfeed.feedcore.sbe.types import EnumType, SetType
 
 CAPTURES = [
     ("v1.6-v6.1.pcap", 2_000),

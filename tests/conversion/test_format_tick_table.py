@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from real_data import shared_file
 
-from adapter.conversion.formats import document
-from adapter.conversion.formats.chunks import FormatError
-from adapter.conversion.formats.frame_reader import FrameReader
-from adapter.conversion.formats.tick_table import TableOptions, read_tick_file
-from feedcore.documents.source_format import load_source_format
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.tick_table import TableOptions, read_tick_file
+from tandemfeed.feedcore.documents.source_format import load_source_format
 
 FORMAT = load_source_format(document("tick-table.xml"))
 READER = FrameReader(FORMAT)

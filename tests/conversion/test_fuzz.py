@@ -15,9 +15,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from adapter.conversion import CompiledConverter
-from adapter.conversion.loading import load_checked_table
-from benchmarks.conversion import header, itch_messages, tick_packets
+from tandemfeed.adapter.conversion import CompiledConverter
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.benchmarks.conversion import header, itch_messages, tick_packets
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKETS = int(os.environ.get("TANDEMFEED_FUZZ", "4000"))

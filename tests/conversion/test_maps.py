@@ -8,12 +8,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from adapter.conversion.kernel_source import kernel_source
-from adapter.conversion.loading import load_checked_table
-from feedcore.documents.message_model import PREFIX_SIZE
-from feedcore.documents.xml_document import DocumentError
-from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
+from tandemfeed.adapter.conversion.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 
 FORMAT = """<sourceFormat name="x"><message name="long" type="1">
 <field name="venue" type="char" length="{size}"/></message>

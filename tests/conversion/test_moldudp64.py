@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from itch.parser import MessageParser
 from real_data import shared_file
 
-from adapter.conversion.formats import document
-from adapter.conversion.formats.binary_file import read_binary_file
-from adapter.conversion.formats.capture import CaptureReader
-from adapter.conversion.formats.chunks import FormatError
-from adapter.conversion.formats.frame_reader import FrameReader
-from adapter.conversion.formats.moldudp64 import (
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.moldudp64 import (
     MOLD_HEADER,
     MoldPacket,
     decode_mold_packet,
@@ -26,7 +26,7 @@ from adapter.conversion.formats.moldudp64 import (
     encode_mold_request,
     message_offset,
 )
-from adapter.conversion.formats.moldudp64_receiver import (
+from tandemfeed.adapter.conversion.formats.moldudp64_receiver import (
     MILLISECOND_NS,
     Deliver,
     FeedSilent,
@@ -38,8 +38,8 @@ from adapter.conversion.formats.moldudp64_receiver import (
     SessionEnded,
     SessionStarted,
 )
-from feedcore.documents.source_format import load_source_format
-from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, decode_source_packet
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, decode_source_packet
 
 DAY = b"20261121AA"
 CONFIG = MoldConfig(request_count_max=3)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from adapter.conversion.formats.frame_reader import FrameReader
-from adapter.conversion.loading import load_checked_table
-from client_lib.decoding import Decoder
-from feedcore.documents.xml_document import DocumentError
-from feedcore.replica.converter import Converter
-from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
+from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.client_lib.decoding import Decoder
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 
 FORMAT = """<sourceFormat name="books"><message name="book" type="1">
 <field name="id" type="uint32"/>

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from deal_material import MODEL, converted, deal, load, order, packet, read
 
-from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from feedcore.documents.xml_document import DocumentError
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
+from tandemfeed.feedcore.documents.xml_document import DocumentError
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adapter.conversion import (
+from tandemfeed.adapter.conversion import (
     CompiledConverter,
     InterpretedConverter,
     converter_function,
     packet_functions,
     user_functions,
 )
-from adapter.conversion.kernel_source import kernel_source
-from adapter.conversion.user_functions import register
-from adapter.convert_command.explaining import explain
-from feedcore.documents.xml_document import DocumentError
+from tandemfeed.adapter.conversion.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.user_functions import register
+from tandemfeed.adapter.convert_command.explaining import explain
+from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tests.conversion.packet_material import OUT, SMALL, Both, legs, load, packet, pair
 
 

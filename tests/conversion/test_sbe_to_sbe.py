@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from adapter.conversion.loading import load_checked_table
-from client_lib.decoding import Decoder
-from feedcore.replica.converter import Converter
-from feedcore.sbe import load_schema
-from feedcore.wire.source_packet import encode_source_header
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.client_lib.decoding import Decoder
+from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.sbe import load_schema
+from tandemfeed.feedcore.wire.source_packet import encode_source_header
 from tests.feedcore.sbe_writing import SbeWriter
 
 TYPES = """<messageSchema package="x" id="{id}" version="{version}" byteOrder="{order}"><types>

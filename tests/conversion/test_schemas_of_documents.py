@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deal_material import FORMAT, TABLE
 
-from feedcore.documents.names import is_name, is_title
+from tandemfeed.feedcore.documents.names import is_name, is_title
 
 etree = pytest.importorskip("lxml.etree")  # comes with a decoder that tests use
 

@@ -7,12 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from adapter.conversion.loading import load_checked_table
-from feedcore.documents.message_model import load_message_model
-from feedcore.documents.xml_document import DocumentError
-from feedcore.replica.converter import Converter
-from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header, unpack_source_header
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.feedcore.documents.message_model import load_message_model
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.wire.source_packet import (
+    SOURCE_FRAME,
+    SOURCE_FRAME_SIZE,
+    encode_source_header,
+    unpack_source_header,
+)
 
 FORMAT = """<sourceFormat name="news"><message name="news" type="1">
 <field name="id" type="uint32"/>

@@ -19,13 +19,13 @@ from deal_material import FORMAT, MODEL, TABLE
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adapter.conversion import CompiledConverter
-from adapter.conversion.kernel_names import UncheckedName, in_variable, shown
-from adapter.conversion.kernel_source import kernel_source
-from adapter.conversion.loading import load_checked_table
-from adapter.conversion.table import ConverterTable
-from feedcore.documents.names import is_name, is_title
-from feedcore.documents.xml_document import DocumentError
+from tandemfeed.adapter.conversion import CompiledConverter
+from tandemfeed.adapter.conversion.kernel_names import UncheckedName, in_variable, shown
+from tandemfeed.adapter.conversion.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.feedcore.documents.names import is_name, is_title
+from tandemfeed.feedcore.documents.xml_document import DocumentError
 
 # --- an attack that once worked: a name with a line feed
 

@@ -20,16 +20,16 @@ from real_data import shared_file
 from tick_material import as_another_decoder_reads, converted, interpreted, messages, shipped_table
 from zstandard import ZstdDecompressor
 
-from adapter.conversion import CompiledConverter, InterpretedConverter
-from adapter.conversion.formats import FOLDER, document
-from adapter.conversion.formats.binary_file import read_binary_file
-from adapter.conversion.formats.capture import CaptureReader
-from adapter.conversion.formats.chunks import FrameChunk
-from adapter.conversion.formats.dbn import read_dbn
-from adapter.conversion.formats.iex_tp import decode_iex_segment
-from adapter.conversion.formats.tick_table import TableOptions, read_tick_file
-from feedcore.documents.message_model import load_message_model
-from feedcore.documents.source_format import load_source_format
+from tandemfeed.adapter.conversion import CompiledConverter, InterpretedConverter
+from tandemfeed.adapter.conversion.formats import FOLDER, document
+from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
+from tandemfeed.adapter.conversion.formats.dbn import read_dbn
+from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
+from tandemfeed.adapter.conversion.formats.tick_table import TableOptions, read_tick_file
+from tandemfeed.feedcore.documents.message_model import load_message_model
+from tandemfeed.feedcore.documents.source_format import load_source_format
 
 Output = tuple[str, dict[str, Any]]
 SESSION = 20191230

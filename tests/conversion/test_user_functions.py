@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapter.conversion import (
+from tandemfeed.adapter.conversion import (
     CompiledConverter,
     ConverterTable,
     InterpretedConverter,
     converter_function,
     user_functions,
 )
-from adapter.conversion.kernel_source import kernel_source
-from adapter.conversion.loading import load_checked_table
-from adapter.conversion.user_functions import BadUserFunction, UserFunction, register
-from adapter.convert_command.cli import main
-from feedcore.documents.xml_document import DocumentError
-from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from tandemfeed.adapter.conversion.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion.user_functions import BadUserFunction, UserFunction, register
+from tandemfeed.adapter.convert_command.cli import main
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
 
 FORMAT = """<sourceFormat name="x"><message name="m" type="1"><field name="filled" type="uint16"/>
 <field name="size" type="uint16"/></message></sourceFormat>"""
@@ -122,7 +122,7 @@ def test_after_a_change_of_state_a_function_is_null_where_it_would_refuse(tmp_pa
 
 PACKAGE = """
 from decimal import Decimal
-from adapter.conversion import converter_function
+from tandemfeed.adapter.conversion import converter_function
 
 @converter_function(minimum=0, maximum=100)
 def rounded(of: int, total: int) -> int:

@@ -15,21 +15,21 @@ from sbedecoder import SBESchema
 from sbedecoder.message import SBEMessage
 from test_fuzz import Brink, damaged
 
-from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from adapter.convert_command.cli import main
-from client_lib.decoding import Decoder
-from client_lib.items import Batch
-from client_lib.sbe_reading import SbeReader
-from feedcore.counters import CounterSet
-from feedcore.merge.effects import Deliver
-from feedcore.merge.merger import StreamMerger
-from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.source_tracker import Slice
-from feedcore.sbe import load_schema
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputPacket, decode_output_packet, encode_output_packet
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
+from tandemfeed.adapter.convert_command.cli import main
+from tandemfeed.client_lib.decoding import Decoder
+from tandemfeed.client_lib.items import Batch
+from tandemfeed.client_lib.sbe_reading import SbeReader
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.merge.effects import Deliver
+from tandemfeed.feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.sbe import load_schema
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet, encode_output_packet
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 from tests.feedcore.merge_feed import heartbeat
 from tests.feedcore.sbe_writing import SbeWriter
 

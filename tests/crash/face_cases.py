@@ -21,7 +21,7 @@ MODULES = {
 
 
 def _load(face: str) -> ModuleType:
-    """The module of a victim; it is among the tests of its package and imports its neighbours."""
+    """The module of a victim, from the tests of its package; it can import its neighbours."""
     path = MODULES[face]
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
@@ -29,8 +29,8 @@ def _load(face: str) -> ModuleType:
 
 
 def kill_case(face: str, folder: Path, seed: int) -> str:
-    """Kill a victim after a random number of acknowledgements, once or twice in the same folder, and check that what
-    it reported is there."""
+    """Kill a victim after a random number of acknowledgements, once or twice in the same folder, and check its
+    files against its reports."""
     module = _load(face)
     fork = multiprocessing.get_context("fork")
     source = random.Random(seed)
@@ -56,5 +56,5 @@ def kill_case(face: str, folder: Path, seed: int) -> str:
 
 
 def cases() -> dict[str, Callable[[Path, int], str]]:
-    """The cases whose victims exist, by name."""
+    """The cases by name, if the module of their victim exists."""
     return {f"{face}-kill": partial(kill_case, face) for face, path in MODULES.items() if path.exists()}

@@ -1,7 +1,7 @@
 """Crash cases of the journal: a victim appends records drawn from a seed; a crash must lose no acknowledged one.
 
-The content of record `number` of a writer is a function of (seed, writer, number). So the check needs no copy of what
-was written: each record identifies itself and must have the matching content.
+The content of record `number` of a writer is a function of (seed, writer, number). So the check needs no copy of the
+records: each record identifies itself, and must have the matching content.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from journal import Journal, Tailer
-from journal.block import blocks_in
-from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
+from tandemfeed.journal import Journal, Tailer
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
 
 HEAD = struct.Struct("<QII")  # seed, writer, number
 SECOND = 1_000_000_000
@@ -114,7 +114,7 @@ def _spin(rounds: int) -> None:
 def _note(acknowledged: dict[int, tuple[int, int]], writer: int, message: bytes) -> None:
     number, *indices = struct.unpack(f"<I{(len(message) - 4) // 8}Q", message)
     for place, index in enumerate(indices):
-        assert index not in acknowledged, f"index {index:#x} was given twice"
+        assert index not in acknowledged, f"index {index:#x} was assigned twice"
         acknowledged[index] = writer, number + place
 
 
@@ -131,7 +131,7 @@ def judge(
             if index in found:
                 assert HEAD.unpack_from(journal.read(index)) == (seed, writer, number), f"{index:#x}: wrong record"
             else:
-                assert may_be_lost(index), f"index {index:#x}: acknowledged and lost (writer {writer}, {number})"
+                assert may_be_lost(index), f"index {index:#x}: acknowledged but lost (writer {writer}, {number})"
         after = journal.append(record_of(seed, 99, 0))
         with Tailer(folder, key=key) as tailer:
             assert list(tailer) == [*served, (after, record_of(seed, 99, 0))]
@@ -155,7 +155,7 @@ def check_served(seed: int, served: list[tuple[int, bytes]]) -> None:
 def _written(
     folder: Path, seed: int, source: random.Random
 ) -> tuple[dict[int, tuple[int, int]], set[int], dict[str, bytes]]:
-    """Write a journal and leave it open; returns what was acknowledged, what was synced, and the files at the sync."""
+    """Write a journal and leave it open; returns the acknowledged records, the synced indices, and the synced files."""
     journal = open_journal(folder, source, key=KEY if seed % 5 == 0 else None)
     acknowledged: dict[int, tuple[int, int]] = {}
     number = 0
@@ -223,7 +223,7 @@ def damage_case(folder: Path, seed: int) -> str:
         hit = {index for _, stop, indices in spans if stop > offset for index in indices}
         kind = "cut"
     name.path.write_bytes(data)
-    if source.random() < 0.5:  # the control words did not survive either
+    if source.random() < 0.5:  # the control words are lost as well
         control = folder / CONTROL_NAME
         control.write_bytes(control.read_bytes()[:4_096].ljust(PIDS * 2, b"\0"))
     judge(folder, seed, acknowledged, lambda index: index in hit)

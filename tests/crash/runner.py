@@ -1,4 +1,4 @@
-"""`./run crash-test --cases N [--first S] [--kind K]`: run many crash cases and report the seed of each that fails."""
+"""`./run crash-test --cases N [--first S] [--kind K]`: run many crash cases and report the seed of each failure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kind_of(seed: int, kinds: Sequence[str]) -> str:
 
 
 def run_case(seed: int, kinds: Sequence[str]) -> tuple[str, str]:
-    """Run one case in a new folder; returns its kind and what was done.
+    """Run one case in a new folder; returns its kind and a description.
 
     Raises:
         AssertionError, or any exception of the journal: the case failed.
@@ -61,7 +61,7 @@ def run_chunk(seeds: Sequence[int], kinds: Sequence[str]) -> list[tuple[int, str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run cases; returns 1 if one fails."""
+    """Run cases; returns 1 if any fails."""
     known = list(all_cases())
     parser = argparse.ArgumentParser(prog="./run crash-test", description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000, metavar="N", help="number of cases (default 10,000)")

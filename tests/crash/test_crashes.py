@@ -17,9 +17,9 @@ def test_no_crash_loses_an_acknowledged_record_or_adds_a_record() -> None:
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [
-        ("damage", 2442),  # a flipped bit in a segment's sequence, which seeking trusted
+        ("damage", 2442),  # a flipped bit in a segment's sequence, which seeking relied on
         ("damage", 9597),
-        ("power", 6716),  # half an entry of the sparse index lost: zeros matched zeros
+        ("power", 6716),  # half of an entry of the sparse index was lost, and zeros matched zeros
         ("power", 20),
         ("power", 36),
     ],

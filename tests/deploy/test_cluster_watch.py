@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from deploy.cluster_watch import ClusterWatch
+from tandemfeed.deploy.cluster_watch import ClusterWatch
 from tandemfeed.v1 import admin_pb2
 from tests.client_lib.toy_cluster import IDENTITY, SECRET, ToyCluster
 

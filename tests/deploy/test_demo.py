@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.demo import main as demo
+from tandemfeed.deploy.demo import main as demo
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes]
 

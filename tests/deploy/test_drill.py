@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from deploy.drill import ALL, main
-from deploy.faults.forging import forge_at
-from deploy.faults.table import FAULTS
-from deploy.isolation import STATE_VARIABLE
-from deploy.network import why_no_network
+from tandemfeed.deploy.drill import ALL, main
+from tandemfeed.deploy.faults.forging import forge_at
+from tandemfeed.deploy.faults.table import FAULTS
+from tandemfeed.deploy.isolation import STATE_VARIABLE
+from tandemfeed.deploy.network import why_no_network
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOW_RATE = 500  # messages per second; above it, eleven processes with one packet per message overload two processors
+SLOW_RATE = 500  # messages per second; with more, eleven processes with one packet per message overload two processors
 processes = pytest.mark.processes
 
 
@@ -98,7 +98,15 @@ def test_killing_the_spark_driver_in_mid_batch_changes_nothing_for_clients(tmp_p
 @processes
 @pytest.mark.timeout(120)
 def test_an_interrupted_drill_leaves_no_process_and_no_link_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "deploy.isolation", sys.executable, "-m", "deploy.command", "drill"]
+    command = [
+        sys.executable,
+        "-m",
+        "tandemfeed.deploy.isolation",
+        sys.executable,
+        "-m",
+        "tandemfeed.deploy.command",
+        "drill",
+    ]
     command += ["--rounds", "3", "--rate", "2000", "--html", str(tmp_path / "page.html")]
     environment = {name: value for name, value in os.environ.items() if name != STATE_VARIABLE}
     drill = subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)

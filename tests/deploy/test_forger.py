@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 import zmq
 
-from client_lib.grant import Grant, GrantedAdapter, GrantedKey
-from deploy.forger import HUGE_EPOCH, JUST_AHEAD, Eavesdropper, Forger
-from feedcore.wire.output_packet import (
+from tandemfeed.client_lib.grant import Grant, GrantedAdapter, GrantedKey
+from tandemfeed.deploy.forger import HUGE_EPOCH, JUST_AHEAD, Eavesdropper, Forger
+from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     DECISION_TAG_SIZE,
     EPOCH_ENDED_BIT,
     HEARTBEAT_BIT,
     OUTPUT_MAGIC,
 )
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.opening import ReceivedPacket, ReceivedSignature
+from tandemfeed.transport.sealing import COUNTER_MAX
+from tandemfeed.transport.stream_signatures import SIGNATURE_MAGIC
 from tests.feedcore.packets import output_packet
 from tests.transport.starts import FEED_ID, READERS_KEY, START, opener, sealer, stream_opener
-from transport.dgram import MulticastSender
-from transport.opening import HeardPacket, HeardSignature
-from transport.sealing import COUNTER_MAX
-from transport.stream_signatures import SIGNATURE_MAGIC
 
 GROUP, OTHER = "239.192.78.1:17011", "239.192.78.2:17012"
 TAG = bytes(range(DECISION_TAG_SIZE))
@@ -78,7 +78,7 @@ def test_forged_packets_open_at_a_reader_and_are_refused_by_an_adapter_as_untagg
     assert listener.captured[0] == (GROUP.encode(), datagram)
     forger = Forger(granted(), listener, TAG)
     reader = stream_opener()
-    heard: list[HeardPacket] = []
+    heard: list[ReceivedPacket] = []
     reasons: Counter[Refusal | None] = Counter()
     for group, forged in islice(forger.datagrams(), 10 * KINDS):
         if forged == datagram:
@@ -87,13 +87,13 @@ def test_forged_packets_open_at_a_reader_and_are_refused_by_an_adapter_as_untagg
         reasons[refusal_by_an_adapter(forged)] += 1
         if forged.startswith(SIGNATURE_MAGIC):
             signature = reader.open(forged)
-            assert isinstance(signature, HeardSignature)
+            assert isinstance(signature, ReceivedSignature)
             with pytest.raises(PacketRefused) as refused:
                 signature.verified()
             assert refused.value.reason is Refusal.BAD_SIGNATURE
             continue
         opened = reader.open(forged)
-        assert isinstance(opened, HeardPacket)
+        assert isinstance(opened, ReceivedPacket)
         heard.append(opened)
     assert forger.made == dict.fromkeys(forger.made, 10)
     assert len(forger.made) == KINDS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.faults.forging import check_roles
-from deploy.forger import HUGE_EPOCH
-from deploy.processes import ProcessFailed
+from tandemfeed.deploy.faults.forging import check_roles
+from tandemfeed.deploy.forger import HUGE_EPOCH
+from tandemfeed.deploy.processes import ProcessFailed
 from tandemfeed.v1 import admin_pb2
 
 
@@ -17,7 +17,7 @@ def status(active: int, epoch: int, *, needless: int = 0, **takeovers: int) -> a
     return made
 
 
-def test_unchanged_roles_pass_whatever_happened_before() -> None:
+def test_unchanged_roles_pass_regardless_of_earlier_events() -> None:
     before = status(1, 7, needless=1, term_passed=2, process_ended=1)
     assert check_roles(before, before) == "active and epoch did not change"
 

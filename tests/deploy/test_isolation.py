@@ -19,7 +19,7 @@ print(json.dumps({"links": links, "state": os.environ.get("TANDEMFEED_ISOLATED")
 """
 ENTER_WITH_A_THREAD = """
 import threading
-from deploy.isolation import enter_isolated_network
+from tandemfeed.deploy.isolation import enter_isolated_network
 stop = threading.Event()
 thread = threading.Thread(target=stop.wait)
 thread.start()
@@ -43,7 +43,7 @@ def run(*command: str, state: str | None = None) -> subprocess.CompletedProcess[
 @pytest.fixture(scope="module")
 def isolated() -> dict[str, object]:
     """What a command sees in the namespace; skips the test if this machine cannot make one."""
-    ended = run("-m", "deploy.isolation", sys.executable, "-c", SHOW)
+    ended = run("-m", "tandemfeed.deploy.isolation", sys.executable, "-c", SHOW)
     assert ended.returncode == 0, ended.stderr
     if "running in a separate network namespace" not in ended.stderr:
         assert ended.stderr.startswith("cannot make a network namespace (")
@@ -62,16 +62,16 @@ def test_an_isolated_command_has_only_the_loopback_interface(isolated: dict[str,
 
 
 def test_an_isolated_process_is_not_isolated_again(isolated: dict[str, object]) -> None:
-    inner = run("-m", "deploy.isolation", sys.executable, "-c", SHOW, state="1")
+    inner = run("-m", "tandemfeed.deploy.isolation", sys.executable, "-c", SHOW, state="1")
     assert inner.returncode == 0
     assert json.loads(inner.stdout)["namespace"] == os.readlink("/proc/self/ns/net")
     assert inner.stderr == ""  # reported once, by the process that entered
 
 
 def test_a_user_can_decline_isolation() -> None:
-    outside = run("-m", "deploy.isolation", sys.executable, "-c", SHOW, state="0")
+    outside = run("-m", "tandemfeed.deploy.isolation", sys.executable, "-c", SHOW, state="0")
     assert json.loads(outside.stdout)["namespace"] == os.readlink("/proc/self/ns/net")
-    declined = run("-c", "from deploy.isolation import *; print(enter_isolated_network().text)", state="0")
+    declined = run("-c", "from tandemfeed.deploy.isolation import *; print(enter_isolated_network().text)", state="0")
     assert "using the loopback interface" in declined.stdout
 
 
@@ -82,13 +82,13 @@ def test_a_process_with_threads_cannot_be_isolated() -> None:
 
 
 def test_the_exit_status_of_the_command_is_passed_on_and_a_missing_command_is_reported() -> None:
-    assert run("-m", "deploy.isolation", "--", sys.executable, "-c", "raise SystemExit(7)").returncode == 7
-    missing = run("-m", "deploy.isolation", "no-such-command")
+    assert run("-m", "tandemfeed.deploy.isolation", "--", sys.executable, "-c", "raise SystemExit(7)").returncode == 7
+    missing = run("-m", "tandemfeed.deploy.isolation", "no-such-command")
     assert missing.returncode == 127
     assert "no-such-command" in missing.stderr
-    assert run("-m", "deploy.isolation").returncode == 2
+    assert run("-m", "tandemfeed.deploy.isolation").returncode == 2
 
 
 def test_isolation_imports_only_the_standard_library() -> None:
-    ended = run("-S", "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import deploy.isolation")
+    ended = run("-S", "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tandemfeed.deploy.isolation")
     assert ended.returncode == 0, ended.stderr

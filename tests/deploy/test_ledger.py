@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
-from deploy.ledger import (
+from tandemfeed.client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
+from tandemfeed.deploy.ledger import (
     MS,
     FeedDeliveries,
     Round,
@@ -23,8 +23,8 @@ from deploy.ledger import (
     summary,
     undisturbed_stalls_ms,
 )
-from deploy.ledger_report import print_ledger, print_rounds, render_ledger
-from deploy.rounds import DrillResult
+from tandemfeed.deploy.ledger_report import print_ledger, print_rounds, render_ledger
+from tandemfeed.deploy.rounds import DrillResult
 
 NONE = {"lost": 0, "duplicated": 0, "out_of_order": 0}
 WALL_AHEAD_NS = 1_700_000_000_000_000_000

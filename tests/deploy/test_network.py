@@ -11,27 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from deploy.command import HOST_VARIABLE
-from deploy.isolation import STATE_VARIABLE
-from deploy.network import Network, NetworkUnavailable, make_network, why_no_network
-from deploy.small_disk import BALLAST, STEP, fill_disk, make_room, path_in_process, why_no_small_disk
+from tandemfeed.deploy.command import HOST_VARIABLE
+from tandemfeed.deploy.isolation import STATE_VARIABLE
+from tandemfeed.deploy.network import Network, NetworkUnavailable, make_network, why_no_network
+from tandemfeed.deploy.small_disk import BALLAST, STEP, fill_disk, make_room, path_in_process, why_no_small_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP, PORT = "239.192.99.1", 5_999
 HEAR = """
 import socket, struct, sys
-from deploy.command import _apply_placement
+from tandemfeed.deploy.command import _apply_placement
 _apply_placement()
 own, wanted = sys.argv[1], int(sys.argv[2])
-hearing = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-hearing.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-hearing.bind(("", 5999))
-hearing.setsockopt(
+receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+receiver.bind(("", 5999))
+receiver.setsockopt(
     socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton("239.192.99.1") + socket.inet_aton(own))
 print("ready", flush=True)
 heard = 0
 while True:
-    data = hearing.recv(64)
+    data = receiver.recv(64)
     if data == b"end":
         break
     heard += 1
@@ -39,7 +39,7 @@ print(heard, flush=True)
 """
 SPEAK = """
 import socket, sys
-from deploy.command import _apply_placement
+from tandemfeed.deploy.command import _apply_placement
 _apply_placement()
 own, to, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -71,14 +71,14 @@ def on_host(network: Network, host: str, code: str, *arguments: str) -> subproce
 
 def heard_by(network: Network, receiver: str, sender: str, count: int) -> int:
     """How many of `count` multicast datagrams arrive. This process sends the final one, on a link without faults."""
-    hearing = on_host(network, receiver, HEAR, "0")
-    assert hearing.stdout is not None
-    assert hearing.stdout.readline() == "ready\n"
+    process = on_host(network, receiver, HEAR, "0")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
     assert on_host(network, sender, SPEAK, GROUP, str(count)).wait(30) == 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ending:
         ending.sendto(b"end", (network.addresses[receiver], PORT))
-    heard = int(hearing.stdout.readline())
-    assert hearing.wait(30) == 0
+    heard = int(process.stdout.readline())
+    assert process.wait(30) == 0
     return heard
 
 
@@ -103,7 +103,7 @@ def test_an_isolated_host_neither_sends_nor_receives(network: Network) -> None:
     assert heard_by(network, "c", "b", 20) == 20
 
 
-def test_a_receiver_loses_about_its_share_and_the_others_lose_nothing(network: Network) -> None:
+def test_a_receiver_loses_about_the_configured_share_and_the_others_lose_nothing(network: Network) -> None:
     network.lose("a", ["b"], 5)
     heard = heard_by(network, "b", "a", 3_000)
     assert 2_700 < heard < 2_970  # 2,850 expected, standard deviation 12
@@ -113,13 +113,13 @@ def test_a_receiver_loses_about_its_share_and_the_others_lose_nothing(network: N
 @pytest.mark.usefixtures("network")
 def test_a_network_leaves_nothing_behind() -> None:
     code = (
-        "import socket; from deploy.network import make_network\n"
+        "import socket; from tandemfeed.deploy.network import make_network\n"
         "before = socket.if_nameindex()\n"
         "with make_network(['x', 'y']): assert len(socket.if_nameindex()) == len(before) + 1\n"
         "assert socket.if_nameindex() == before\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != STATE_VARIABLE}
-    command = [sys.executable, "-m", "deploy.isolation", sys.executable, "-c", code]
+    command = [sys.executable, "-m", "tandemfeed.deploy.isolation", sys.executable, "-c", code]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
 
@@ -143,7 +143,7 @@ def test_a_small_disk_is_full_only_for_its_process(tmp_path: Path) -> None:
     if reason := why_no_small_disk():
         pytest.skip(reason)
     code = (
-        "import pathlib, sys; from deploy.small_disk import mount_small_disk\n"
+        "import pathlib, sys; from tandemfeed.deploy.small_disk import mount_small_disk\n"
         "mount_small_disk(pathlib.Path(sys.argv[1]), 8 << 20)\n"
         "print('ready', flush=True)\n"
         "for _ in sys.stdin:\n"
@@ -161,14 +161,14 @@ def test_a_small_disk_is_full_only_for_its_process(tmp_path: Path) -> None:
         folder = path_in_process(child.pid, tmp_path)
         fill_disk(folder)
         assert (folder / BALLAST).stat().st_size >= 7 * STEP
-        said = []
+        results = []
         for _ in range(2):
             child.stdin.write("\n")
             child.stdin.flush()
-            said.append(child.stdout.readline().strip())
+            results.append(child.stdout.readline().strip())
             if (folder / BALLAST).exists():
                 make_room(folder)
-        assert said == ["No space left on device", "written"]
+        assert results == ["No space left on device", "written"]
         assert list(tmp_path.iterdir()) == []  # no other process sees the disk
     finally:
         child.stdin.close()

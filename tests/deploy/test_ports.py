@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import deploy.ports as ports_module
-from deploy.ports import LOOPBACK, free_endpoint, free_ports
+import tandemfeed.deploy.ports as ports_module
+from tandemfeed.deploy.ports import LOOPBACK, free_endpoint, free_ports
 
 
 def test_free_ports_are_outside_the_range_of_outgoing_connections() -> None:

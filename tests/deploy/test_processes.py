@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.processes import LINES_KEPT_MAX, JsonLines, ManagedProcess, ProcessFailed
+from tandemfeed.deploy.processes import LINES_KEPT_MAX, JsonLines, ManagedProcess, ProcessFailed
 
 
 def test_only_the_newest_lines_are_kept_and_all_are_counted() -> None:

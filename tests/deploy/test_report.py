@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
-from deploy.content import count_wrong
-from deploy.report import Report, is_clean, print_report, render_html
-from deploy.witness import CONTENT_DTYPE
-from feedcore.merge.effects import Takeover
+from tandemfeed.client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
+from tandemfeed.deploy.content import count_wrong
+from tandemfeed.deploy.report import Report, is_clean, print_report, render_html
+from tandemfeed.deploy.witness import CONTENT_DTYPE
+from tandemfeed.feedcore.merge.effects import Takeover
 
 MS = 1_000_000
 

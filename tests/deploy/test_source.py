@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.processes import ManagedProcess
-from deploy.source import JournalLead, make_recording, packet_size, prepare_journal, sent_counts
-from deploy.topology import EXAMPLES, Shape, host_names, render_cluster
-from journal import Tailer
-from journal.named_position import NamedPosition
-from spark_feed.source_journal import POSITION_NAME, RecordKind, packet_numbers
+from tandemfeed.deploy.processes import ManagedProcess
+from tandemfeed.deploy.source import JournalLead, make_recording, packet_size, prepare_journal, sent_counts
+from tandemfeed.deploy.topology import EXAMPLES, Shape, host_names, render_cluster
+from tandemfeed.journal import Tailer
+from tandemfeed.journal.named_position import NamedPosition
+from tandemfeed.spark_feed.source_journal import POSITION_NAME, RecordKind, packet_numbers
 
 MESSAGES, PER_PACKET = 23_456, 7
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from admin_server.settings import check_identities, load_cluster, load_policy
-from deploy.topology import Shape, host_names, render_cluster, render_policy
+from tandemfeed.admin_server.settings import check_identities, load_cluster, load_policy
+from tandemfeed.deploy.topology import Shape, host_names, render_cluster, render_policy
 
 
 def written(shape: Shape, folder: Path) -> tuple[Path, Path]:

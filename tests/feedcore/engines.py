@@ -1,22 +1,22 @@
-"""Adapters of the toy feed, driven by hand: what tests of the engine begin with."""
+"""Adapters of the toy feed that tests drive by hand."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
-from feedcore.counters import CounterSet
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import PeerState
-from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig, SessionState
-from feedcore.replica.effects import AdapterEffect, Transmit
-from feedcore.replica.engine import AdapterEngine
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.role import ToJoining
-from feedcore.replica.source_tracker import Slice
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig, SessionState
+from tandemfeed.feedcore.replica.effects import AdapterEffect, Transmit
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.replica import ChannelReplica
+from tandemfeed.feedcore.replica.role import ToJoining
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
 
 MS = 1_000_000
@@ -27,14 +27,14 @@ Effect = TypeVar("Effect")
 
 
 class Adapter:
-    """An engine and its converter; every event at a time that the test gives."""
+    """An engine and its converter; the test gives the time of each event."""
 
     def __init__(
         self,
         adapter_id: int,
         streams: tuple[int, ...] = (1, 2),
         replica: ReplicaConfig | None = None,
-        former_life_ended_ns: int | None = None,
+        previous_process_ended_ns: int | None = None,
         session: int = SESSION,
         session_state: SessionState = SessionState.RESET,
     ) -> None:
@@ -44,7 +44,7 @@ class Adapter:
             session,
             (ChannelConfig(CHANNEL, streams),),
             replica=replica or ReplicaConfig(),
-            former_life_ended_ns=former_life_ended_ns,
+            previous_process_ended_ns=previous_process_ended_ns,
             session_state=session_state,
         )
         self.adapter_id = adapter_id
@@ -65,11 +65,11 @@ class Adapter:
         return self.replica.line.next_message_seq
 
     def activate(self, epoch: int = 1, now_ns: int = 0) -> list[AdapterEffect]:
-        """Granted the lease."""
+        """Grant this adapter the lease."""
         return self.engine.on_lease_granted(epoch, now_ns + LEASE_NS, now_ns)
 
     def follow(self, active: Adapter, now_ns: int = 0) -> None:
-        """Join by the active's snapshot."""
+        """Join by installing the active's snapshot."""
         self.engine.on_cluster_changed(active.adapter_id, active.engine.lease.epoch, now_ns, [active.adapter_id])
         active.engine.peers.others |= {self.adapter_id}
         self.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), now_ns)
@@ -77,20 +77,20 @@ class Adapter:
         assert self.state is ReplicaState.SYNCHRONIZED
 
     def source(self, stream: int, first: int, values: list[int], now_ns: int = 0) -> list[AdapterEffect]:
-        """A source packet: one message a value, of the stream's own symbol."""
+        """Take a source packet with one message per value, for the stream's own symbol."""
         rows = [(stream % 2, value) for value in values]
         return self.engine.on_source_datagram(encode_source(stream, first, rows, 0, 0), now_ns)
 
     def lose_place(self, now_ns: int) -> None:
-        """Join anew, for whatever reason."""
+        """Rejoin."""
         self.replica._end(ToJoining("a test says so"), now_ns)
 
     def tell(self, other: Adapter, now_ns: int) -> list[AdapterEffect]:
-        """This adapter's report reaches another."""
+        """Send this adapter's report to another."""
         return other.engine.on_peer_state(self.report(now_ns), now_ns)
 
     def report(self, now_ns: int) -> PeerState:
-        """This adapter's report leaves."""
+        """Make this adapter's report, as sent at this time."""
         return self.engine.report(now_ns, 1)
 
 
@@ -103,7 +103,7 @@ def pair(streams: tuple[int, ...] = (1, 2), replica: ReplicaConfig | None = None
 
 
 def hear(receiver: Adapter, effects: list[AdapterEffect], now_ns: int) -> list[AdapterEffect]:
-    """What one adapter transmitted reaches another."""
+    """Pass what one adapter transmitted to another."""
     found: list[AdapterEffect] = []
     for effect in effects:
         if isinstance(effect, Transmit):
@@ -117,19 +117,19 @@ def of(effects: list[AdapterEffect], kind: type[Effect]) -> list[Effect]:
 
 
 def data(effects: list[AdapterEffect]) -> list[OutputPacket]:
-    """The packets transmitted that hold decisions."""
+    """The transmitted packets that contain decisions."""
     return [effect.packet for effect in of(effects, Transmit) if effect.packet.runs]
 
 
 def flags(effects: list[AdapterEffect]) -> list[OutputFlag]:
-    """Of what is transmitted."""
+    """The flags of each transmitted packet."""
     return [effect.packet.flags for effect in of(effects, Transmit)]
 
 
 def a_channel(
     config: ReplicaConfig | None = None, streams: tuple[int, ...] = (1, 2), *, datagram_size_max: int = 1_472
 ) -> Channel:
-    """A channel by itself, anchored at its beginning, in epoch 1: for tests of one part of a replica."""
+    """A channel without a replica, anchored at its beginning, in epoch 1: for tests of one part of a replica."""
     config = config or ReplicaConfig()
     channels = (ChannelConfig(CHANNEL, streams),)
     engine = EngineConfig(FEED_ID, 1, SESSION, channels, datagram_size_max, replica=config)
@@ -143,6 +143,6 @@ def a_channel(
 
 
 def slices(channel: Channel, stream: int, first: int, values: list[int], now_ns: int = 0) -> list[Slice]:
-    """What a source packet makes available: one message a value, of the stream's own symbol."""
+    """What a source packet with one message per value, for the stream's own symbol, makes available."""
     datagram = encode_source(stream, first, [(stream % 2, value) for value in values], 0, 0)
     return channel.take_source(decode_source_packet(datagram, FEED_ID), now_ns)

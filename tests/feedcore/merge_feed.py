@@ -1,17 +1,17 @@
-"""What the merge's tests feed in and what they hear: packets by hand, and a listener that keeps account."""
+"""Packets for tests of the merge, and a listener that records the merge's effects."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Filled, MergeEffect, RequestReplay
-from feedcore.merge.merger import StreamMerger
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
-from feedcore.wire.packet_parts import identified_messages
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, MergeEffect, RequestReplay
+from tandemfeed.feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.packet_parts import identified_messages
+from tandemfeed.feedcore.wire.position import Run
 
 MS = 1_000_000
 CHANNEL = 1
@@ -20,7 +20,7 @@ Source = tuple[int, int]  # source_stream_id, source_seq
 
 
 def body_of(stream: int, source_seq: int) -> bytes:
-    """The one content of a source message."""
+    """The body of the message made from a source message."""
     return b"%d:%d" % (stream, source_seq) + b"x" * (source_seq % 3)
 
 
@@ -35,12 +35,12 @@ def packet(
     flags: int = OutputFlag.NONE,
     tail: bytes = b"",
 ) -> OutputPacket:
-    """Messages `first` …, one for each source message; consecutive ones of a stream are one run.
+    """A packet with messages from `first` on, one for each source message; consecutive ones of a stream are one run.
 
     Args:
         first_input: the first `input_seq`; None: the same number as the first message.
         silent: source messages that make no message.
-        tail: forges the messages.
+        tail: appended to each message body, to forge it.
     """
     runs: list[Run] = []
     frames = b""
@@ -61,12 +61,12 @@ def packet(
 
 
 def line(first_seq: int, last_seq: int, stream: int = 1, base: int = 0) -> list[Source]:
-    """Source messages of one stream whose `source_seq` is the `message_seq` less `base`."""
+    """Source messages of one stream whose `source_seq` is the `message_seq` minus `base`."""
     return [(stream, seq - base) for seq in range(first_seq, last_seq + 1)]
 
 
 def lineage_of(starts: Iterable[Sequence[int]]) -> Lineage:
-    """From (epoch, first number) or (epoch, first input_seq, first message_seq) each."""
+    """A lineage, each epoch given as (epoch, first number) or (epoch, first input_seq, first message_seq)."""
     return Lineage(tuple(EpochStart(each[0], each[1], each[-1]) for each in starts))
 
 
@@ -79,25 +79,25 @@ def heartbeat(
     epoch: int | None = None,
     flags: int = OutputFlag.NONE,
 ) -> OutputPacket:
-    """A heartbeat. `next_seq`: both numbers, unless `next_message` is given."""
-    told = lineage_of(lineage)
-    at = told.epoch if epoch is None else epoch
+    """A heartbeat. `next_seq` gives both numbers, unless `next_message` is given."""
+    history = lineage_of(lineage)
+    at = history.epoch if epoch is None else epoch
     next_message = next_seq if next_message is None else next_message
     return OutputPacket(
         OutputFlag.HEARTBEAT | flags, 1, CHANNEL, adapter, 20261121, at, next_seq, next_message, 0, (), 0, 0,
-        told.encode(1_000),
+        history.encode(1_000),
     )  # fmt: skip
 
 
-# A lineage and nothing else: neither a sign of life nor a number.
+# Gives the merge a lineage and nothing else: it is neither a sign of life, nor do its numbers count.
 FIRST_LINEAGE = heartbeat(1, adapter=99, flags=OutputFlag.PROVISIONAL | OutputFlag.RETRANSMISSION)
 
 
 class Listener:
-    """A merger, and account of what it hands over.
+    """A merger and a record of its effects.
 
     Args:
-        knows_lineage: epoch 1's lineage is known already.
+        knows_lineage: the merger knows epoch 1's lineage from the beginning.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class Listener:
             self.hear(FIRST_LINEAGE)
 
     def hear(self, *packets: OutputPacket) -> list[MergeEffect]:
-        """Feed packets in; returns what they led to, requests and deliveries included."""
+        """Feed in packets; returns all effects."""
         found: list[MergeEffect] = []
         for each in packets:
             found += self._take(self.merger.on_packet(each, self.now_ns))
         return found
 
     def wait(self, duration_ns: int, jitter: float = 0.0) -> list[MergeEffect]:
-        """Let time pass, from deadline to deadline."""
+        """Let time pass from deadline to deadline; returns all effects."""
         found: list[MergeEffect] = []
         end_ns = self.now_ns + duration_ns
         while (at_ns := self.merger.next_deadline_ns()) is not None and at_ns <= end_ns:
@@ -135,7 +135,7 @@ class Listener:
         return [effect for effect in self.effects if isinstance(effect, kinds)]
 
     def count(self, counter: Counter) -> int:
-        """What has been counted."""
+        """The value of a counter."""
         return self.counters.counts[counter]
 
     def _take(self, effects: list[MergeEffect]) -> list[MergeEffect]:
@@ -146,7 +146,7 @@ class Listener:
                     assert body == body_of(stream, source_seq)
                     if isinstance(effect, Deliver):
                         newest = self.newest.get(stream, 0)
-                        assert source_seq > newest, f"stream {stream}: {source_seq} behind {newest}"
+                        assert source_seq > newest, f"stream {stream}: {source_seq} after {newest}"
                     self.newest[stream] = max(self.newest.get(stream, 0), source_seq)
                     self.delivered.append((stream, source_seq))
             elif isinstance(effect, RequestReplay):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
-from feedcore.wire.position import SEQ_MAX, Run
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.position import SEQ_MAX, Run
 
 
 def output_packet(
@@ -15,7 +15,7 @@ def output_packet(
     first_input: int = 301,
     runs: tuple[tuple[int, int, list[bytes]], ...] = ((1, 501, [b"one", b"two"]),),
 ) -> OutputPacket:
-    """A packet whose runs are (source_stream_id, first source_seq, message bodies, one a source message)."""
+    """A packet whose runs are (source_stream_id, first source_seq, message bodies, one for each source message)."""
     made, frames, seq = [], b"", 0
     for stream, first_source, bodies in runs:
         made.append(Run(epoch, first_input + seq, first + seq, stream, first_source, len(bodies), len(bodies)))

@@ -1,11 +1,11 @@
-"""The Simple Open Framing Header that may stand before a message: total length and encoding, always big-endian."""
+"""The Simple Open Framing Header that may precede a message: total length and encoding, always big-endian."""
 
 from __future__ import annotations
 
 import struct
 
-from client_lib.sbe_reading import SbeReadError
-from feedcore.sbe import Schema
+from tandemfeed.client_lib.sbe_reading import SbeReadError
+from tandemfeed.feedcore.sbe import Schema
 
 FRAMING_HEADER = struct.Struct(">IH")
 ENCODING_BIG_ENDIAN = 0x5BE0
@@ -13,7 +13,7 @@ ENCODING_LITTLE_ENDIAN = 0xEB50
 
 
 def add_framing(message: bytes, schema: Schema) -> bytes:
-    """The message behind its framing header."""
+    """The message with a framing header before it."""
     encoding = ENCODING_BIG_ENDIAN if schema.is_big_endian else ENCODING_LITTLE_ENDIAN
     return FRAMING_HEADER.pack(FRAMING_HEADER.size + len(message), encoding) + message
 

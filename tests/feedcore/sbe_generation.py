@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import strategies as st
 from sbe_material import COUNTING_HEADER, HEADER, schema_text
 
-from client_lib.sbe_reading import Unlisted
-from feedcore.sbe import Schema, load_schema
-from feedcore.sbe.messages import Block, VarData
-from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType
+from tandemfeed.client_lib.sbe_reading import Unlisted
+from tandemfeed.feedcore.sbe import Schema, load_schema
+from tandemfeed.feedcore.sbe.messages import Block, VarData
+from tandemfeed.feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 PRESENCES = ['presence="required"', 'presence="optional"', ""]

@@ -120,7 +120,7 @@ ORDERS = schema_text(
     number=91,
 )
 
-# The reference tool's example schema includes a document that does not lie beside it.
+# The reference tool's example schema includes this document, which is not in its folder.
 COMMON_TYPES = f"""<?xml version="1.0"?>
 <types>{HEADER}
 <composite name="varStringEncoding">

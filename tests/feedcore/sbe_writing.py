@@ -1,7 +1,7 @@
-"""Writing a message of a schema from plain Python values (docs/sbe.md says which).
+"""Writes a message of a schema from plain Python values (docs/sbe.md lists them).
 
-Nothing is guessed: a required value that is missing, a value out of its range, a name that the schema has not, are
-`SbeWriteError`s that name the field. Padding is zero. Invariant: reading what was written gives the values back.
+The writer guesses nothing: a missing required value, a value out of range or an unknown name raises an `SbeWriteError`
+that names the field. Padding is zero. Invariant: reading a written message returns its values.
 """
 
 from __future__ import annotations
@@ -12,11 +12,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
-from client_lib.sbe_reading import EMPTY_ENTRIES_MAX, Unlisted
-from feedcore.documents.primitive_types import Number, Primitive
-from feedcore.sbe import Schema
-from feedcore.sbe.messages import Block, Frame, Group, VarData, constant_exponent
-from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType, may_be_null
+from tandemfeed.client_lib.sbe_reading import EMPTY_ENTRIES_MAX, Unlisted
+from tandemfeed.feedcore.documents.primitive_types import Number, Primitive
+from tandemfeed.feedcore.sbe import Schema
+from tandemfeed.feedcore.sbe.messages import Block, Frame, Group, VarData, constant_exponent
+from tandemfeed.feedcore.sbe.types import (
+    CompositeType,
+    EncodingType,
+    EnumType,
+    Presence,
+    SetType,
+    SimpleType,
+    may_be_null,
+)
 
 WriteValue: TypeAlias = Callable[[bytearray, int, Any, str], None]
 
@@ -26,7 +34,7 @@ class SbeWriteError(ValueError):
 
 
 class SbeWriter:
-    """Writes messages of one schema, in its version."""
+    """Writes messages of one schema, in the schema's version."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -38,11 +46,11 @@ class SbeWriter:
 
         Args:
             name: the message's name in the schema.
-            values: fields, groups and variable data by name; what is optional may be missing.
-            header: values of header members that are not the standard's; those not given are 0.
+            values: fields, groups and variable data by name; optional ones may be missing.
+            header: values of header members that are not in the standard; by default 0.
 
         Raises:
-            SbeWriteError: names the field and says what is wrong with it.
+            SbeWriteError: names the field and the error.
         """
         message = self.schema.messages.get(name)
         if message is None:
@@ -62,12 +70,12 @@ class SbeWriter:
 
 
 class _Output(bytearray):
-    """A message as far as it is written."""
+    """The part of a message that is written already."""
 
     empty_entries = 0
 
     def end_entry(self, start: int, path: str) -> None:
-        """Count a group's entry, which began at `start`, if it took no bytes: a reader accepts only so many."""
+        """Count a group's entry, which began at `start`, if it took no bytes, because readers limit their number."""
         if len(self) == start:
             self.empty_entries += 1
             if self.empty_entries > EMPTY_ENTRIES_MAX:
@@ -302,7 +310,7 @@ def decimal_parts(value: Decimal | int, exponent: int | None) -> dict[str, int]:
     """Mantissa and exponent of a number.
 
     Args:
-        exponent: the constant one; None to choose it.
+        exponent: the constant exponent; None to choose one.
 
     Raises:
         ValueError: the number is not finite or needs more places than the exponent has.
@@ -320,7 +328,7 @@ def decimal_parts(value: Decimal | int, exponent: int | None) -> dict[str, int]:
 
 
 def _write_null(kind: CompositeType, out: bytearray, offset: int, order: str) -> None:
-    """Every member's null; the first one's says that the whole is null."""
+    """Write every member's null; the first member's null means that the whole composite is null."""
     for member in kind.members.values():
         place, part = offset + member.offset, member.type
         if isinstance(part, CompositeType):

@@ -1,27 +1,27 @@
-"""`acked`: nothing leaves the active before a backup has it, and nothing waits for ever (protocol clause 5.6)."""
+"""`acked`: the active transmits nothing before a backup has it, and nothing waits forever (protocol clause 5.6)."""
 
 from __future__ import annotations
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.replica.config import PublishMode, ReplicaConfig
-from feedcore.replica.effects import AppendToJournal, SaveState, Transmit
-from feedcore.replica.engine import NotActive
-from feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.config import PublishMode, ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AppendToJournal, SaveState, Transmit
+from tandemfeed.feedcore.replica.engine import NotActive
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import CHANNEL, MS, Adapter, data, hear, of, pair
 
 ACKED = ReplicaConfig(publish=PublishMode.ACKED)
 
 
 def acknowledged_pair() -> tuple[Adapter, Adapter]:
-    """A pair in which the backup's acknowledgements are being waited for."""
+    """A pair whose active waits for the backup's acknowledgements."""
     active, backup = pair(replica=ACKED)
-    hear(active, backup.engine.on_timer(30 * MS), 30 * MS)  # its heartbeat says where it stands
+    hear(active, backup.engine.on_timer(30 * MS), 30 * MS)  # its heartbeat gives its position
     return active, backup
 
 
-def test_a_decision_travels_ahead_and_its_messages_follow_the_acknowledgement() -> None:
+def test_a_decision_is_announced_first_and_its_messages_follow_the_acknowledgement() -> None:
     active, backup = acknowledged_pair()
     effects = active.source(1, 1, [11, 13], 31 * MS)
     (announcement,) = data(effects)
@@ -36,7 +36,7 @@ def test_a_decision_travels_ahead_and_its_messages_follow_the_acknowledgement() 
     assert (packet.flags, packet.payload) == (OutputFlag.FROM_ACTIVE, data(copies)[0].payload)
 
 
-def test_heartbeats_say_what_has_left_not_what_was_decided() -> None:
+def test_heartbeats_give_the_position_of_what_was_transmitted_not_of_what_was_decided() -> None:
     active, _ = acknowledged_pair()
     active.source(1, 1, [11], 31 * MS)
     beats = [effect.packet for effect in of(active.engine.on_timer(41 * MS), Transmit)]
@@ -44,7 +44,7 @@ def test_heartbeats_say_what_has_left_not_what_was_decided() -> None:
     assert active.next_message_seq == 2
 
 
-def test_an_announcement_is_repeated_and_then_nobody_is_waited_for() -> None:
+def test_an_announcement_is_repeated_until_the_active_continues_without_acknowledgement() -> None:
     active, backup = acknowledged_pair()
     active.source(1, 1, [11], 31 * MS)
     (again,) = data(active.engine.on_timer(41 * MS))
@@ -54,20 +54,20 @@ def test_an_announcement_is_repeated_and_then_nobody_is_waited_for() -> None:
     assert active.counters.counts[Counter.PACKETS_UNACKED] == 1
     assert [packet.flags for packet in data(active.source(1, 2, [13], 90 * MS))] == [OutputFlag.FROM_ACTIVE]
     backup.source(1, 1, [11], 91 * MS)
-    hear(active, hear(backup, alone, 91 * MS), 92 * MS)  # it has caught up to where it was given up
+    hear(active, hear(backup, alone, 91 * MS), 92 * MS)  # it has caught up to where the active stopped waiting
     (announcement,) = data(active.source(1, 3, [17], 93 * MS))
     assert announcement.flags & OutputFlag.ANNOUNCEMENT
 
 
-def test_a_lease_that_ends_lets_nothing_out_and_loses_nothing() -> None:
+def test_when_the_lease_ends_held_packets_are_journaled_and_not_transmitted() -> None:
     active, _ = acknowledged_pair()
     active.source(1, 1, [11], 31 * MS)
-    effects = active.engine.on_lease_lost(1, "somebody said so", 32 * MS)
+    effects = active.engine.on_lease_lost(1, "a test says so", 32 * MS)
     assert [effect.packet.message_count for effect in of(effects, AppendToJournal)] == [1]
     assert not data(effects)
 
 
-def test_a_hand_over_lets_everything_out_first() -> None:
+def test_a_hand_over_first_transmits_everything_held() -> None:
     active, _ = acknowledged_pair()
     active.source(1, 1, [11], 31 * MS)
     effects = active.engine.on_hand_over(1, 2, 32 * MS)
@@ -83,14 +83,14 @@ def test_a_new_active_waits_only_for_a_backup_that_has_reached_its_epoch() -> No
         heir.source(1, seq, [11], 31 * MS)
         old.append(hear(active, hear(heir, active.source(1, seq, [11], 31 * MS), 31 * MS), 31 * MS))
     heir.activate(2, 32 * MS)
-    hear(heir, old[0], 33 * MS)  # an adapter that is late: it has everything before input_seq 2
+    hear(heir, old[0], 33 * MS)  # an adapter that lags behind: it has everything before input_seq 2
     assert [packet.flags for packet in data(heir.source(1, 3, [13], 34 * MS))] == [OutputFlag.FROM_ACTIVE]
-    hear(heir, old[1], 35 * MS)  # before input_seq 3, where the epoch begins
+    hear(heir, old[1], 35 * MS)  # it now has everything before input_seq 3, where the epoch begins
     (announcement,) = data(heir.source(1, 4, [17], 36 * MS))
     assert announcement.flags & OutputFlag.ANNOUNCEMENT
 
 
-def test_a_state_that_includes_what_has_not_left_is_neither_given_away_nor_kept() -> None:
+def test_a_state_that_includes_held_packets_is_neither_served_nor_saved() -> None:
     active, _ = acknowledged_pair()
     active.source(1, 1, [11], 31 * MS)
     with pytest.raises(NotActive, match="waits for an acknowledgement"):

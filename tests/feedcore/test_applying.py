@@ -1,27 +1,27 @@
-"""Decisions meet source messages: a run is applied when it is next and all its messages are here (clauses 5.2, 5.5)."""
+"""Applying decisions: a run is applied when it is next and all its source messages have arrived (clauses 5.2, 5.5)."""
 
 from __future__ import annotations
 
 import pytest
 
-from feedcore.replica.applying import anticipate, apply_decisions, forward
-from feedcore.replica.channel import Channel
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import AppendToJournal, Transmit
-from feedcore.replica.provisional import Throttle
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.replica.applying import anticipate, apply_decisions, forward
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AppendToJournal, Transmit
+from tandemfeed.feedcore.replica.provisional import Throttle
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.position import Run
 from tests.feedcore.engines import MS, a_channel, slices
 
 
 def arrive(channel: Channel, stream: int, first: int, count: int) -> None:
-    """So many source messages of which each makes one message."""
+    """Let source messages arrive, each of which makes one message."""
     channel.backlog.add(stream, slices(channel, stream, first, [11] * count))
 
 
 def a_run(stream: int, first: int, first_source: int, count: int, *, is_gap: bool = False) -> Run:
-    """Of epoch 1, whose every source message makes one message, so that message_seq and input_seq are equal."""
+    """A run of epoch 1. Every source message makes one message, so message_seq and input_seq are equal."""
     return Run(1, first, first, stream, first_source, count, 1 if is_gap else count, is_source_gap=is_gap)
 
 
@@ -34,17 +34,17 @@ def published(channel: Channel) -> list[OutputPacket]:
 
 
 def numbers(packets: list[OutputPacket]) -> list[tuple[int, int]]:
-    """First input_seq and count of messages."""
+    """The first input_seq and the message count of each packet."""
     return [(packet.first_input_seq, packet.message_count) for packet in packets]
 
 
 def applied(channel: Channel, *, only_quiet: bool = False) -> list[tuple[int, int]]:
-    """What applying transmits."""
+    """Apply decisions; returns what that transmits."""
     apply_decisions(channel, MS, only_quiet=only_quiet)
     return numbers(published(channel))
 
 
-def test_a_run_is_applied_once_all_its_messages_are_here() -> None:
+def test_a_run_is_applied_once_all_its_source_messages_have_arrived() -> None:
     channel = a_channel()
     channel.intake.on_runs([a_run(1, 1, 1, 3)], 0)
     arrive(channel, 1, 1, 2)
@@ -64,7 +64,7 @@ def test_a_run_waits_for_the_one_before_it() -> None:
 
 
 @pytest.mark.parametrize("only_quiet", [True, False])
-def test_what_a_former_life_transmitted_is_applied_quietly(only_quiet: bool) -> None:
+def test_runs_transmitted_before_a_restart_are_applied_without_transmitting(only_quiet: bool) -> None:
     channel = a_channel()
     channel.transmitted_ends[1] = 3
     channel.intake.on_runs([a_run(1, 1, 1, 2), a_run(1, 3, 3, 1)], 0)
@@ -73,7 +73,7 @@ def test_what_a_former_life_transmitted_is_applied_quietly(only_quiet: bool) -> 
     assert channel.line.next_input_seq == (3 if only_quiet else 4)
 
 
-def test_a_declared_loss_skips_what_is_here_of_it_and_nothing_after_it() -> None:
+def test_a_declared_loss_drops_its_own_source_messages_and_none_after_it() -> None:
     channel = a_channel()
     channel.intake.on_runs([a_run(1, 1, 1, 3, is_gap=True)], 0)
     arrive(channel, 1, 1, 1)
@@ -90,7 +90,7 @@ def test_a_declared_loss_skips_what_is_here_of_it_and_nothing_after_it() -> None
 
 
 def anticipating(ends_at: int | None = None) -> Channel:
-    """A channel of one stream in which a decision was applied; its epoch ends there, if anywhere."""
+    """A channel of one stream in which a decision was applied; `ends_at`: where its epoch ends, if it does."""
     channel = a_channel(streams=(1,))
     if ends_at is not None:
         channel.intake.on_lineage(Lineage().opened(1, 1, 1).opened(2, ends_at, ends_at), channel.line.position())
@@ -100,7 +100,7 @@ def anticipating(ends_at: int | None = None) -> Channel:
     return channel
 
 
-def test_what_needs_no_decision_is_transmitted_at_once_not_as_the_active() -> None:
+def test_messages_that_need_no_decision_are_transmitted_immediately_and_not_as_the_active() -> None:
     channel = anticipating()
     arrive(channel, 1, 2, 2)
     anticipate(channel)
@@ -119,7 +119,7 @@ def test_nothing_is_numbered_past_the_end_of_the_epoch() -> None:
     assert channel.backlog.message_count == 2
 
 
-def test_what_a_former_life_transmitted_is_not_transmitted_again_without_a_decision_either() -> None:
+def test_runs_transmitted_before_a_restart_are_not_repeated_without_a_decision_either() -> None:
     channel = anticipating()
     channel.transmitted_ends[1] = 3
     for first in (2, 3):
@@ -131,7 +131,7 @@ def test_what_a_former_life_transmitted_is_not_transmitted_again_without_a_decis
 # ---- ahead ----
 
 
-def test_while_an_active_is_heard_a_pause_keeps_the_rest_in_order_and_otherwise_there_is_none() -> None:
+def test_forwarding_pauses_only_while_an_active_is_heard_and_stays_in_order() -> None:
     for is_throttled in (True, False):
         channel = a_channel()
         for first in (1, 3, 5):
@@ -145,7 +145,7 @@ def test_while_an_active_is_heard_a_pause_keeps_the_rest_in_order_and_otherwise_
         assert numbers(published(channel)) == ([(3, 2)] if is_throttled else [])
 
 
-def test_a_pause_holds_nothing_up_once_the_active_is_silent_again() -> None:
+def test_a_pause_ends_when_the_active_falls_silent_again() -> None:
     channel, throttle = a_channel(), Throttle(2, 7 * MS)
     for first in (1, 3):
         arrive(channel, 1, first, 2)
@@ -155,7 +155,7 @@ def test_a_pause_holds_nothing_up_once_the_active_is_silent_again() -> None:
 
 
 def ahead() -> Channel:
-    """Two messages of stream 1 and one of stream 2 were sent provisionally."""
+    """A channel that sent two messages of stream 1 and one of stream 2 provisionally."""
     channel = a_channel(ReplicaConfig())
     arrive(channel, 1, 1, 2)
     arrive(channel, 2, 1, 1)
@@ -164,7 +164,7 @@ def ahead() -> Channel:
     return channel
 
 
-def test_decisions_wait_until_they_and_their_messages_lead_past_all_that_was_sent() -> None:
+def test_decisions_wait_until_they_and_their_messages_reach_past_everything_sent_ahead() -> None:
     channel = ahead()
     channel.intake.on_runs([a_run(1, 1, 1, 2)], 0)
     assert applied(channel) == []
@@ -177,7 +177,7 @@ def test_decisions_wait_until_they_and_their_messages_lead_past_all_that_was_sen
     assert (channel.line.next_input_seq, channel.line.provisional) == (5, None)
 
 
-def test_a_decision_about_a_part_of_what_was_sent_does_not_lead_past_it() -> None:
+def test_decisions_about_part_of_what_was_sent_do_not_reach_past_it() -> None:
     channel = ahead()
     channel.intake.on_runs([a_run(1, 1, 1, 1), a_run(2, 2, 1, 1), a_run(1, 3, 2, 2)], 0)
     assert applied(channel) == []
@@ -194,7 +194,7 @@ def test_a_declared_loss_among_the_decisions_needs_no_source_messages() -> None:
     assert (channel.line.next_input_seq, channel.line.provisional) == (9, None)
 
 
-def test_decisions_past_what_was_sent_need_not_be_here_in_full() -> None:
+def test_decisions_beyond_what_was_sent_may_still_lack_source_messages() -> None:
     channel = ahead()
     channel.intake.on_runs([a_run(1, 1, 1, 2), a_run(2, 3, 1, 1), a_run(1, 4, 3, 1)], 0)
     assert applied(channel) == []

@@ -1,12 +1,12 @@
-"""A change of session at the adapters (docs/protocol.md clause 10)."""
+"""Changes of session at the adapters (docs/protocol.md clause 10)."""
 
 from __future__ import annotations
 
 import pytest
 
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.replica.config import PublishMode, ReplicaConfig, SessionState
-from feedcore.replica.effects import (
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.replica.config import PublishMode, ReplicaConfig, SessionState
+from tandemfeed.feedcore.replica.effects import (
     AdapterEffect,
     AppendToJournal,
     RequestRuns,
@@ -15,11 +15,11 @@ from feedcore.replica.effects import (
     SessionBegun,
     Transmit,
 )
-from feedcore.replica.engine import NotActive
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.refusal import Refusal
-from feedcore.wire.source_packet import SourceFlag
+from tandemfeed.feedcore.replica.engine import NotActive
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.refusal import Refusal
+from tandemfeed.feedcore.wire.source_packet import SourceFlag
 from tests.feedcore.engines import CHANNEL, LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import SESSION, encode_source
 
@@ -30,13 +30,13 @@ END = SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM
 def say(
     adapter: Adapter, stream: int, first: int, values: list[int], now_ns: int, *, session: int, flags: int = 0
 ) -> list[AdapterEffect]:
-    """A source packet of a session reaches an adapter; a heartbeat if it has no values."""
+    """Pass a source packet of a session to an adapter; without values it is a heartbeat."""
     rows = [(stream % 2, value) for value in values]
     return adapter.engine.on_source_datagram(encode_source(stream, first, rows, 0, flags, session), now_ns)
 
 
 def say_end(adapter: Adapter, ends: dict[int, int], now_ns: int, *, session: int = SESSION) -> list[AdapterEffect]:
-    """The source says where its streams end."""
+    """Let the source report where its streams end."""
     found: list[AdapterEffect] = []
     for stream, end in ends.items():
         found += say(adapter, stream, end, [], now_ns, session=session, flags=END)
@@ -44,12 +44,12 @@ def say_end(adapter: Adapter, ends: dict[int, int], now_ns: int, *, session: int
 
 
 def ends_said(effects: list[AdapterEffect]) -> list[OutputPacket]:
-    """The heartbeats transmitted that say the end of a session."""
+    """The transmitted heartbeats that announce the end of a session."""
     packets = [effect.packet for effect in of(effects, Transmit)]
     return [packet for packet in packets if packet.flags & OutputFlag.END_OF_STREAM]
 
 
-def test_the_active_says_the_end_and_begins_the_next_session_with_all_numbers_at_one() -> None:
+def test_the_active_announces_the_end_and_begins_the_next_session_with_all_numbers_at_one() -> None:
     active, _ = pair()
     active.source(1, 1, [1, 2])
     say_end(active, {1: 3, 2: 1}, 0)
@@ -63,14 +63,14 @@ def test_the_active_says_the_end_and_begins_the_next_session_with_all_numbers_at
     assert active.engine.session == NEXT
 
 
-def test_the_active_stays_while_a_stream_of_the_session_has_not_ended() -> None:
+def test_the_active_stays_in_a_session_of_which_a_stream_has_not_ended() -> None:
     active, _ = pair()
     say_end(active, {1: 1}, 0)
     assert not of(say(active, 1, 1, [3], MS, session=NEXT), SessionBegun)
     assert data(active.source(2, 1, [5], 2 * MS))[0].session == SESSION
 
 
-def test_the_active_asks_the_source_journal_for_the_end_that_the_source_does_not_say() -> None:
+def test_the_active_requests_from_the_source_journal_the_end_that_the_source_does_not_report() -> None:
     active, _ = pair()
     active.source(1, 1, [1])
     say(active, 1, 1, [3], MS, session=NEXT)
@@ -81,7 +81,7 @@ def test_the_active_asks_the_source_journal_for_the_end_that_the_source_does_not
     ]
 
 
-def test_after_the_grace_the_active_declares_what_is_missing_and_goes_on() -> None:
+def test_after_the_grace_the_active_declares_missing_messages_lost_and_moves_on() -> None:
     active, _ = pair()
     active.source(1, 1, [1])
     active.source(1, 4, [4])
@@ -98,7 +98,7 @@ def test_after_the_grace_the_active_declares_what_is_missing_and_goes_on() -> No
     assert ends_said(effects)[0].first_input_seq == 5
 
 
-def test_a_backup_goes_on_when_it_has_applied_the_end_and_hears_the_active_in_the_next_session() -> None:
+def test_a_backup_moves_on_when_it_has_applied_the_end_and_hears_the_active_in_the_next_session() -> None:
     active, backup = pair()
     for adapter in (active, backup):
         say_end(adapter, {1: 1, 2: 1}, 0)
@@ -129,18 +129,18 @@ def test_a_backup_that_lacks_the_end_applies_it_first() -> None:
     assert backup.engine.session == NEXT
 
 
-def test_the_decisions_of_the_session_before_are_still_told() -> None:
+def test_the_decisions_of_the_previous_session_are_still_served() -> None:
     active, backup = pair()
     active.source(1, 1, [1, 2])
     say_end(active, {1: 3, 2: 1}, 0)
     say(active, 1, 1, [3], MS, session=NEXT)
     logged = active.engine.runs_since(CHANNEL, backup.replica.line.position(), SESSION)
     assert [run.first_source_seq for run in logged.reply().runs] == [1]
-    with pytest.raises(NotActive, match=f"session {SESSION} was asked for; adapter 1 is in {NEXT}"):
+    with pytest.raises(NotActive, match=f"session {SESSION} was requested, but adapter 1 is in session {NEXT}"):
         active.engine.snapshot(CHANNEL, SESSION)
 
 
-def test_an_answer_of_another_session_is_not_taken() -> None:
+def test_an_answer_of_another_session_is_ignored() -> None:
     active, backup = pair()
     say_end(active, {1: 1, 2: 1}, 0)
     say(active, 1, 1, [3], MS, session=NEXT)
@@ -151,7 +151,7 @@ def test_an_answer_of_another_session_is_not_taken() -> None:
     assert backup.state is ReplicaState.JOINING
 
 
-def test_an_adapter_never_goes_back_to_an_older_session() -> None:
+def test_an_adapter_never_returns_to_an_older_session() -> None:
     active, backup = pair()
     old = active.engine.on_timer(20 * MS)
     say_end(backup, {1: 1, 2: 1}, 0)
@@ -165,7 +165,7 @@ def test_an_adapter_never_goes_back_to_an_older_session() -> None:
     assert backup.counters.refusals[Refusal.WRONG_SESSION] > 0
 
 
-def test_only_two_sessions_to_come_are_held() -> None:
+def test_packets_of_at_most_two_later_sessions_are_held() -> None:
     active, _ = pair()
     for session in (NEXT, NEXT + 1, NEXT + 2):
         say(active, 1, 1, [3], MS, session=session)
@@ -182,7 +182,7 @@ def test_the_conversion_state_is_reset_or_carried_on(policy: SessionState, wante
     assert active.converter.sums[1] == wanted
 
 
-def test_a_backup_of_a_feed_that_carries_its_state_on_takes_the_actives() -> None:
+def test_a_backup_of_a_feed_that_carries_its_state_takes_the_actives_state() -> None:
     active, backup = Adapter(1, session_state=SessionState.CARRY), Adapter(2, session_state=SessionState.CARRY)
     active.activate()
     backup.follow(active)
@@ -221,8 +221,9 @@ def test_a_backup_promoted_in_the_old_session_ends_it_before_it_begins_the_next(
     assert [(packet.session, packet.epoch) for packet in data(effects)] == [(SESSION, 2), (NEXT, 2)]
 
 
-def decided_anew(policy: SessionState) -> list[tuple[int, int]]:
-    """(session, epoch) of what an heir transmits that ends the old session anew and had heard decisions of the new."""
+def decided_again(policy: SessionState) -> list[tuple[int, int]]:
+    """(session, epoch) of each packet of an heir that decides the old session's end again, and knows decisions of the
+    new session."""
     active, heir = Adapter(1, session_state=policy), Adapter(2, session_state=policy)
     active.activate()
     heir.follow(active)
@@ -236,12 +237,12 @@ def decided_anew(policy: SessionState) -> list[tuple[int, int]]:
     return [(packet.session, packet.epoch) for packet in data(heir.source(2, 1, [9], 3 * MS))]
 
 
-def test_an_heir_that_ends_the_old_session_anew_with_a_carried_state_decides_the_new_one_anew() -> None:
-    assert decided_anew(SessionState.CARRY) == [(SESSION, 2), (NEXT, 2)]
+def test_an_heir_that_decides_the_old_session_again_and_carries_its_state_decides_the_new_one_again() -> None:
+    assert decided_again(SessionState.CARRY) == [(SESSION, 2), (NEXT, 2)]
 
 
-def test_an_heir_that_ends_the_old_session_anew_with_a_reset_state_keeps_the_decisions_of_the_new_one() -> None:
-    assert decided_anew(SessionState.RESET) == [(SESSION, 2), (NEXT, 1)]
+def test_an_heir_that_decides_the_old_session_again_and_resets_its_state_keeps_the_new_sessions_decisions() -> None:
+    assert decided_again(SessionState.RESET) == [(SESSION, 2), (NEXT, 1)]
 
 
 def test_a_state_reports_the_session() -> None:
@@ -262,14 +263,14 @@ def test_a_failed_adapter_follows_and_stays_failed() -> None:
     assert (backup.engine.session, backup.state) == (NEXT, ReplicaState.FAILED)
 
 
-def test_a_snapshot_says_its_session() -> None:
+def test_a_snapshot_names_its_session() -> None:
     active, _ = pair()
     snapshot = active.engine.snapshot(CHANNEL)
     assert isinstance(snapshot, ChannelSnapshot)
     assert snapshot.session == SESSION
 
 
-def test_what_is_known_of_the_group_goes_on_in_the_next_session() -> None:
+def test_knowledge_of_the_group_is_kept_in_the_next_session() -> None:
     active, backup = pair()
     third = Adapter(3)
     third.follow(active)
@@ -279,14 +280,14 @@ def test_what_is_known_of_the_group_goes_on_in_the_next_session() -> None:
         say(adapter, 1, 1, [3], MS, session=NEXT)
     hear(third, active.engine.on_timer(20 * MS), 20 * MS)
     backup.engine.peers.others |= {3}
-    assert of(third.tell(backup, 21 * MS), SessionBegun)  # by another backup: the active was not heard in it
+    assert of(third.tell(backup, 21 * MS), SessionBegun)  # learned from another backup, not from the active
     known = backup.replica.channel
     assert (known.active.adapter_id, known.active.epoch, known.active.heard_at_ns) == (1, 1, 21 * MS)
     assert list(known.out_of_sync_at_ns) == [MS]
 
 
 def a_last_word(session: int = SESSION) -> OutputPacket:
-    """As an output journal has it."""
+    """A session's last word, as in an output journal."""
     active = Adapter(1, session=session)
     active.activate()
     effects = say_end(active, {1: 1, 2: 1}, 0, session=session) + say(active, 1, 1, [3], 0, session=session + 1)
@@ -306,7 +307,7 @@ def test_the_last_word_is_repeated_with_every_heartbeat_for_a_second_and_then_on
     assert said == [*range(0, SECOND, 10 * MS), SECOND, 2 * SECOND, 3 * SECOND]
 
 
-def test_the_last_words_of_the_two_sessions_before_are_kept() -> None:
+def test_the_last_words_of_the_two_previous_sessions_are_kept() -> None:
     words = [a_last_word(SESSION + number) for number in (2, 0, 3, 1)]
     restarted = Adapter(1, session=SESSION + 3)
     restarted.engine.resume_last_words(words, 0)
@@ -314,7 +315,7 @@ def test_the_last_words_of_the_two_sessions_before_are_kept() -> None:
     assert [word.session for word in said] == [SESSION + 1, SESSION + 2]
 
 
-def test_a_backup_that_lacks_the_end_goes_on_after_the_grace_from_when_an_adapter_was_heard_in_the_next() -> None:
+def test_a_backup_that_lacks_the_end_moves_on_a_grace_after_it_first_hears_the_next_session() -> None:
     active, backup = pair()
     active.source(1, 1, [1, 2])  # unheard
     say_end(active, {1: 3, 2: 1}, 0)
@@ -328,7 +329,7 @@ def test_a_backup_that_lacks_the_end_goes_on_after_the_grace_from_when_an_adapte
     assert not ends_said(effects), "it does not know where the session ended"
 
 
-def test_a_session_that_the_feed_has_left_is_not_entered_any_more() -> None:
+def test_a_session_that_the_feed_has_left_is_skipped() -> None:
     active, backup = pair()
     say(backup, 1, 1, [3], MS, session=NEXT)
     for session in (SESSION, NEXT):
@@ -344,7 +345,7 @@ def test_a_session_that_the_feed_has_left_is_not_entered_any_more() -> None:
     assert backup.counters.refusals[Refusal.WRONG_SESSION] == refused + 1
 
 
-def test_an_acked_session_ends_only_when_everything_decided_was_acknowledged() -> None:
+def test_an_acked_session_ends_only_when_every_decision_has_been_acknowledged() -> None:
     active, backup = pair(replica=ReplicaConfig(publish=PublishMode.ACKED))
     hear(active, backup.engine.on_timer(30 * MS), 30 * MS)
     announced = active.source(1, 1, [11], 31 * MS)
@@ -355,7 +356,7 @@ def test_an_acked_session_ends_only_when_everything_decided_was_acknowledged() -
     assert of(hear(active, copies, 34 * MS) + active.engine.on_timer(40 * MS), SessionBegun)
 
 
-def test_while_a_session_is_to_come_the_adapter_looks_again_with_every_heartbeat() -> None:
+def test_while_a_later_session_waits_the_adapter_checks_at_every_heartbeat() -> None:
     joining = Adapter(2)
     assert joining.engine.next_deadline_ns() is None
     say(joining, 1, 1, [3], MS, session=NEXT)

@@ -1,12 +1,12 @@
-"""A channel of one source stream needs no decisions: a backup numbers as the active does, at once (clause 5.5)."""
+"""A channel of one source stream needs no decisions: a backup numbers immediately as the active does (clause 5.5)."""
 
 from __future__ import annotations
 
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import RequestEpoch, RequestHandOver, RunsLost
-from feedcore.replica.source_tracker import TrackerConfig
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import RequestEpoch, RequestHandOver, RunsLost
+from tandemfeed.feedcore.replica.source_tracker import TrackerConfig
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import MS, SECOND, Adapter, data, hear, of, pair
 
 VALUES = [11, 13]
@@ -14,7 +14,7 @@ CONFIG = ReplicaConfig(tracker=TrackerConfig(declare_after_ns=500 * MS))
 
 
 def begun(config: ReplicaConfig | None = None) -> tuple[Adapter, Adapter]:
-    """A pair that has decided something in its epoch."""
+    """A pair that has made a decision in its epoch."""
     active, backup = pair((1,), config)
     backup.source(1, 1, VALUES, 20 * MS)
     hear(backup, active.source(1, 1, VALUES, 20 * MS), 21 * MS)
@@ -26,7 +26,7 @@ def test_a_backup_waits_for_the_first_decision_of_an_epoch() -> None:
     assert not data(backup.source(1, 1, VALUES, 20 * MS))
 
 
-def test_from_then_on_it_transmits_at_once_just_what_the_active_does() -> None:
+def test_after_the_first_decision_a_backup_transmits_immediately_exactly_what_the_active_does() -> None:
     active, backup = begun()
     (copy,) = data(backup.source(1, 3, [17, 19], 30 * MS))
     (original,) = data(active.source(1, 3, [17, 19], 30 * MS))
@@ -35,7 +35,7 @@ def test_from_then_on_it_transmits_at_once_just_what_the_active_does() -> None:
     assert not data(hear(backup, [*active.engine.on_timer(40 * MS)], 41 * MS))
 
 
-def test_it_does_not_wait_when_the_active_falls_silent() -> None:
+def test_a_backup_does_not_wait_when_the_active_falls_silent() -> None:
     _, backup = begun()
     for step in range(3, 20):
         backup.engine.on_timer(step * 10 * MS)
@@ -46,7 +46,7 @@ def test_it_does_not_wait_when_the_active_falls_silent() -> None:
     assert [packet.flags for packet in data(backup.source(1, 5, [23], SECOND))] == [OutputFlag.NONE]
 
 
-def test_a_loss_is_declared_only_in_an_epoch_of_its_own() -> None:
+def test_a_loss_is_declared_only_as_the_first_decision_of_a_new_epoch() -> None:
     active, backup = begun(CONFIG)
     active.engine.on_lease_renewed(1, 10 * SECOND, 30 * MS)
     active.source(1, 5, [23], 30 * MS)
@@ -55,15 +55,15 @@ def test_a_loss_is_declared_only_in_an_epoch_of_its_own() -> None:
     assert not of(effects, RunsLost)
     effects = active.activate(2, 540 * MS)
     assert of(effects, RunsLost) == [RunsLost(1, 3, 4)]
-    gap, behind = data(effects)
+    gap, following = data(effects)
     assert gap.runs[0].is_source_gap
-    assert (gap.epoch, gap.first_message_seq, behind.first_message_seq) == (2, 3, 4)
+    assert (gap.epoch, gap.first_message_seq, following.first_message_seq) == (2, 3, 4)
     hear(backup, effects, 541 * MS)
     assert backup.replica.line.next_source_seqs == {1: 5}
 
 
 def lacking_what_its_backup_has() -> Adapter:
-    """An active with a hole since 30 ms, which knows of a synchronised backup that has the messages."""
+    """An active that has had a source gap since 30 ms and knows a synchronised backup that has the messages."""
     active, backup = begun(CONFIG)
     active.engine.on_lease_renewed(1, 10 * SECOND, 30 * MS)
     backup.source(1, 3, [17, 19, 23], 30 * MS)
@@ -72,16 +72,16 @@ def lacking_what_its_backup_has() -> Adapter:
     return active
 
 
-def test_what_a_synchronised_backup_has_is_not_declared_lost_but_handed_over() -> None:
+def test_if_a_synchronised_backup_has_the_messages_the_active_hands_over_and_declares_no_loss() -> None:
     active = lacking_what_its_backup_has()
     effects = active.engine.on_timer(30 * MS + 500 * MS)
     (request,) = of(effects, RequestHandOver)
     assert request == RequestHandOver(1, 2, "adapter 2 has source stream 1 from 3 to 5")
     assert not of(effects, RunsLost)
-    assert not of(active.engine.on_timer(600 * MS), RequestHandOver)  # once a second
+    assert not of(active.engine.on_timer(600 * MS), RequestHandOver)  # only once a second
 
 
-def test_what_a_backup_has_that_just_started_again_is_not_declared_lost_either() -> None:
+def test_a_restart_of_the_backup_that_has_the_messages_does_not_prevent_the_hand_over() -> None:
     active = lacking_what_its_backup_has()
     restarted = Adapter(2, (1,), CONFIG)
     active.engine.on_peer_state(restarted.engine.report(510 * MS, 2), 510 * MS)  # joining, from its journal
@@ -90,7 +90,7 @@ def test_what_a_backup_has_that_just_started_again_is_not_declared_lost_either()
     assert not of(effects, RunsLost) + of(effects, RequestEpoch)
 
 
-def test_what_nobody_takes_over_is_declared_lost_after_as_long_again_whoever_has_it() -> None:
+def test_if_no_hand_over_follows_the_loss_is_declared_after_the_same_time_again() -> None:
     active = lacking_what_its_backup_has()
     assert of(active.engine.on_timer(30 * MS + 999 * MS), RequestHandOver)
     effects = active.engine.on_timer(30 * MS + 2_000 * MS)
@@ -99,7 +99,7 @@ def test_what_nobody_takes_over_is_declared_lost_after_as_long_again_whoever_has
     assert of(active.activate(2, 2_040 * MS), RunsLost) == [RunsLost(1, 3, 4)]
 
 
-def test_who_becomes_active_knows_at_once_what_a_backup_has() -> None:
+def test_a_new_active_already_knows_which_messages_a_backup_has() -> None:
     active, backup = begun(CONFIG)
     heir = Adapter(3, (1,), CONFIG)
     heir.follow(active, 30 * MS)
@@ -112,7 +112,7 @@ def test_who_becomes_active_knows_at_once_what_a_backup_has() -> None:
     assert of(effects, RequestHandOver)
 
 
-def test_two_that_lack_the_same_messages_do_not_hand_over_to_each_other_without_a_pause() -> None:
+def test_two_adapters_that_lack_messages_do_not_hand_over_to_each_other_without_a_pause() -> None:
     active = lacking_what_its_backup_has()
     assert of(active.engine.on_timer(540 * MS), RequestHandOver)
     active.engine.on_hand_over(1, 2, 541 * MS)

@@ -1,4 +1,4 @@
-"""What was delivered is remembered evenly: as many packets as it should be, the oldest numbers forgotten one by one."""
+"""Delivered packets are remembered up to the limit, and those with the lowest numbers are forgotten one by one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.comparison import TRIM_COUNT, CopyComparison, are_equal, digest_of, is_same_packet
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Diverged, MergeEffect
-from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputPacket, encode_runs
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.comparison import TRIM_COUNT, CopyComparison, are_equal, digest_of, is_same_packet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Diverged, MergeEffect
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.position import Run
 
 BODY = b"price 101.25"
 
@@ -28,17 +28,17 @@ def packet_of(first_seq: int, count: int, *, body: bytes = BODY, adapter_id: int
 
 
 def comparison(remembered_count: int) -> tuple[CopyComparison, CounterSet]:
-    """One that compares everything."""
+    """A comparison that compares everything, and its counters."""
     counters = CounterSet()
     return CopyComparison(1, counters, MergerConfig(compared_count=remembered_count)), counters
 
 
 def remember(remembered: CopyComparison, packet: OutputPacket) -> None:
-    """As the merger does once it has delivered a packet."""
+    """Remember a packet as the merger does after it has delivered it."""
     remembered.remember(packet, packet.end_input_seq)
 
 
-def test_the_oldest_is_forgotten_for_each_that_is_remembered() -> None:
+def test_each_remembered_packet_displaces_the_one_with_the_lowest_number() -> None:
     remembered, counters = comparison(10)
     for seq in range(1, 3 * TRIM_COUNT):
         remember(remembered, packet_of(seq, 1))
@@ -53,7 +53,7 @@ def test_the_oldest_is_forgotten_for_each_that_is_remembered() -> None:
     assert counters.counts[Counter.MERGE_NOT_COMPARED] == 1
 
 
-def test_what_differs_is_told_with_a_digest_of_each_copy() -> None:
+def test_a_difference_is_reported_with_a_digest_of_each_copy() -> None:
     remembered, counters = comparison(10)
     remember(remembered, packet_of(5, 4))
     effects: list[MergeEffect] = []
@@ -72,7 +72,9 @@ def test_what_differs_is_told_with_a_digest_of_each_copy() -> None:
     ),
     st.integers(1, 12),
 )
-def test_it_compares_with_just_what_a_plain_list_would_remember(steps: list[tuple[str, int, int]], count: int) -> None:
+def test_it_compares_with_exactly_what_a_plain_list_would_remember(
+    steps: list[tuple[str, int, int]], count: int
+) -> None:
     remembered, counters = comparison(count)
     known: dict[int, OutputPacket] = {}
     for deed, seq, length in steps:
@@ -119,7 +121,7 @@ def test_copies_may_cut_their_runs_differently() -> None:
     [
         silent_packet(1, (7, 1, 3), (8, 1, 3)),  # another stream's message
         silent_packet(1, (7, 1, 2), (8, 2, 4)),  # other messages of the stream
-        silent_packet(1, (7, 1, 2), (8, 1, 2), (8, 4, 2)),  # a message passed over
+        silent_packet(1, (7, 1, 2), (8, 1, 2), (8, 4, 2)),  # a skipped message
         silent_packet(1, (7, 1, 2), (8, 1, 4), lost=1),  # declared lost
     ],
 )
@@ -129,7 +131,7 @@ def test_source_messages_without_messages_are_compared_by_identity(other: Output
     assert digest_of(whole, 1, 7) != digest_of(other, 1, 7)
 
 
-def test_only_what_both_copies_cover_is_compared() -> None:
+def test_only_the_common_part_of_two_copies_is_compared() -> None:
     longer = silent_packet(1, (9, 1, 1), (7, 1, 2), (8, 1, 4), (9, 2, 1))
     shorter = silent_packet(2, (7, 1, 2), (8, 1, 4))
     assert are_equal(longer, shorter, 2, 8)
@@ -139,7 +141,7 @@ def test_only_what_both_copies_cover_is_compared() -> None:
     assert are_equal(longer, middle, 3, 6)
 
 
-def test_broken_copies_are_unequal_and_their_digest_is_that_of_their_bytes() -> None:
+def test_malformed_copies_are_unequal_and_their_digest_is_that_of_their_bytes() -> None:
     broken = packet_of(1, 3)._replace(payload=packet_of(1, 3).payload[:-1])
     assert not are_equal(broken, packet_of(1, 3), 1, 4)
     assert digest_of(broken, 1, 4) == zlib.crc32(broken.payload)
@@ -157,13 +159,13 @@ def test_copies_with_the_same_bytes_under_another_input_seq_are_unequal() -> Non
     assert not are_equal(silent_packet(1, (7, 1, 4)), silent_packet(2, (7, 1, 4)), 2, 5)
 
 
-def test_copies_with_the_same_bytes_are_equal_even_if_they_are_broken() -> None:
+def test_copies_with_the_same_bytes_are_equal_even_if_they_are_malformed() -> None:
     broken = packet_of(1, 3)._replace(payload=packet_of(1, 3).payload[:-1])
     assert are_equal(broken, broken._replace(adapter_id=2), 1, 4)
 
 
 @pytest.mark.parametrize("every", [2, 4])
-def test_sampled_compares_copies_of_each_nth_packet_and_does_not_count_the_others(every: int) -> None:
+def test_sampled_compares_copies_of_every_nth_packet_and_does_not_count_the_others(every: int) -> None:
     counters = CounterSet()
     remembered = CopyComparison(1, counters, MergerConfig(compare="sampled", sampled_every=every))
     for seq in range(1, 13):
@@ -187,7 +189,7 @@ def test_off_remembers_nothing_and_compares_nothing() -> None:
     assert counters.counts[Counter.MERGE_NOT_COMPARED] == 0
 
 
-def test_copies_that_wait_are_compared_as_far_as_both_reach() -> None:
+def test_waiting_copies_are_compared_as_far_as_both_reach() -> None:
     remembered, counters = comparison(10)
     effects: list[MergeEffect] = []
     longer = packet_of(5, 4)
@@ -209,7 +211,7 @@ def test_a_copy_with_the_same_bytes_under_another_message_seq_is_an_alarm() -> N
     assert [type(effect) for effect in effects] == [Diverged]
 
 
-def test_copies_of_a_packet_that_a_later_one_contradicts_are_no_further_alarms() -> None:
+def test_exact_copies_of_remembered_packets_that_contradict_each_other_raise_no_alarm() -> None:
     remembered, _ = comparison(10)
     remember(remembered, packet_of(1, 4))
     remember(remembered, packet_of(3, 4, body=b"another"))
@@ -220,7 +222,7 @@ def test_copies_of_a_packet_that_a_later_one_contradicts_are_no_further_alarms()
 
 
 @pytest.mark.parametrize("seq", [6, 7])
-def test_a_copy_next_to_what_is_remembered_is_counted_as_not_compared(seq: int) -> None:
+def test_a_copy_that_only_adjoins_remembered_packets_is_counted_as_not_compared(seq: int) -> None:
     remembered, counters = comparison(10)
     remember(remembered, packet_of(1, 4))
     remember(remembered, packet_of(5, 1))
@@ -228,7 +230,7 @@ def test_a_copy_next_to_what_is_remembered_is_counted_as_not_compared(seq: int) 
     assert counters.counts[Counter.MERGE_NOT_COMPARED] == 1
 
 
-def test_what_ends_where_the_numbers_are_given_afresh_is_still_compared() -> None:
+def test_a_packet_that_ends_where_renumbering_begins_is_still_compared() -> None:
     remembered, counters = comparison(10)
     for first, count in ((1, 4), (5, 1), (6, 2)):
         remember(remembered, packet_of(first, count))

@@ -1,17 +1,17 @@
-"""Copies that wait for another adapter's, by themselves (docs/protocol.md clause 7.6)."""
+"""Unit tests of the copies that wait for another adapter's copy (docs/protocol.md clause 7.6)."""
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.confirmation import Confirmation, Stretch
-from feedcore.merge.effects import Diverged, MergeEffect
-from feedcore.merge.place import Place
-from feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.confirmation import Confirmation, Stretch
+from tandemfeed.feedcore.merge.effects import Diverged, MergeEffect
+from tandemfeed.feedcore.merge.place import Place
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tests.feedcore.merge_feed import line, packet
 
 
 class Gatherer:
-    """A confirmation, and what it said."""
+    """A confirmation and its effects."""
 
     def __init__(self, count_max: int = 100) -> None:
         self.counters = CounterSet()
@@ -24,7 +24,7 @@ class Gatherer:
         return [(part.first_input_seq, part.end_input_seq) for part in confirmed]
 
     def waiting(self) -> list[tuple[int, int]]:
-        """What waits, ascending; it waits no more."""
+        """Remove and return the ranges that wait, ascending."""
         return [(each.first_input_seq, each.end_input_seq) for each in self.confirmation.passed(1_000)]
 
 
@@ -32,14 +32,14 @@ def span(first: int, last: int, adapter: int = 1, tail: bytes = b"", epoch: int 
     return packet(first, line(first, last), adapter=adapter, tail=tail, epoch=epoch)
 
 
-def test_the_second_adapter_s_copy_confirms_and_nothing_waits_then() -> None:
+def test_a_second_adapters_copy_confirms_and_then_nothing_waits() -> None:
     gatherer = Gatherer()
     assert gatherer.hear(span(3, 5)) == []
     assert gatherer.hear(span(3, 5, adapter=2)) == [(3, 6)]
     assert gatherer.waiting() == []
 
 
-def test_one_adapter_s_copies_confirm_nothing_and_wait_once() -> None:
+def test_copies_of_one_adapter_confirm_nothing_and_wait_once() -> None:
     gatherer = Gatherer()
     for _ in range(3):
         assert gatherer.hear(span(3, 5)) == []
@@ -47,14 +47,14 @@ def test_one_adapter_s_copies_confirm_nothing_and_wait_once() -> None:
     assert gatherer.waiting() == [(3, 6), (3, 5)]
 
 
-def test_what_two_packets_have_in_common_is_confirmed_and_the_rest_waits() -> None:
+def test_the_common_part_of_two_packets_is_confirmed_and_the_rest_waits() -> None:
     gatherer = Gatherer()
     gatherer.hear(span(3, 8))
     assert gatherer.hear(span(5, 6, adapter=2)) == [(5, 7)]
     assert gatherer.waiting() == [(3, 5), (7, 9)]
 
 
-def test_a_long_packet_is_confirmed_by_many_short_ones_in_order() -> None:
+def test_many_short_packets_confirm_a_long_one_in_order() -> None:
     gatherer = Gatherer()
     for seq in (7, 3, 5):
         gatherer.hear(span(seq, seq + 1))
@@ -62,7 +62,7 @@ def test_a_long_packet_is_confirmed_by_many_short_ones_in_order() -> None:
     assert gatherer.waiting() == [(2, 3), (9, 10)]
 
 
-def test_copies_that_only_touch_have_nothing_in_common() -> None:
+def test_adjoining_copies_have_nothing_in_common() -> None:
     gatherer = Gatherer()
     gatherer.hear(span(3, 4))
     assert gatherer.hear(span(5, 6, adapter=2)) == []
@@ -70,7 +70,7 @@ def test_copies_that_only_touch_have_nothing_in_common() -> None:
     assert gatherer.waiting() == [(1, 3), (3, 5), (5, 7)]
 
 
-def test_of_two_that_differ_a_third_decides_and_each_difference_is_an_alarm_once() -> None:
+def test_a_third_copy_decides_between_two_that_differ_and_each_difference_raises_one_alarm() -> None:
     gatherer = Gatherer()
     gatherer.hear(span(3, 5))
     assert gatherer.hear(span(3, 5, adapter=2, tail=b"!")) == []
@@ -94,7 +94,7 @@ def test_alarms_are_remembered_up_to_the_limit() -> None:
     assert len(gatherer.effects) == 2
 
 
-def test_beyond_the_limit_the_newest_numbers_are_dropped() -> None:
+def test_beyond_the_limit_packets_with_the_highest_numbers_are_dropped() -> None:
     gatherer = Gatherer(count_max=2)
     for seq in (3, 7, 9):
         gatherer.hear(span(seq, seq + 1))
@@ -105,7 +105,7 @@ def test_beyond_the_limit_the_newest_numbers_are_dropped() -> None:
     assert gatherer.waiting() == [(3, 5), (5, 7)]
 
 
-def test_copies_that_were_passed_wait_no_more_and_a_part_still_does() -> None:
+def test_copies_stop_waiting_once_they_are_passed_as_a_whole() -> None:
     gatherer = Gatherer()
     for first, last in ((3, 4), (3, 9), (5, 6), (8, 9)):
         gatherer.hear(span(first, last))
@@ -115,7 +115,7 @@ def test_copies_that_were_passed_wait_no_more_and_a_part_still_does() -> None:
     assert gatherer.waiting() == [(3, 10), (8, 10)]
 
 
-def test_copies_that_no_longer_count_whole_are_forgotten() -> None:
+def test_copies_that_no_longer_count_as_a_whole_are_forgotten() -> None:
     gatherer = Gatherer()
     for each in (span(3, 4), span(3, 5), span(9, 9, epoch=2)):
         gatherer.hear(each)
@@ -137,7 +137,7 @@ def test_what_lies_between_two_places_is_split_by_whether_a_copy_waits() -> None
     ]
 
 
-def test_whose_copies_wait_is_known_by_range() -> None:
+def test_the_adapters_whose_copies_wait_are_known_by_range() -> None:
     gatherer = Gatherer()
     gatherer.hear(span(1, 20))
     gatherer.hear(span(5, 6, adapter=3, tail=b"!"))

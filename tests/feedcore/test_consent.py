@@ -1,31 +1,31 @@
-"""Roles stay while no admin server is up: a lease goes on by the consent of all others (protocol clause 6.7)."""
+"""While no admin server is up, roles stay and a lease continues by the consent of all others (protocol clause 6.7)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from feedcore.counters import Counter
-from feedcore.replica.config import ConsentConfig
-from feedcore.replica.effects import AcceptOffer, RenewLease
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.config import ConsentConfig
+from tandemfeed.feedcore.replica.effects import AcceptOffer, RenewLease
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.feedcore.engines import LEASE_NS, MS, Adapter, hear, of, pair
 
 CONSENT = ConsentConfig.of(100 * MS)
 
 
 def without_admin(*adapters: Adapter, now_ns: int) -> None:
-    """Their streams to the admin server break."""
+    """Break the streams of these adapters to the admin server."""
     for adapter in adapters:
         adapter.engine.on_admin_lost(now_ns)
 
 
 def exchange(active: Adapter, backup: Adapter, now_ns: int) -> None:
-    """One sync interval: each tells the other, the active first."""
+    """Play one sync interval: each sends its state to the other, the active first."""
     active.tell(backup, now_ns)
     backup.tell(active, now_ns + MS)
 
 
-def test_the_active_goes_on_in_its_epoch_while_its_backup_abstains() -> None:
+def test_the_active_continues_in_its_epoch_while_its_backup_abstains() -> None:
     active, backup = pair()
     without_admin(active, backup, now_ns=100 * MS)
     for step in range(1, 30):
@@ -57,7 +57,7 @@ def test_one_silent_adapter_is_enough_to_withhold_consent() -> None:
     assert active.state is not ReplicaState.ACTIVE
 
 
-def test_who_knows_a_newer_epoch_withholds_consent() -> None:
+def test_an_adapter_that_knows_a_newer_epoch_withholds_consent() -> None:
     active, backup = pair()
     without_admin(active, backup, now_ns=100 * MS)
     active.tell(backup, 200 * MS)
@@ -67,7 +67,7 @@ def test_who_knows_a_newer_epoch_withholds_consent() -> None:
     assert active.state is ReplicaState.DETACHED
 
 
-def test_a_paused_active_that_wakes_up_to_old_promises_believes_none() -> None:
+def test_a_paused_active_that_resumes_believes_no_old_promise() -> None:
     active, backup = pair()
     without_admin(active, backup, now_ns=100 * MS)
     exchange(active, backup, 200 * MS)
@@ -77,7 +77,7 @@ def test_a_paused_active_that_wakes_up_to_old_promises_believes_none() -> None:
     assert active.state is ReplicaState.DETACHED
 
 
-def test_who_promised_to_abstain_takes_a_grant_only_when_the_promise_has_ended() -> None:
+def test_an_adapter_that_promised_to_abstain_acts_on_a_grant_only_after_the_promise_has_ended() -> None:
     active, backup = pair()
     without_admin(backup, now_ns=100 * MS)
     backup.report(200 * MS)
@@ -91,8 +91,8 @@ def test_who_promised_to_abstain_takes_a_grant_only_when_the_promise_has_ended()
     assert active.engine.lease.epoch == 1
 
 
-def test_what_a_former_life_promised_holds_from_the_end_of_its_process() -> None:
-    active, backup = Adapter(1), Adapter(2, former_life_ended_ns=50 * MS)
+def test_a_promise_made_before_a_restart_counts_from_the_end_of_that_process() -> None:
+    active, backup = Adapter(1), Adapter(2, previous_process_ended_ns=50 * MS)
     active.activate()
     backup.follow(active, 100 * MS)
     free_ns = 50 * MS + CONSENT.abstain_ns
@@ -103,7 +103,7 @@ def test_what_a_former_life_promised_holds_from_the_end_of_its_process() -> None
     assert backup.state is ReplicaState.ACTIVE
 
 
-def test_who_promised_to_abstain_accepts_an_offer_only_when_the_promise_has_ended() -> None:
+def test_an_adapter_that_promised_to_abstain_accepts_an_offer_only_after_the_promise_has_ended() -> None:
     for valid_until_ns, accepted in ((900 * MS, [AcceptOffer(2)]), (210 * MS + CONSENT.abstain_ns // 2, [])):
         _, backup = pair()
         without_admin(backup, now_ns=100 * MS)
@@ -115,7 +115,7 @@ def test_who_promised_to_abstain_accepts_an_offer_only_when_the_promise_has_ende
         assert of(backup.engine.on_timer(free_ns), AcceptOffer) == accepted
 
 
-def test_a_later_offer_replaces_one_that_was_accepted_and_is_forgotten_when_it_is_lost() -> None:
+def test_a_later_offer_replaces_an_accepted_one_and_is_forgotten_when_it_is_withdrawn() -> None:
     active, backup = pair()
     assert of(backup.engine.on_lease_offered(2, 1, 900 * MS, 50 * MS), AcceptOffer) == [AcceptOffer(2)]
     without_admin(backup, now_ns=100 * MS)
@@ -136,7 +136,7 @@ def test_an_active_that_reaches_its_admin_server_does_not_rely_on_consent() -> N
     assert active.state is not ReplicaState.ACTIVE
 
 
-def test_an_active_back_in_contact_asks_for_its_lease_at_once_and_has_consent_until_the_answer() -> None:
+def test_an_active_back_in_contact_renews_immediately_and_has_consent_until_the_answer() -> None:
     active, backup = pair()
     without_admin(active, backup, now_ns=100 * MS)
     exchange(active, backup, LEASE_NS - 10 * MS)
@@ -149,23 +149,23 @@ def test_an_active_back_in_contact_asks_for_its_lease_at_once_and_has_consent_un
     active.engine.on_timer(until_ns - 1)
     assert active.state is ReplicaState.ACTIVE
     active.engine.on_timer(until_ns)
-    assert active.state is not ReplicaState.ACTIVE, "nobody answered"
+    assert active.state is not ReplicaState.ACTIVE, "no admin server answered"
 
 
-def test_an_epoch_that_nobody_holds_ends_nobodys_term() -> None:
+def test_an_epoch_without_a_holder_ends_no_term() -> None:
     active, _ = pair()
-    active.engine.on_cluster_changed(0, 64, 100 * MS)  # a restored server that has lost its notes
+    active.engine.on_cluster_changed(0, 64, 100 * MS)  # a restored server that has lost its records
     assert active.state is ReplicaState.ACTIVE
     active.engine.on_cluster_changed(2, 65, 101 * MS)
     assert active.state is ReplicaState.DETACHED
 
 
 def abstains(backup: Adapter, now_ns: int) -> bool:
-    """What its state says to the others."""
+    """True if its next state reports that it abstains."""
     return backup.engine.report(now_ns).abstains
 
 
-def test_a_start_that_takes_long_to_reach_the_admin_server_is_no_outage_to_settle_after() -> None:
+def test_a_start_that_reaches_the_admin_server_late_does_not_count_as_an_outage() -> None:
     active, backup = pair()
     active.tell(backup, 500 * MS)
     backup.engine.on_admin_heard(500 * MS)
@@ -173,20 +173,20 @@ def test_a_start_that_takes_long_to_reach_the_admin_server_is_no_outage_to_settl
     assert not abstains(backup, 520 * MS)
 
 
-def test_a_start_that_hears_the_admin_server_late_is_no_outage_to_settle_after() -> None:
+def test_a_long_join_out_of_contact_does_not_count_as_an_outage() -> None:
     active, backup = Adapter(1), Adapter(2)
     active.activate(now_ns=400 * MS)
-    backup.engine.on_admin_heard(10 * MS)  # joining: it has much to load
+    backup.engine.on_admin_heard(10 * MS)  # it is joining, and loads much state
     backup.follow(active, 500 * MS)
     active.tell(backup, 510 * MS)
     assert abstains(backup, 520 * MS), "out of contact"
     backup.engine.on_admin_heard(530 * MS)
     assert not abstains(backup, 540 * MS)
-    assert abstains_until(active, backup, 1_200 * MS) == 1_900 * MS, "from then on an outage is one"
+    assert abstains_until(active, backup, 1_200 * MS) == 1_900 * MS, "later outages count"
 
 
 def abstains_until(active: Adapter, backup: Adapter, back_at_ns: int) -> int:
-    """When a backup that hears the admin server and the active again, every 50 ms, abstains no more."""
+    """When a backup that again hears the admin server and the active, every 50 ms, stops abstaining."""
     now_ns = back_at_ns
     while True:
         backup.engine.on_admin_heard(now_ns)
@@ -194,7 +194,7 @@ def abstains_until(active: Adapter, backup: Adapter, back_at_ns: int) -> int:
         if not abstains(backup, now_ns):
             return now_ns
         now_ns += 50 * MS
-        assert now_ns < back_at_ns + 2 * CONSENT.settle_ns, "it abstains for ever"
+        assert now_ns < back_at_ns + 2 * CONSENT.settle_ns, "it abstains forever"
 
 
 def test_back_in_contact_a_backup_abstains_for_as_long_as_it_was_out_of_it() -> None:
@@ -202,12 +202,12 @@ def test_back_in_contact_a_backup_abstains_for_as_long_as_it_was_out_of_it() -> 
     backup.engine.on_admin_heard(100 * MS)
     backup.engine.on_admin_lost(200 * MS)
     assert abstains_until(active, backup, 700 * MS) == 1_300 * MS
-    assert abstains_until(active, backup, 1_600 * MS) == 1_900 * MS, "a silence is an outage, too"
+    assert abstains_until(active, backup, 1_600 * MS) == 1_900 * MS, "a silence is an outage too"
     backup.engine.on_admin_lost(1_900 * MS)
     assert abstains_until(active, backup, 9_000 * MS) == 9_000 * MS + CONSENT.settle_ns
 
 
-def test_an_epoch_that_began_meanwhile_shows_that_the_outage_was_this_adapters_alone() -> None:
+def test_if_an_epoch_began_during_an_outage_the_backup_does_not_abstain_afterwards() -> None:
     active, backup = pair()
     backup.engine.on_admin_heard(100 * MS)
     backup.engine.on_admin_lost(200 * MS)

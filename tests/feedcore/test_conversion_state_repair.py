@@ -1,14 +1,14 @@
-"""Duty 4: conversion states are compared where positions are equal, and buckets that differ are set (clause 5.7)."""
+"""Conversion states are compared where positions are equal, and differing buckets are set (clause 5.7)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from feedcore.counters import Counter
-from feedcore.replica.bucket_repair import ANSWER_NS_MAX, REACH_NS_MAX, TRIES_MAX
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import AdapterEffect, RequestBuckets
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.bucket_repair import ANSWER_NS_MAX, REACH_NS_MAX, TRIES_MAX
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestBuckets
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import SESSION
 
@@ -17,14 +17,14 @@ SYMBOL = 1
 
 
 def step(active: Adapter, backup: Adapter, first: int, now_ns: int) -> list[AdapterEffect]:
-    """Four source messages at both; what the backup does."""
+    """Let four source messages arrive at both; returns the backup's effects."""
     sent = active.source(1, first, [11, 13, 17, 19], now_ns)
     effects = backup.source(1, first, [11, 13, 17, 19], now_ns)
     return effects + hear(backup, sent, now_ns)
 
 
 def corrupted() -> tuple[Adapter, Adapter, tuple[int, ...]]:
-    """A pair whose backup's state of one symbol is wrong, and knows it."""
+    """A pair whose backup has found its state of one symbol wrong, and the buckets that it requests."""
     active, backup = pair(replica=CONFIG)
     backup.converter.sums[SYMBOL] ^= 1
     step(active, backup, 1, 30 * MS)
@@ -32,7 +32,7 @@ def corrupted() -> tuple[Adapter, Adapter, tuple[int, ...]]:
     return active, backup, request.buckets
 
 
-def test_equal_states_are_found_equal() -> None:
+def test_equal_states_are_counted_as_equal() -> None:
     active, backup = pair(replica=CONFIG)
     step(active, backup, 1, 30 * MS)
     assert not of(active.tell(backup, 40 * MS), RequestBuckets)
@@ -50,7 +50,7 @@ def test_a_bucket_that_differs_is_set_to_the_actives_value() -> None:
     assert backup.state is ReplicaState.SYNCHRONIZED
 
 
-def test_the_backup_waits_for_the_answer_and_applies_up_to_just_its_position() -> None:
+def test_the_backup_waits_for_the_answer_and_applies_decisions_up_to_exactly_its_position() -> None:
     active, backup, buckets = corrupted()
     assert not data(step(active, backup, 5, 41 * MS))
     answer = active.engine.buckets(CHANNEL, buckets)
@@ -61,7 +61,7 @@ def test_the_backup_waits_for_the_answer_and_applies_up_to_just_its_position() -
     assert backup.converter.snapshot() == active.converter.snapshot()
 
 
-def test_an_answer_from_before_its_position_is_asked_for_again() -> None:
+def test_buckets_are_requested_again_if_the_answer_is_from_before_the_backups_position() -> None:
     active, backup = pair(replica=CONFIG)
     early = active.engine.buckets(CHANNEL, (SYMBOL,))
     backup.converter.sums[SYMBOL] ^= 1
@@ -71,7 +71,7 @@ def test_an_answer_from_before_its_position_is_asked_for_again() -> None:
     assert again.buckets == (SYMBOL,)
 
 
-def test_answers_that_do_not_come_lead_to_a_snapshot() -> None:
+def test_missing_answers_lead_to_a_snapshot() -> None:
     _, backup, _ = corrupted()
     asked, now_ns = 1, 40 * MS
     while backup.state is not ReplicaState.JOINING:
@@ -81,7 +81,7 @@ def test_answers_that_do_not_come_lead_to_a_snapshot() -> None:
     assert asked == TRIES_MAX
 
 
-def test_values_that_do_not_mend_it_lead_to_a_snapshot() -> None:
+def test_values_that_do_not_repair_the_state_lead_to_a_snapshot() -> None:
     active, backup, buckets = corrupted()
     answer = active.engine.buckets(CHANNEL, buckets)
     backup.engine.on_answer(CHANNEL, replace(answer, digests=tuple(range(len(answer.digests)))), 41 * MS)
@@ -98,7 +98,7 @@ def test_positions_of_different_epochs_are_not_compared() -> None:
     assert backup.counters.counts[Counter.DIGESTS_UNEQUAL] == 0
 
 
-def test_a_snapshot_that_is_not_what_its_digests_say_is_refused_counted_and_asked_for_again() -> None:
+def test_a_snapshot_that_does_not_match_its_digests_is_refused_and_counted() -> None:
     active, _ = pair(replica=CONFIG)
     active.source(1, 1, [11, 13], 30 * MS)
     stranger = Adapter(3, replica=CONFIG)
@@ -122,12 +122,12 @@ def test_only_the_buckets_that_differ_are_requested_from_the_active() -> None:
     assert of(active.tell(backup, 50 * MS), RequestBuckets) == [], "one repair at a time"
 
 
-def test_an_answer_is_waited_for_250_ms_and_its_position_for_a_second() -> None:
+def test_a_repair_waits_250_ms_for_the_answer_and_a_second_for_its_position() -> None:
     active, backup, buckets = corrupted()
     active.engine.on_lease_renewed(1, 10 * SECOND, 41 * MS)
     assert backup.replica._role.next_deadline_ns() == 40 * MS + ANSWER_NS_MAX
     assert not of(backup.engine.on_timer(40 * MS + ANSWER_NS_MAX - 1), RequestBuckets)
-    step(active, backup, 5, 100 * MS)  # decided, and not applied here
+    step(active, backup, 5, 100 * MS)  # decided, and not applied by the backup
     active.source(1, 9, [23], 100 * MS)  # unheard
     answer = active.engine.buckets(CHANNEL, buckets)
     assert [packet.first_message_seq for packet in data(backup.engine.on_answer(CHANNEL, answer, 110 * MS))] == [5]
@@ -138,7 +138,7 @@ def test_an_answer_is_waited_for_250_ms_and_its_position_for_a_second() -> None:
     assert backup.state is ReplicaState.JOINING
 
 
-def test_another_number_of_buckets_is_another_tables_state_and_leads_to_a_snapshot() -> None:
+def test_a_different_number_of_buckets_leads_to_a_snapshot() -> None:
     active, backup = pair(replica=CONFIG)
     step(active, backup, 1, 30 * MS)
     state = active.report(40 * MS)

@@ -1,4 +1,4 @@
-"""What the decision log gives continues the position asked for without a gap, or a snapshot is needed."""
+"""The decision log returns decisions that continue the given position without a gap, or else a snapshot is needed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.replica.decision_log import DecisionLog, DecisionLogTooShort
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.replica.decision_log import DecisionLog, DecisionLogTooShort
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 
 LINEAGE = Lineage().opened(1, 1, 1)
 
@@ -27,7 +27,7 @@ def history(counts: list[tuple[int, int, int]]) -> Iterator[tuple[Run, MessageSt
         yield run, MessageStreamState(1, next_input, next_seq, dict(next_source))
 
 
-def test_a_decision_without_messages_before_the_log_is_missed_all_the_same() -> None:
+def test_a_missing_decision_without_messages_before_the_log_still_requires_a_snapshot() -> None:
     (_, before), (silent, after) = history([(1, 1, 1), (2, 1, 0)])
     log = DecisionLog()
     log.restart(after.next_input_seq)
@@ -37,7 +37,7 @@ def test_a_decision_without_messages_before_the_log_is_missed_all_the_same() -> 
     assert log.since(after, LINEAGE).reply().runs == ()
 
 
-def test_a_position_that_contradicts_the_logs_numbers_needs_a_snapshot() -> None:
+def test_a_position_that_contradicts_the_logs_numbers_requires_a_snapshot() -> None:
     (first, _), (second, _) = history([(1, 2, 1), (2, 1, 1)])
     log = DecisionLog()
     log.append(first)
@@ -46,7 +46,7 @@ def test_a_position_that_contradicts_the_logs_numbers_needs_a_snapshot() -> None
         log.since(MessageStreamState(1, 3, 3, {1: 3, 2: 1}), LINEAGE)
 
 
-def test_a_position_outside_of_the_logs_history_needs_a_snapshot() -> None:
+def test_a_position_outside_the_logs_history_requires_a_snapshot() -> None:
     (first, after), (second, _) = history([(1, 2, 1), (2, 1, 1)])
     log = DecisionLog()
     log.append(first)
@@ -70,12 +70,12 @@ def test_a_position_inside_a_run_gets_the_whole_run() -> None:
     st.integers(1, 8),
     st.integers(0, 20),
 )
-def test_a_log_gives_exactly_what_follows_a_position_of_its_history_or_refuses(
+def test_a_log_returns_exactly_what_follows_a_position_of_its_history_or_refuses(
     counts: list[tuple[int, int, int]], restarted_at: int, count_max: int, asked_at: int
 ) -> None:
-    told = list(history(counts))
-    positions = [MessageStreamState(1, 1, 1, {1: 1, 2: 1}), *(position for _, position in told)]
-    runs = [run for run, _ in told]
+    decided = list(history(counts))
+    positions = [MessageStreamState(1, 1, 1, {1: 1, 2: 1}), *(position for _, position in decided)]
+    runs = [run for run, _ in decided]
     restarted_at, asked_at = min(restarted_at, len(runs)), min(asked_at, len(runs))
     log = DecisionLog(count_max)
     log.restart(positions[restarted_at].next_input_seq)

@@ -1,4 +1,4 @@
-"""What reaches an adapter's core and is refused or ignored, and when the core wants to be called."""
+"""What an adapter's core refuses or ignores, and when it must be called."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.replica.decision_log import DecisionLogTooShort
-from feedcore.replica.effects import AcceptOffer, AskToFail, ReleaseLease, RenewLease, StateMoved, Transmit
-from feedcore.replica.engine import NotActive
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag
-from feedcore.wire.refusal import Refusal
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort
+from tandemfeed.feedcore.replica.effects import AcceptOffer, AskToFail, ReleaseLease, RenewLease, StateMoved, Transmit
+from tandemfeed.feedcore.replica.engine import NotActive
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.wire.refusal import Refusal
 from tests.feedcore.engines import CHANNEL, LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import FEED_ID, SESSION, encode_source
 
 
 def refusals(adapter: Adapter) -> dict[Refusal, int]:
-    """Those counted."""
+    """The refusals counted, by reason."""
     return {reason: count for reason, count in adapter.counters.refusals.items() if count}
 
 
 # ---- datagrams ----
 
 
-def test_a_source_packet_that_cannot_be_taken_is_counted_by_its_reason_and_changes_nothing() -> None:
+def test_a_refused_source_packet_is_counted_by_its_reason_and_changes_nothing() -> None:
     active, _ = pair()
     good = encode_source(1, 1, [(1, 11)], 0, 0)
     assert active.engine.on_source_datagram(good + b"x", MS) == []
@@ -67,7 +67,7 @@ def test_an_adapter_learns_nothing_from_its_own_state() -> None:
     assert active.engine.on_peer_state(state, 31 * MS) == []
 
 
-def test_a_newer_epoch_ends_the_term_whoever_transmits_in_it_unless_it_is_provisional() -> None:
+def test_a_newer_epoch_ends_the_term_unless_its_packets_are_provisional() -> None:
     active, _ = pair()
     (packet,) = data(active.source(1, 1, [11], 30 * MS))
     foreign = packet._replace(adapter_id=3, epoch=2)
@@ -91,7 +91,7 @@ def test_a_paused_active_fences_itself_before_anything_else() -> None:
     assert active.counters.counts[Counter.LEASE_LAPSED] == 1
 
 
-def test_the_active_renews_in_time_and_that_is_a_deadline() -> None:
+def test_the_active_renews_its_lease_in_time() -> None:
     active, _ = pair()
     for beat_ns in range(0, 80 * MS, 5 * MS):
         if of(active.engine.on_timer(beat_ns), RenewLease):
@@ -116,7 +116,7 @@ def test_an_adapter_that_failed_drops_its_lease_and_its_offer() -> None:
     assert not other.engine.lease.is_held
 
 
-def test_an_offer_that_was_withdrawn_is_not_taken_and_another_ones_loss_changes_nothing() -> None:
+def test_a_withdrawn_offer_is_not_used_and_the_loss_of_another_offer_changes_nothing() -> None:
     for lost_epoch, state in ((2, ReplicaState.SYNCHRONIZED), (7, ReplicaState.ACTIVE)):
         active, heir = pair()
         heir.engine.on_lease_offered(2, 1, 30 * MS + LEASE_NS, 30 * MS)
@@ -125,15 +125,15 @@ def test_an_offer_that_was_withdrawn_is_not_taken_and_another_ones_loss_changes_
         assert heir.state is state
 
 
-def test_an_offer_of_an_epoch_that_began_or_that_ran_out_is_not_accepted() -> None:
+def test_an_offer_that_expired_or_whose_epoch_has_begun_is_not_accepted() -> None:
     _, heir = pair()
     assert not of(heir.engine.on_lease_offered(2, 1, 30 * MS, 30 * MS), AcceptOffer)
     assert not of(heir.engine.on_lease_offered(1, 0, SECOND, 30 * MS), AcceptOffer)
     assert of(heir.engine.on_lease_offered(2, 1, 30 * MS + 1, 30 * MS), AcceptOffer) == [AcceptOffer(2)]
-    assert not of(heir.engine.on_timer(31 * MS), AcceptOffer), "once"
+    assert not of(heir.engine.on_timer(31 * MS), AcceptOffer), "accepted only once"
 
 
-def test_an_offer_that_came_while_abstaining_is_accepted_afterwards_unless_its_epoch_began_elsewhere() -> None:
+def test_an_offer_received_while_abstaining_is_accepted_afterwards_unless_its_epoch_began_elsewhere() -> None:
     for known_epoch, accepted in ((1, [AcceptOffer(2)]), (2, [])):
         _, heir = pair()
         assert heir.engine.on_admin_lost(30 * MS) == []
@@ -145,21 +145,21 @@ def test_an_offer_that_came_while_abstaining_is_accepted_afterwards_unless_its_e
         assert of(heir.engine.on_timer(deadline_ns), AcceptOffer) == accepted
 
 
-def test_who_holds_a_lease_does_not_abstain() -> None:
+def test_the_holder_of_a_lease_does_not_abstain() -> None:
     active, backup = pair()
     for adapter in (active, backup):
         adapter.engine.on_admin_lost(30 * MS)
     assert (active.report(31 * MS).abstains, backup.report(31 * MS).abstains) == (False, True)
 
 
-def test_the_loss_of_another_lease_than_its_own_changes_nothing() -> None:
+def test_the_loss_of_another_adapters_lease_changes_nothing() -> None:
     active, _ = pair()
     assert active.engine.on_lease_lost(7, "another's", 30 * MS) == []
     assert active.state is ReplicaState.ACTIVE
     assert of(active.engine.on_lease_lost(1, "so it is", 30 * MS), StateMoved)
 
 
-def test_the_active_gives_its_epoch_up_only_when_it_is_told_its_own() -> None:
+def test_the_active_releases_its_lease_only_if_the_order_names_its_epoch() -> None:
     active, _ = pair()
     assert not of(active.engine.on_hand_over(2, 2, 30 * MS), ReleaseLease)
     effects = active.engine.on_hand_over(1, 2, 30 * MS)
@@ -171,7 +171,7 @@ def test_the_active_gives_its_epoch_up_only_when_it_is_told_its_own() -> None:
 # ---- who is active ----
 
 
-def test_an_admin_server_that_names_the_active_ends_another_ones_term_only_by_a_newer_epoch() -> None:
+def test_an_admin_server_that_names_another_active_ends_the_term_only_with_a_newer_epoch() -> None:
     active, _ = pair()
     active.engine.on_cluster_changed(1, 2, 30 * MS, [1, 2])
     active.engine.on_cluster_changed(0, 2, 30 * MS)
@@ -189,10 +189,10 @@ def test_the_other_adapters_of_the_feed_are_all_but_this_one() -> None:
     assert active.engine.peers.others == {2, 3}
 
 
-# ---- what other adapters ask ----
+# ---- requests of other adapters ----
 
 
-def test_only_the_active_gives_snapshots_and_buckets_and_only_who_has_a_place_gives_decisions() -> None:
+def test_only_the_active_serves_snapshots_and_buckets_and_only_replicas_with_a_place_serve_decisions() -> None:
     active, backup = pair()
     position = active.replica.line.position()
     text = "channel 1 is synchronized at adapter 2"
@@ -208,7 +208,7 @@ def test_only_the_active_gives_snapshots_and_buckets_and_only_who_has_a_place_gi
         active.engine.runs_since(CHANNEL, replace(position, next_input_seq=0))
 
 
-def test_a_state_reports_who_it_is_and_what_it_is_worth() -> None:
+def test_a_state_reports_the_adapters_identity_health_and_channels() -> None:
     active, _ = pair()
     active.engine.health = 0.5
     state = active.engine.report(30 * MS, 4)
@@ -217,7 +217,7 @@ def test_a_state_reports_who_it_is_and_what_it_is_worth() -> None:
     assert (state.abstains, state.out_of_sync) == (False, False)
 
 
-def test_a_backup_asks_to_fail_again_after_its_pause() -> None:
+def test_a_backup_requests_to_be_failed_again_after_a_pause() -> None:
     active, backup = pair()
     third = Adapter(3)
     third.follow(active)
@@ -229,7 +229,7 @@ def test_a_backup_asks_to_fail_again_after_its_pause() -> None:
     assert of(third.tell(backup, 30 * MS + pause_ns), AskToFail)
 
 
-def test_a_channel_that_a_peer_tells_of_and_the_feed_does_not_have_is_ignored() -> None:
+def test_an_unknown_channel_in_a_peers_state_is_ignored() -> None:
     active, backup = pair()
     state = active.report(30 * MS)
     strange = replace(state.channels[0], channel_id=CHANNEL + 1)

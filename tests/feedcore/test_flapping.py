@@ -1,8 +1,8 @@
-"""A backup that keeps losing its active takes its time to call itself synchronized again (clause 5.9)."""
+"""A backup that keeps losing its active waits before it becomes synchronized again (clause 5.9)."""
 
 from __future__ import annotations
 
-from feedcore.replica.active_view import (
+from tandemfeed.feedcore.replica.active_view import (
     FLAP_WITHIN_NS,
     FLAPS_FREE,
     HOLD_NS_FIRST,
@@ -10,18 +10,18 @@ from feedcore.replica.active_view import (
     ActiveView,
     FlapDamper,
 )
-from feedcore.replica.effects import StateMoved
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.effects import StateMoved
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.feedcore.engines import MS, SECOND, Adapter, hear, of, pair
 
 
 def silence(backup: Adapter, until_ns: int) -> None:
-    """The admin server is heard, the active is not."""
+    """Let the backup hear the admin server, but not the active."""
     backup.engine.on_admin_heard(until_ns)
     backup.engine.on_timer(until_ns)
 
 
-def test_the_first_silences_cost_nothing() -> None:
+def test_after_the_first_silences_a_backup_returns_without_a_delay() -> None:
     active, backup = pair()
     active.engine.on_lease_renewed(1, 100 * SECOND, 0)
     for number in range(1, FLAPS_FREE + 1):
@@ -31,7 +31,7 @@ def test_the_first_silences_cost_nothing() -> None:
         assert backup.state is ReplicaState.SYNCHRONIZED
 
 
-def test_a_backup_whose_active_is_heard_in_fits_moves_a_few_times_a_second_at_most() -> None:
+def test_a_backup_that_hears_its_active_intermittently_changes_state_only_a_few_times() -> None:
     active, backup = pair()
     active.engine.on_lease_renewed(1, 1_000 * SECOND, 0)
     moves = 0
@@ -43,11 +43,11 @@ def test_a_backup_whose_active_is_heard_in_fits_moves_a_few_times_a_second_at_mo
     assert moves <= 2 * FLAPS_FREE + 1
     backup.source(1, 1, [11, 13], 11 * SECOND)
     copies = hear(backup, active.source(1, 1, [11, 13], 11 * SECOND), 11 * SECOND)
-    assert backup.next_message_seq == 3  # detached, it applies decisions all the same
+    assert backup.next_message_seq == 3  # although detached, it applies decisions
     assert copies
 
 
-def test_the_pause_doubles_up_to_a_bound_and_is_forgotten_after_a_calm() -> None:
+def test_the_pause_doubles_up_to_a_maximum_and_is_forgotten_after_a_calm_period() -> None:
     damper, now_ns = FlapDamper(), 0
     pauses = []
     for _ in range(FLAPS_FREE + 6):
@@ -67,21 +67,21 @@ def test_the_pause_doubles_up_to_a_bound_and_is_forgotten_after_a_calm() -> None
 # ---- who is active ----
 
 
-def test_news_of_who_is_active_counts_if_it_is_not_older_than_what_is_known() -> None:
+def test_news_of_the_active_counts_unless_a_newer_epoch_is_known() -> None:
     view = ActiveView(0)
     assert (view.adapter_id, view.epoch) == (0, 0)
     assert view.know(1, 3)
     assert not view.know(2, 2), "an older epoch"
-    assert not view.know(0, 3), "that no adapter holds the epoch says nothing of who held it"
+    assert not view.know(0, 3), "that no adapter holds the epoch now does not change which one held it"
     assert (view.adapter_id, view.epoch) == (1, 3)
-    assert not view.know(1, 4), "the same adapter in a newer epoch is not another"
+    assert not view.know(1, 4), "the same adapter in a newer epoch is not a change"
     assert view.epoch == 4
     assert view.know(2, 4)
     assert view.know(0, 5)
     assert (view.adapter_id, view.epoch) == (0, 5)
 
 
-def test_an_active_that_speaks_is_heard_whether_it_is_known_or_not() -> None:
+def test_a_transmitting_active_is_heard_whether_or_not_it_is_known() -> None:
     view = ActiveView(0)
     assert view.hear(1, 3, 10 * MS)
     assert not view.hear(1, 3, 20 * MS)
@@ -93,7 +93,7 @@ def test_an_active_that_speaks_is_heard_whether_it_is_known_or_not() -> None:
     assert (view.adapter_id, view.epoch) == (2, 4)
 
 
-def test_silences_just_within_ten_seconds_of_one_another_add_up() -> None:
+def test_silences_exactly_ten_seconds_apart_add_up() -> None:
     damper = FlapDamper()
     for number in range(FLAPS_FREE + 1):
         damper.on_silence(number * FLAP_WITHIN_NS)
@@ -103,7 +103,7 @@ def test_silences_just_within_ten_seconds_of_one_another_add_up() -> None:
     assert damper.may_return(heard_at_ns + HOLD_NS_FIRST)
 
 
-def test_a_silence_begins_the_pause_anew() -> None:
+def test_a_silence_restarts_the_pause() -> None:
     damper = FlapDamper()
     for number in range(FLAPS_FREE + 1):
         damper.on_silence(number)

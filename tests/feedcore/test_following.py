@@ -1,17 +1,17 @@
-"""A backup with a place: which state fits what is outstanding and who is heard, when its place is lost (clause 5)."""
+"""A backup with a place: its state, by what is outstanding and which adapters it hears; when it rejoins (clause 5)."""
 
 from __future__ import annotations
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.replica.channel_state import RunsRefused, RunsReply
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import RequestRuns, RequestSnapshot, SaveState, StateMoved, Transmit
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputFlag
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel_state import RunsRefused, RunsReply
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import RequestRuns, RequestSnapshot, SaveState, StateMoved, Transmit
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.wire.position import Run
 from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import SESSION
 
@@ -20,21 +20,21 @@ BEGUN = 30 * MS
 
 
 def beat(active: Adapter, backup: Adapter, now_ns: int) -> None:
-    """The active is heard, an admin server as well, and the backup does what is due."""
+    """Let the backup hear the active and an admin server, and do what is due."""
     hear(backup, active.engine.on_timer(now_ns), now_ns)
     backup.engine.on_admin_heard(now_ns)
     backup.engine.on_timer(now_ns)
 
 
 def lasting_pair(config: ReplicaConfig | None = None) -> tuple[Adapter, Adapter]:
-    """Whose active has its lease for long."""
+    """A pair whose active holds a long lease."""
     active, backup = pair(replica=config)
     active.engine.on_lease_renewed(1, 100 * SECOND, BEGUN)
     return active, backup
 
 
 def lacking_sources() -> tuple[Adapter, Adapter]:
-    """A pair whose backup has a decision since 30 ms, and not its source messages."""
+    """A pair whose backup has had a decision since 30 ms, but not its source messages."""
     active, backup = lasting_pair()
     hear(backup, active.source(1, 1, [11, 13], BEGUN), BEGUN)
     return active, backup
@@ -55,7 +55,7 @@ def test_a_backup_is_resynchronizing_once_something_is_outstanding_for_50_ms() -
     assert [packet.first_message_seq for packet in data(effects)] == [1]
 
 
-def test_what_is_outstanding_is_timed_anew_once_nothing_was() -> None:
+def test_the_time_outstanding_restarts_once_nothing_was_outstanding() -> None:
     active, backup = lacking_sources()
     backup.source(1, 1, [11, 13], 60 * MS)
     beat(active, backup, 65 * MS)
@@ -81,7 +81,7 @@ def test_a_backup_is_detached_once_the_active_is_silent_for_100_ms() -> None:
 
 
 @pytest.mark.parametrize("is_heard", [True, False])
-def test_a_state_is_saved_while_synchronized_alone(is_heard: bool) -> None:
+def test_a_state_is_saved_only_while_synchronized(is_heard: bool) -> None:
     active, backup = lasting_pair()
     backup.source(1, 1, [11, 13], BEGUN)
     hear(backup, active.source(1, 1, [11, 13], BEGUN), BEGUN)
@@ -113,7 +113,7 @@ def test_missed_decisions_are_requested_from_the_active_and_applied() -> None:
     assert backup.replica.line.position() == active.replica.line.position()
 
 
-def test_a_reply_from_before_the_newest_epoch_is_not_taken() -> None:
+def test_a_reply_from_before_the_newest_epoch_is_ignored() -> None:
     active, backup = lasting_pair()
     active.source(1, 1, [11, 13], BEGUN)  # unheard
     backup.source(1, 1, [11, 13], BEGUN)
@@ -127,19 +127,19 @@ def test_a_reply_from_before_the_newest_epoch_is_not_taken() -> None:
     assert backup.state is not ReplicaState.JOINING
 
 
-def test_decisions_that_are_not_available_any_more_lead_to_a_snapshot_while_an_adapter_decides() -> None:
+def test_decisions_that_are_no_longer_available_lead_to_a_snapshot_while_an_adapter_decides() -> None:
     active, backup = lasting_pair()
     beat(active, backup, BEGUN)
     backup.engine.on_admin_heard(BEGUN + CONFIG.detach_after_ns)
     backup.engine.on_answer(CHANNEL, RunsRefused("too old"), BEGUN + CONFIG.detach_after_ns)
-    assert backup.state is not ReplicaState.JOINING  # while no adapter decides there is nothing to join
+    assert backup.state is not ReplicaState.JOINING  # while no adapter decides, a backup does not rejoin
     beat(active, backup, SECOND)
     effects = backup.engine.on_answer(CHANNEL, RunsRefused("too old"), SECOND)
     assert [(move.new, move.reason) for move in of(effects, StateMoved)] == [(ReplicaState.JOINING, "too old")]
     assert of(backup.engine.on_timer(SECOND), RequestSnapshot)
 
 
-def test_a_reply_that_contradicts_what_was_applied_counts_as_trouble() -> None:
+def test_a_reply_that_contradicts_applied_decisions_counts_as_out_of_sync() -> None:
     active, backup = lasting_pair()
     backup.source(1, 1, [11, 13], BEGUN)
     hear(backup, active.source(1, 1, [11, 13], BEGUN), BEGUN)
@@ -149,9 +149,9 @@ def test_a_reply_that_contradicts_what_was_applied_counts_as_trouble() -> None:
     assert list(backup.replica.channel.out_of_sync_at_ns) == [40 * MS]
 
 
-def test_source_messages_that_do_not_come_for_2_s_lead_to_a_snapshot() -> None:
+def test_source_messages_that_do_not_arrive_within_2_s_lead_to_a_snapshot() -> None:
     active, backup = lacking_sources()
-    beat(active, backup, BEGUN)  # from now on that decision is waited for
+    beat(active, backup, BEGUN)  # the time limit for that decision begins
     now_ns = BEGUN
     while now_ns + 50 * MS < BEGUN + CONFIG.stuck_after_ns:
         now_ns += 50 * MS
@@ -177,7 +177,7 @@ def test_each_decision_has_its_own_2_s() -> None:
     assert backup.state is ReplicaState.JOINING
 
 
-def test_without_an_active_that_is_heard_a_backup_waits_for_source_messages_as_long_as_it_takes() -> None:
+def test_a_backup_that_hears_no_active_waits_for_source_messages_without_a_limit() -> None:
     _, backup = lacking_sources()
     for now_ns in range(BEGUN, 5 * SECOND, 100 * MS):
         backup.engine.on_admin_heard(now_ns)
@@ -185,7 +185,7 @@ def test_without_an_active_that_is_heard_a_backup_waits_for_source_messages_as_l
     assert backup.state is ReplicaState.DETACHED
 
 
-def test_a_backup_whose_conversion_diverged_transmits_nothing_of_the_run_and_joins_anew() -> None:
+def test_a_backup_whose_conversion_diverged_transmits_nothing_of_the_run_and_rejoins() -> None:
     active, backup = lasting_pair()
     (decided,) = [effect.packet for effect in of(active.source(1, 1, [11, 13], BEGUN), Transmit)]
     other_count = decided._replace(runs=(decided.runs[0]._replace(message_count=5),), message_count=5)
@@ -200,7 +200,7 @@ def test_a_backup_whose_conversion_diverged_transmits_nothing_of_the_run_and_joi
 # ---- epochs (clause 4.2) ----
 
 
-def test_of_an_epoch_that_a_newer_one_ended_the_decisions_before_its_end_count_and_no_others() -> None:
+def test_only_the_decisions_before_the_end_of_a_superseded_epoch_count() -> None:
     active, backup = lasting_pair()
     heir = Adapter(3)
     heir.follow(active, BEGUN)
@@ -217,11 +217,11 @@ def test_of_an_epoch_that_a_newer_one_ended_the_decisions_before_its_end_count_a
     assert backup.counters.counts[Counter.STALE_EPOCH_PACKETS] == 1
     active.tell(backup, 45 * MS)
     assert backup.replica.channel.active.adapter_id == 3
-    assert backup.replica.channel.active.heard_at_ns == 41 * MS, "the old active is not the one that is waited for"
+    assert backup.replica.channel.active.heard_at_ns == 41 * MS, "the old active's report is not a sign of life"
 
 
 @pytest.mark.parametrize("is_by_state", [True, False])
-def test_a_newer_history_without_what_was_applied_here_leads_to_a_snapshot_and_counts_as_trouble(
+def test_a_newer_history_that_lacks_applied_decisions_leads_to_a_snapshot_and_counts_as_out_of_sync(
     is_by_state: bool,
 ) -> None:
     active, backup = lasting_pair()
@@ -235,7 +235,7 @@ def test_a_newer_history_without_what_was_applied_here_leads_to_a_snapshot_and_c
     assert list(backup.replica.channel.out_of_sync_at_ns) == [41 * MS]
 
 
-def test_the_active_is_who_decides_in_the_newest_epoch_not_who_repeats_its_decisions() -> None:
+def test_the_active_is_the_adapter_that_decides_in_the_newest_epoch_not_one_that_repeats_its_decisions() -> None:
     active, backup = lasting_pair()
     third = Adapter(3)
     third.follow(active, BEGUN)
@@ -250,7 +250,7 @@ def test_the_active_is_who_decides_in_the_newest_epoch_not_who_repeats_its_decis
     assert backup.replica.channel.active.heard_at_ns == 51 * MS
 
 
-def test_the_state_of_the_active_shows_that_it_lives_and_which_decisions_are_missing() -> None:
+def test_the_state_of_the_active_is_a_sign_of_life_and_reveals_missing_decisions() -> None:
     active, backup = lasting_pair()
     third = Adapter(3)
     third.follow(active, BEGUN)
@@ -263,7 +263,7 @@ def test_the_state_of_the_active_shows_that_it_lives_and_which_decisions_are_mis
     assert backup.replica.channel.active.heard_at_ns == 51 * MS
 
 
-def test_an_adapter_that_was_readmitted_still_has_the_source_messages_that_came_meanwhile() -> None:
+def test_a_readmitted_adapter_has_the_source_messages_that_arrived_while_it_was_failed() -> None:
     active, backup = lasting_pair()
     backup.engine.on_failed("an admin says so", BEGUN)
     snapshot = active.engine.snapshot(CHANNEL)

@@ -1,12 +1,12 @@
-"""The patience with a gap: when to ask, when to ask again, when to give up, and what of the channel that concerns."""
+"""The patience with a gap: when to request it, when to repeat the request, when to give up, and how far it reaches."""
 
 from __future__ import annotations
 
 import pytest
 
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.gap_repair import ChannelRepair, GapRepair
-from feedcore.merge.place import BEGINNING, Place
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.gap_repair import ChannelRepair, GapRepair
+from tandemfeed.feedcore.merge.place import BEGINNING, Place
 
 CONFIG = MergerConfig(
     lineage_wait_ns=31_000_000,
@@ -26,7 +26,7 @@ def test_without_a_gap_nothing_is_due() -> None:
     assert not repair.is_hopeless(10**12)
 
 
-def test_a_gap_is_asked_for_after_the_wait_and_not_twice_at_once() -> None:
+def test_a_gap_is_requested_once_after_the_wait() -> None:
     repair = GapRepair(CONFIG)
     assert repair.watch(5, 1_000)
     assert repair.next_deadline_ns() == 1_100
@@ -45,7 +45,7 @@ def test_a_gap_that_is_seen_again_is_the_same_gap() -> None:
     assert repair.is_hopeless(50_000_000)
 
 
-def test_when_another_gap_follows_patience_begins_anew_but_a_request_is_not_repeated_early() -> None:
+def test_another_gap_restarts_patience_but_does_not_repeat_a_request_early() -> None:
     repair = GapRepair(CONFIG)
     repair.watch(5, 0)
     assert repair.is_request_due(100, 0.0)
@@ -59,7 +59,7 @@ def test_when_another_gap_follows_patience_begins_anew_but_a_request_is_not_repe
     assert repair.is_hopeless(50_001_200)
 
 
-def test_a_gap_that_was_closed_is_a_new_one_when_it_opens_again() -> None:
+def test_a_closed_gap_that_opens_again_is_a_new_gap() -> None:
     repair = GapRepair(CONFIG)
     repair.watch(5, 0)
     assert repair.is_request_due(100, 0.0)
@@ -71,7 +71,7 @@ def test_a_gap_that_was_closed_is_a_new_one_when_it_opens_again() -> None:
     assert repair.next_deadline_ns() == 210
 
 
-def test_a_gap_that_every_stream_is_past_is_asked_for_soon_but_only_once_early() -> None:
+def test_a_gap_that_every_stream_is_past_is_requested_early_but_only_once() -> None:
     repair = GapRepair(CONFIG)
     repair.watch(5, 0)
     repair.hurry(20)
@@ -83,7 +83,7 @@ def test_a_gap_that_every_stream_is_past_is_asked_for_soon_but_only_once_early()
     assert repair.next_deadline_ns() == 1_030
 
 
-def test_hurry_never_puts_a_request_off() -> None:
+def test_hurry_never_postpones_a_request() -> None:
     repair = GapRepair(CONFIG)
     repair.watch(5, 0)
     repair.hurry(99)
@@ -93,7 +93,7 @@ def test_hurry_never_puts_a_request_off() -> None:
 @pytest.mark.parametrize(
     ("jitter", "pauses"), [(0.0, [1_000, 2_000, 4_000, 4_000]), (0.5, [1_500, 3_000, 6_000, 6_000])]
 )
-def test_pauses_double_up_to_the_cap_and_are_stretched_at_random(jitter: float, pauses: list[int]) -> None:
+def test_pauses_double_up_to_the_maximum_and_are_stretched_at_random(jitter: float, pauses: list[int]) -> None:
     repair = GapRepair(CONFIG)
     repair.watch(5, 0)
     at_ns, found = 100, []
@@ -107,10 +107,10 @@ def test_pauses_double_up_to_the_cap_and_are_stretched_at_random(jitter: float, 
     assert found == pauses
     repair.closed()
     repair.watch(9, 0)
-    assert repair.next_deadline_ns() == 100 + int(50 * jitter)  # clients that lost the same packet do not ask in step
+    assert repair.next_deadline_ns() == 100 + int(50 * jitter)  # so clients do not request a lost packet together
 
 
-def test_giving_up_is_a_deadline_too() -> None:
+def test_the_time_to_give_up_is_a_deadline_too() -> None:
     repair = GapRepair(
         MergerConfig(retry_every_max_ns=200_000_000, declare_after_ns=201_000_000, retry_every_ns=200_000_000)
     )
@@ -119,7 +119,7 @@ def test_giving_up_is_a_deadline_too() -> None:
     assert repair.next_deadline_ns() == 201_000_000
 
 
-def test_the_furthest_place_heard_of_counts() -> None:
+def test_the_furthest_known_place_counts() -> None:
     repair = ChannelRepair(CONFIG)
     assert repair.known_end == BEGINNING
     repair.hear_of(Place(9, 7))
@@ -128,7 +128,7 @@ def test_the_furthest_place_heard_of_counts() -> None:
     assert repair.known_end == Place(9, 7)
 
 
-def test_what_is_forgotten_was_neither_heard_of_nor_waited_for() -> None:
+def test_a_forgotten_part_of_the_channel_is_neither_known_nor_covered_by_patience() -> None:
     repair = ChannelRepair(CONFIG)
     repair.hear_of(Place(9, 7))
     repair.watch(3, 0)
@@ -150,7 +150,7 @@ def test_patience_covers_what_was_known_when_it_began() -> None:
 
 
 def with_a_request_for_all_that_is_known() -> ChannelRepair:
-    """Missing from 3 on; known at 0 ns: up to 9; known, and all of it requested, at 1,100 ns: up to 20."""
+    """Missing from input_seq 3 on. At 0 ns the channel is known up to 9; at 1,100 ns known and requested up to 20."""
     repair = ChannelRepair(CONFIG)
     repair.hear_of(Place(9, 7))
     repair.watch(3, 0)
@@ -162,7 +162,7 @@ def with_a_request_for_all_that_is_known() -> ChannelRepair:
     return repair
 
 
-def test_after_a_declared_gap_the_next_one_has_been_waited_for_since_it_was_first_requested() -> None:
+def test_after_a_declared_gap_patience_with_the_next_one_counts_from_its_first_request() -> None:
     repair = with_a_request_for_all_that_is_known()
     repair.passed_over(8)
     assert repair.patience_end == Place(9, 7)
@@ -175,7 +175,7 @@ def test_after_a_declared_gap_the_next_one_has_been_waited_for_since_it_was_firs
 
 
 @pytest.mark.parametrize("requested_end", [0, 12])
-def test_after_a_declared_gap_one_that_no_request_named_is_a_new_gap(requested_end: int) -> None:
+def test_after_a_declared_gap_one_that_no_request_named_has_its_own_patience(requested_end: int) -> None:
     repair = with_a_request_for_all_that_is_known()
     repair.requested_end = requested_end
     repair.passed_over(12)
@@ -185,7 +185,7 @@ def test_after_a_declared_gap_one_that_no_request_named_is_a_new_gap(requested_e
     assert not repair.is_hopeless(100_000_499)
 
 
-def test_after_a_declared_gap_that_reached_to_the_end_nothing_is_missing() -> None:
+def test_after_a_declared_gap_up_to_the_end_nothing_is_missing() -> None:
     repair = with_a_request_for_all_that_is_known()
     repair.passed_over(20)
     assert repair.next_deadline_ns() is None
@@ -199,7 +199,7 @@ def test_before_any_request_no_later_gap_was_requested() -> None:
     assert repair.next_deadline_ns() is None
 
 
-def test_what_was_requested_of_a_history_that_no_longer_counts_was_not_requested_of_the_new_one() -> None:
+def test_a_request_in_a_superseded_history_does_not_count_in_the_new_one() -> None:
     repair = with_a_request_for_all_that_is_known()
     repair.forget_from(Place(6, 5))
     repair.hear_of(Place(20, 18))

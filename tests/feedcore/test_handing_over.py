@@ -1,24 +1,24 @@
-"""A planned hand-over: the active ends its epoch in the stream, the heir begins exactly there (protocol clause 6.6)."""
+"""A planned hand-over: the active ends its epoch in the stream; the heir begins exactly there (protocol clause 6.6)."""
 
 from __future__ import annotations
 
-from feedcore.replica.effects import AcceptOffer, ReleaseLease, RenewLease, StateMoved, Transmit
-from feedcore.replica.hand_over import HandOver
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag
-from feedcore.wire.position import MessageStreamState
+from tandemfeed.feedcore.replica.effects import AcceptOffer, ReleaseLease, RenewLease, StateMoved, Transmit
+from tandemfeed.feedcore.replica.hand_over import HandOver
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.wire.position import MessageStreamState
 from tests.feedcore.engines import LEASE_NS, MS, data, hear, of, pair
 
 ENDED = OutputFlag.HEARTBEAT | OutputFlag.EPOCH_ENDED
 
 
-def test_the_heir_opens_its_epoch_where_the_old_one_ended_and_the_old_active_follows_without_joining() -> None:
+def test_the_heir_opens_its_epoch_where_the_old_one_ended_and_the_old_active_follows_without_rejoining() -> None:
     active, heir = pair()
     sent = active.source(1, 1, [11, 13], 30 * MS)
     heir.source(1, 1, [11, 13], 30 * MS)
     hear(heir, sent, 31 * MS)
     assert heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS) == [AcceptOffer(2)]
-    assert heir.engine.on_lease_offered(1, 0, 32 * MS + LEASE_NS, 32 * MS) == [], "an epoch that it knows to have begun"
+    assert heir.engine.on_lease_offered(1, 0, 32 * MS + LEASE_NS, 32 * MS) == [], "it knows that this epoch has begun"
     last = active.engine.on_hand_over(1, 2, 33 * MS)
     assert [type(effect) for effect in last] == [StateMoved, Transmit, ReleaseLease]
     assert active.state is ReplicaState.SYNCHRONIZED
@@ -33,21 +33,21 @@ def test_the_heir_opens_its_epoch_where_the_old_one_ended_and_the_old_active_fol
     assert active.converter.snapshot() == heir.converter.snapshot()
 
 
-def test_the_heir_applies_what_it_has_not_heard_before_it_begins() -> None:
+def test_the_heir_applies_missed_decisions_before_it_begins() -> None:
     active, heir = pair()
     lost = active.source(1, 1, [11, 13], 30 * MS)
     heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
     hear(heir, active.engine.on_hand_over(1, 2, 33 * MS), 34 * MS)
     assert heir.state is ReplicaState.SYNCHRONIZED
     hear(heir, lost, 35 * MS)
-    assert heir.state is ReplicaState.SYNCHRONIZED  # the source messages are not here
+    assert heir.state is ReplicaState.SYNCHRONIZED  # the source messages have not arrived
     effects = heir.source(1, 1, [11, 13], 36 * MS)
     assert heir.state is ReplicaState.ACTIVE
     assert [(packet.epoch, packet.first_message_seq) for packet in data(effects)] == [(1, 1)]
     assert heir.replica.line.lineage.entries[-1] == (2, 3, 3)
 
 
-def test_the_heir_begins_without_the_end_if_that_does_not_come() -> None:
+def test_the_heir_begins_without_missing_decisions_if_they_do_not_arrive() -> None:
     active, heir = pair()
     active.source(1, 1, [11, 13], 30 * MS)
     heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
@@ -56,7 +56,7 @@ def test_the_heir_begins_without_the_end_if_that_does_not_come() -> None:
     assert heir.state is ReplicaState.ACTIVE
 
 
-def test_an_offer_alone_makes_nobody_active_and_runs_out() -> None:
+def test_an_offer_alone_does_not_make_an_adapter_active_and_it_expires() -> None:
     active, heir = pair()
     heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
     heir.engine.on_timer(100 * MS)
@@ -74,9 +74,9 @@ def test_the_end_of_the_epoch_is_repeated_until_the_new_one_is_followed() -> Non
     assert beat.packet.flags == ENDED
 
 
-def test_the_heir_of_an_epoch_that_a_channel_has_not_heard_of_waits_for_its_end() -> None:
+def test_the_heir_of_an_epoch_unknown_to_a_channel_waits_for_its_end() -> None:
     hand_over = HandOver(patience_ns=50 * MS)
-    hand_over.on_ended(1, 5)  # this adapter gave epoch 1 up itself, and is to follow epoch 2
+    hand_over.on_ended(1, 5)  # this adapter ended epoch 1 itself; the channel has not heard of epoch 2
     hand_over.await_end(3, 2, 0)
     assert hand_over.due_epoch(1, 5, MS, is_blocked=False) is None
     hand_over.on_ended(2, 9)
@@ -90,9 +90,9 @@ def test_an_order_of_another_epoch_changes_nothing() -> None:
     assert active.state is ReplicaState.ACTIVE
 
 
-def test_an_heir_that_has_not_begun_hands_nothing_over() -> None:
+def test_an_heir_that_has_not_begun_refuses_to_hand_over() -> None:
     active, heir = pair()
-    active.source(1, 1, [11, 13], 30 * MS)  # unheard: the heir is not level
+    active.source(1, 1, [11, 13], 30 * MS)  # unheard, so the heir lacks it
     heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
     hear(heir, active.engine.on_hand_over(1, 2, 33 * MS), 34 * MS)
     assert heir.engine.on_hand_over(2, 1, 35 * MS) == []
@@ -101,7 +101,7 @@ def test_an_heir_that_has_not_begun_hands_nothing_over() -> None:
     assert heir.engine.lease.epoch == 2
 
 
-def test_an_heir_that_lost_its_place_meanwhile_begins_where_it_stood() -> None:
+def test_an_heir_that_lost_its_place_begins_at_its_last_position() -> None:
     active, heir = pair()
     active.source(1, 1, [11, 13], 30 * MS)  # unheard
     heir.lose_place(30 * MS)
@@ -115,19 +115,19 @@ def test_an_heir_that_lost_its_place_meanwhile_begins_where_it_stood() -> None:
 
 
 def ended_at_nine() -> HandOver:
-    """Epoch 2 was given up at input_seq 9; epoch 3, which follows it, is held here since 0."""
+    """Epoch 2 ended at input_seq 9; this adapter has held the next epoch, 3, since 0."""
     hand_over = HandOver(patience_ns=50 * MS)
     hand_over.on_ended(2, 9)
     hand_over.await_end(3, 2, 0)
     return hand_over
 
 
-def test_an_heir_begins_once_it_has_applied_everything_before_the_end_and_nothing_is_outstanding() -> None:
+def test_an_heir_begins_when_it_has_applied_everything_before_the_end_and_nothing_is_outstanding() -> None:
     hand_over = ended_at_nine()
     assert hand_over.is_awaited
     assert hand_over.due_epoch(2, 8, MS, is_blocked=False) is None
     assert hand_over.due_epoch(2, 9, MS, is_blocked=True) is None
-    assert hand_over.due_epoch(1, 9, MS, is_blocked=False) is None, "the epoch that ended is not the newest it knows"
+    assert hand_over.due_epoch(1, 9, MS, is_blocked=False) is None, "the ended epoch is newer than any that it knows"
     assert hand_over.due_epoch(2, 9, MS, is_blocked=False) == 3
 
 
@@ -138,14 +138,14 @@ def test_an_heir_begins_after_its_patience_whatever_it_lacks() -> None:
     assert hand_over.due_epoch(2, 8, 50 * MS, is_blocked=True) == 3
 
 
-def test_an_heir_that_heard_no_end_waits_for_it() -> None:
+def test_an_heir_waits_until_it_hears_the_end() -> None:
     hand_over = HandOver(patience_ns=50 * MS)
     assert (hand_over.is_awaited, hand_over.next_deadline_ns()) == (False, None)
     hand_over.await_end(3, 2, 0)
     assert hand_over.due_epoch(2, 9, MS, is_blocked=False) is None
 
 
-def test_a_lease_that_is_gone_leaves_nothing_to_begin_but_the_end_is_still_known() -> None:
+def test_after_the_loss_of_the_lease_nothing_begins_but_the_end_is_still_known() -> None:
     hand_over = ended_at_nine()
     hand_over.cancel()
     assert (hand_over.is_awaited, hand_over.next_deadline_ns()) == (False, None)
@@ -153,7 +153,7 @@ def test_a_lease_that_is_gone_leaves_nothing_to_begin_but_the_end_is_still_known
     assert hand_over.is_at_end(MessageStreamState(2, 9, 9, {}))
 
 
-def test_the_end_is_repeated_exactly_where_it_was_said_until_an_epoch_begins() -> None:
+def test_the_end_is_repeated_exactly_at_its_position_until_an_epoch_begins() -> None:
     hand_over = ended_at_nine()
     assert hand_over.is_at_end(MessageStreamState(2, 9, 7, {}))
     assert not hand_over.is_at_end(MessageStreamState(2, 8, 7, {}))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
-from feedcore.merge.heard_streams import HeardStreams
-from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
+from tandemfeed.feedcore.merge.heard_streams import HeardStreams
+from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
 
 LIMIT_NS = 1_000
 
@@ -44,7 +44,7 @@ def test_a_stream_is_live_when_it_is_heard_and_stale_after_the_limit() -> None:
     assert streams.next_deadline_ns == 5_000 + LIMIT_NS
 
 
-def test_the_next_look_is_for_the_stream_heard_longest_ago() -> None:
+def test_the_next_deadline_is_that_of_the_stream_heard_longest_ago() -> None:
     streams = heard()
     hear(streams, 2, 100)
     hear(streams, 1, 200)
@@ -72,7 +72,7 @@ def test_every_live_stream_must_be_past_a_gap() -> None:
     assert not streams.are_all_past(1)
 
 
-def test_of_several_live_streams_the_one_heard_longest_ago_is_looked_at_next() -> None:
+def test_of_several_live_streams_the_one_heard_longest_ago_sets_the_deadline() -> None:
     streams = heard()
     for adapter, at_ns in ((1, 0), (2, 300), (3, 200)):
         hear(streams, adapter, at_ns)
@@ -87,7 +87,7 @@ def test_a_stream_at_its_beginning_is_past_nothing() -> None:
     assert not streams.are_all_past(1)
 
 
-def test_provisional_packets_and_announcements_show_no_place() -> None:
+def test_provisional_packets_and_announcements_do_not_advance_a_stream() -> None:
     streams = heard()
     hear(streams, 1, 0, end=9, flags=PROVISIONAL_BIT)
     hear(streams, 2, 0, end=9, flags=ANNOUNCEMENT_BIT)
@@ -97,7 +97,7 @@ def test_provisional_packets_and_announcements_show_no_place() -> None:
     assert streams.are_all_past(8)
 
 
-def test_where_numbers_begin_afresh_streams_have_come_no_further() -> None:
+def test_streams_have_come_no_further_than_where_renumbering_begins() -> None:
     streams = heard()
     hear(streams, 1, 0, end=9)
     hear(streams, 2, 0, end=4)
@@ -109,7 +109,7 @@ def test_where_numbers_begin_afresh_streams_have_come_no_further() -> None:
     assert not streams.are_all_past(6)
 
 
-def test_with_confirm_2_one_stream_alone_pauses_until_another_is_heard() -> None:
+def test_with_confirm_2_a_single_stream_pauses_delivery_until_another_is_heard() -> None:
     streams = heard(confirm=2)
     hear(streams, 1, 0)
     hear(streams, 1, 900)

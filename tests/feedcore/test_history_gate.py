@@ -1,12 +1,12 @@
-"""Up to where a packet counts in the newest history, and what waits until that is known (clause 7.2)."""
+"""How far a packet counts in the newest history, and which packets wait until that is known (clause 7.2)."""
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import HEARTBEAT_NS, MergerConfig
-from feedcore.merge.history_gate import CLOSED, HistoryGate
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, MergerConfig
+from tandemfeed.feedcore.merge.history_gate import CLOSED, HistoryGate
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tests.feedcore.merge_feed import line, lineage_of, packet
 
 WAIT_NS = 4 * HEARTBEAT_NS
@@ -26,7 +26,7 @@ def of(epoch: int, first: int = 3, last: int = 5) -> OutputPacket:
     return packet(first, line(first, last), epoch=epoch)
 
 
-def test_before_any_history_is_known_everything_waits_without_a_limit_of_time() -> None:
+def test_before_any_history_is_known_everything_waits_without_a_time_limit() -> None:
     waiting, _ = gate(None)
     assert waiting.admit(of(1), 0) is None
     assert waiting.passing_epoch == CLOSED
@@ -50,7 +50,7 @@ def test_a_packet_counts_up_to_where_its_epoch_ends() -> None:
     assert open_gate.take_waiting() == []
 
 
-def test_a_broken_packet_that_would_have_to_be_cut_is_refused() -> None:
+def test_a_malformed_packet_that_has_to_be_cut_is_refused() -> None:
     open_gate, counters = gate(SECOND)
     broken = of(1, 4, 8)
     assert open_gate.admit(broken._replace(payload=broken.payload[:-1]), 0) is None
@@ -58,7 +58,7 @@ def test_a_broken_packet_that_would_have_to_be_cut_is_refused() -> None:
     assert counters.counts[Counter.STALE_EPOCH_PACKETS] == 0
 
 
-def test_older_packets_wait_with_a_newer_epoch_s_but_only_for_a_while() -> None:
+def test_older_packets_wait_with_those_of_a_newer_epoch_but_only_for_a_limited_time() -> None:
     closing, _ = gate()
     assert closing.admit(of(2, 6, 7), 100) is None
     assert closing.passing_epoch == CLOSED
@@ -70,13 +70,13 @@ def test_older_packets_wait_with_a_newer_epoch_s_but_only_for_a_while() -> None:
     assert closing.next_deadline_ns() is None
     assert closing.on_timer(10**12) == []
     assert closing.admit(of(2, 8, 9), 10**12) is None
-    assert closing.next_deadline_ns() is None  # the same epoch is waited for once
+    assert closing.next_deadline_ns() is None  # packets wait only once for the same epoch
     assert closing.admit(of(1), 10**12) == of(1)
     assert closing.follow(SECOND) == SECOND.entries[1]
     assert closing.take_waiting() == [of(2, 6, 7), of(2, 8, 9)]
 
 
-def test_a_still_newer_epoch_is_waited_for_anew() -> None:
+def test_a_still_newer_epoch_restarts_the_wait() -> None:
     closing, _ = gate()
     closing.admit(of(2), 0)
     closing.admit(of(3), 500)
@@ -107,7 +107,7 @@ def test_no_more_packets_wait_than_the_limit() -> None:
     assert waiting.take_waiting() == [of(1, 1, 1), of(1, 2, 2)]
 
 
-def test_where_a_history_parts_from_the_one_before_is_told() -> None:
+def test_follow_returns_where_the_new_history_departs_from_the_previous_one() -> None:
     following, _ = gate(lineage_of([(1, 1), (2, 6)]))
     assert following.follow(lineage_of([(1, 1), (3, 4)])) == (3, 4, 4)
     assert following.lineage.epoch == 3

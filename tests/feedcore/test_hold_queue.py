@@ -1,18 +1,18 @@
-"""What came early is held once, found in order, and bounded."""
+"""Early items are held once, come out in order, and are limited in number."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.hold_queue import TRIM_COUNT, HoldQueue
-from feedcore.range_set import RangeSet
+from tandemfeed.feedcore.hold_queue import TRIM_COUNT, HoldQueue
+from tandemfeed.feedcore.range_set import RangeSet
 
 ITEMS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 9)), max_size=30)
 
 
 def held(ranges: list[tuple[int, int]], count_max: int = 100) -> HoldQueue[str]:
-    """Items by (first number, count)."""
+    """A queue of these items, each given as (first number, count)."""
     queue: HoldQueue[str] = HoldQueue(count_max)
     for first, count in ranges:
         queue.add(first, first + count, f"{first}+{count}")
@@ -39,7 +39,7 @@ def test_what_is_missing_is_limited_in_ranges_and_in_numbers_over_all_ranges() -
 
 
 @given(ITEMS)
-def test_items_come_out_in_order_and_of_two_at_one_place_the_longer(ranges: list[tuple[int, int]]) -> None:
+def test_items_come_out_in_order_and_the_longer_of_two_at_one_place_first(ranges: list[tuple[int, int]]) -> None:
     longest: dict[int, int] = {}
     for first, count in ranges:
         longest[first] = max(count, longest.get(first, 0))
@@ -61,7 +61,7 @@ def test_the_other_copy_is_returned() -> None:
     assert queue.first_item == "longer"
 
 
-def test_too_many_drop_the_newest_or_while_the_newest_are_wanted_the_oldest() -> None:
+def test_a_full_queue_drops_the_newest_items_or_the_oldest_if_the_newest_are_wanted() -> None:
     queue = held([(1, 1), (5, 1), (9, 1)], count_max=3)
     queue.add(11, 12, "newest")
     assert [first for first, _, _ in queue.take_all()] == [1, 5, 9]

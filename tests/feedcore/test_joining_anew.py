@@ -1,22 +1,22 @@
-"""Joining anew: the place in the channel is forgotten, the source messages that wait are not (clause 5.1)."""
+"""Rejoining: the adapter forgets its place in the channel, but not the source messages that wait (clause 5.1)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from feedcore.counters import Counter
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import RequestSnapshot, RequestSource, SaveState
-from feedcore.replica.source_tracker import SourceTracker, TrackerConfig
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import RequestSnapshot, RequestSource, SaveState
+from tandemfeed.feedcore.replica.source_tracker import SourceTracker, TrackerConfig
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import FEED_ID, SESSION, encode_source
 
 VALUES = [11, 13, 17, 19]  # one message each
 
 
-def test_a_backup_that_joins_anew_and_is_granted_the_lease_decides_what_waited() -> None:
+def test_a_rejoining_backup_that_is_granted_the_lease_decides_the_waiting_messages() -> None:
     _, backup = pair()
     backup.source(1, 1, VALUES, 30 * MS)
     backup.source(2, 1, [23], 30 * MS)
@@ -31,10 +31,10 @@ def test_a_backup_that_joins_anew_and_is_granted_the_lease_decides_what_waited()
     assert not of(backup.engine.on_timer(2 * SECOND), RequestSource)
 
 
-def test_what_waited_is_decided_once_by_the_snapshots_place_in_it() -> None:
+def test_waiting_messages_before_the_snapshots_position_are_not_applied_twice() -> None:
     active, backup = pair()
     decided = active.source(1, 1, VALUES[:2], 30 * MS)
-    backup.source(1, 1, VALUES, 30 * MS)  # another cut of the same messages
+    backup.source(1, 1, VALUES, 30 * MS)  # the same messages, cut differently
     backup.lose_place(40 * MS)
     backup.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), 41 * MS)
     hear(backup, decided, 42 * MS)
@@ -44,7 +44,7 @@ def test_what_waited_is_decided_once_by_the_snapshots_place_in_it() -> None:
     assert backup.converter.snapshot() == active.converter.snapshot()
 
 
-def test_a_snapshot_is_saved_at_once_because_the_journal_does_not_lead_up_to_it() -> None:
+def test_a_snapshot_is_saved_immediately_because_the_journal_does_not_lead_up_to_it() -> None:
     active, backup = pair()
     active.source(1, 1, VALUES, 30 * MS)  # unheard
     backup.lose_place(40 * MS)
@@ -52,7 +52,7 @@ def test_a_snapshot_is_saved_at_once_because_the_journal_does_not_lead_up_to_it(
     assert of(backup.engine.on_answer(CHANNEL, snapshot, 41 * MS), SaveState) == [SaveState(snapshot)]
 
 
-def test_a_snapshot_for_a_replica_that_stands_in_its_own_past_keeps_what_waits() -> None:
+def test_a_snapshot_for_a_replica_with_restart_state_keeps_the_waiting_messages() -> None:
     active, _ = pair()
     active.source(2, 1, [23], 30 * MS)
     restarted = Adapter(3)
@@ -65,7 +65,7 @@ def test_a_snapshot_for_a_replica_that_stands_in_its_own_past_keeps_what_waits()
     assert [(packet.first_message_seq, packet.message_count) for packet in data(copies)] == [(2, 4)]
 
 
-def test_without_a_place_the_oldest_are_dropped_first_whenever_they_come() -> None:
+def test_without_a_place_the_oldest_messages_are_dropped_first_in_any_order_of_arrival() -> None:
     tracker = SourceTracker(1, TrackerConfig(held_count_max=2))
     for first in (5, 7, 1, 3):
         datagram = encode_source(1, first, [(0, 1), (0, 2)], 0, 0)
@@ -79,7 +79,7 @@ def test_without_a_place_the_oldest_are_dropped_first_whenever_they_come() -> No
 RETRY_NS = ReplicaConfig().snapshot_retry_ns
 
 
-def test_the_active_is_asked_for_a_snapshot_as_soon_as_it_is_known_and_again_at_intervals() -> None:
+def test_a_snapshot_is_requested_as_soon_as_the_active_is_known_and_again_at_intervals() -> None:
     joining = Adapter(2)
     assert not of(joining.engine.on_timer(MS), RequestSnapshot)
     joining.engine.on_cluster_changed(1, 1, 2 * MS)
@@ -87,17 +87,17 @@ def test_the_active_is_asked_for_a_snapshot_as_soon_as_it_is_known_and_again_at_
     assert of(joining.engine.on_timer(2 * MS), RequestSnapshot) == [RequestSnapshot(CHANNEL, 1, SESSION)]
     assert not of(joining.engine.on_timer(2 * MS + RETRY_NS - 1), RequestSnapshot)
     assert of(joining.engine.on_timer(2 * MS + RETRY_NS), RequestSnapshot)
-    joining.engine.on_cluster_changed(3, 2, 300 * MS)  # another active is asked at once
+    joining.engine.on_cluster_changed(3, 2, 300 * MS)  # another active is asked immediately
     assert of(joining.engine.on_timer(300 * MS), RequestSnapshot) == [RequestSnapshot(CHANNEL, 3, SESSION)]
 
 
-def test_an_active_that_is_heard_is_asked_even_if_no_admin_server_named_it() -> None:
+def test_a_snapshot_is_requested_from_an_active_that_is_heard_even_if_no_admin_server_named_it() -> None:
     active, joining = Adapter(1), Adapter(2)
     hear(joining, active.activate(), MS)
     assert of(joining.engine.on_timer(MS), RequestSnapshot) == [RequestSnapshot(CHANNEL, 1, SESSION)]
 
 
-def test_a_snapshot_from_before_the_newest_epoch_is_not_taken() -> None:
+def test_a_snapshot_from_before_the_newest_epoch_is_ignored() -> None:
     active, heir = pair()
     old = active.engine.snapshot(CHANNEL)
     joining = Adapter(3)
@@ -116,20 +116,20 @@ def test_a_snapshot_of_another_table_fails_the_adapter() -> None:
     assert backup.state is ReplicaState.FAILED
 
 
-def test_a_snapshot_that_what_was_heard_contradicts_is_not_used_and_the_next_is_requested_at_once() -> None:
+def test_a_snapshot_that_contradicts_heard_decisions_is_not_used_and_the_next_is_requested_immediately() -> None:
     active, backup = pair()
     (decided,) = data(active.source(1, 1, VALUES, 30 * MS))
     backup.lose_place(30 * MS)
     backup.engine.on_timer(30 * MS)
     run = decided.runs[0]._replace(first_message_seq=9)
     backup.engine.on_output_packet(decided._replace(runs=(run,)), 31 * MS)
-    stale = pair()[0].engine.snapshot(CHANNEL)  # at input_seq 1, where the decision above is another one
+    stale = pair()[0].engine.snapshot(CHANNEL)  # at input_seq 1, where the decision above contradicts it
     assert not of(backup.engine.on_answer(CHANNEL, stale, 32 * MS), SaveState)
     assert backup.state is ReplicaState.JOINING
     assert of(backup.engine.on_timer(32 * MS), RequestSnapshot)
 
 
-def test_a_resumed_adapter_whose_conversion_differs_asks_for_a_snapshot() -> None:
+def test_a_resumed_adapter_whose_conversion_differs_requests_a_snapshot() -> None:
     active, _ = pair()
     snapshot = active.engine.snapshot(CHANNEL)
     (decided,) = data(active.source(1, 1, VALUES, 30 * MS))
@@ -141,7 +141,7 @@ def test_a_resumed_adapter_whose_conversion_differs_asks_for_a_snapshot() -> Non
     assert of(restarted.engine.on_timer(31 * MS), RequestSnapshot)
 
 
-def test_a_resumed_adapter_with_too_much_to_wait_for_asks_for_a_snapshot() -> None:
+def test_a_resumed_adapter_with_too_many_waiting_messages_requests_a_snapshot() -> None:
     active, _ = pair()
     restarted = Adapter(3, replica=ReplicaConfig(backlog_count_max=3))
     restarted.engine.resume_from(active.engine.snapshot(CHANNEL))

@@ -1,14 +1,14 @@
-"""Duty 5: when a backup is repeatedly out of sync the unhealthiest leaves, never the last (clause 5.8)."""
+"""When a backup is repeatedly out of sync, the least healthy one leaves, unless it is the last (clause 5.8)."""
 
 from __future__ import annotations
 
 import pytest
 
-from feedcore.lease.failing import FailConfig, FailPolicy, is_repeated, should_leave
-from feedcore.replica.channel_state import ChannelStatus, PeerState
-from feedcore.replica.effects import AskToFail, Transmit
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.position import MessageStreamState
+from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy, is_repeated, should_leave
+from tandemfeed.feedcore.replica.channel_state import ChannelStatus, PeerState
+from tandemfeed.feedcore.replica.effects import AskToFail, Transmit
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.position import MessageStreamState
 from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, of, pair
 
 CONFIG = FailConfig()
@@ -25,7 +25,7 @@ def peer(
     ("policy", "own", "leaves"),
     [
         (FailPolicy.LOWEST, 0.5, True),
-        (FailPolicy.LOWEST, 0.6, False),  # equal to another with a higher id: that one leaves
+        (FailPolicy.LOWEST, 0.6, False),  # another with a higher id is equal, and leaves instead
         (FailPolicy.LOWEST, 0.7, False),
         (FailPolicy.LOWER_THAN_ANY, 0.5, True),
         (FailPolicy.LOWER_THAN_ANY, 0.6, False),
@@ -34,13 +34,13 @@ def peer(
         (FailPolicy.BELOW_THRESHOLD, 0.26, False),
     ],
 )
-def test_the_policy_says_who_leaves(policy: FailPolicy, own: float, leaves: bool) -> None:
+def test_the_policy_selects_the_adapter_that_leaves(policy: FailPolicy, own: float, leaves: bool) -> None:
     others = [peer(1, 0.1, ReplicaState.ACTIVE), peer(3, 0.6), peer(4, 0.9)]
     reason = should_leave(peer(2, own, out_of_sync=True), others, FailConfig(policy))
     assert (reason is not None) == leaves
 
 
-def test_of_equals_the_highest_id_leaves_as_the_lowest_and_none_as_lower_than_any() -> None:
+def test_of_equals_the_highest_id_leaves_under_lowest_and_none_under_lower_than_any() -> None:
     own, others = peer(5, 0.6, out_of_sync=True), [peer(3, 0.6), peer(4, 0.9)]
     assert should_leave(own, others, FailConfig(FailPolicy.LOWEST)) is not None
     assert should_leave(own, others, FailConfig(FailPolicy.LOWER_THAN_ANY)) is None
@@ -53,11 +53,11 @@ def test_an_adapter_without_channels_is_not_a_backup_to_compare_with() -> None:
     assert should_leave(idle, [peer(3, 0.9, out_of_sync=True)], CONFIG) is None
 
 
-def test_nobody_leaves_while_all_are_in_step() -> None:
+def test_no_adapter_leaves_while_all_are_in_sync() -> None:
     assert should_leave(peer(2, 0.1), [peer(3, 0.9)], CONFIG) is None
 
 
-def test_another_backups_trouble_makes_the_unhealthiest_leave() -> None:
+def test_if_any_backup_is_repeatedly_out_of_sync_the_least_healthy_one_leaves() -> None:
     assert should_leave(peer(2, 0.1), [peer(3, 0.9, out_of_sync=True)], CONFIG) is not None
 
 
@@ -67,16 +67,16 @@ def test_the_last_synchronised_backup_never_leaves() -> None:
     assert should_leave(peer(2, 0.1), [joining], CONFIG) is None
 
 
-def test_the_active_does_not_leave_by_its_health() -> None:
+def test_the_active_does_not_leave_because_of_its_health() -> None:
     assert should_leave(peer(1, 0.0, ReplicaState.ACTIVE, out_of_sync=True), [peer(2, 1.0)], CONFIG) is None
 
 
-def test_three_times_in_ten_seconds_is_repeatedly() -> None:
+def test_three_times_within_ten_seconds_counts_as_repeatedly() -> None:
     assert is_repeated([1 * SECOND, 5 * SECOND, 9 * SECOND], CONFIG, 11 * SECOND)
     assert not is_repeated([1 * SECOND, 5 * SECOND, 9 * SECOND], CONFIG, 11 * SECOND + 1)
 
 
-def test_the_admin_server_is_asked_and_its_word_counts() -> None:
+def test_a_backup_requests_to_be_failed_and_follows_the_admin_servers_decision() -> None:
     active, backup = pair()
     third = Adapter(3)
     third.follow(active)

@@ -1,4 +1,4 @@
-"""Lineages: which epochs count up to where, as receivers judge packets and positions by them."""
+"""Lineages, by which receivers judge packets and positions: which epochs count, and how far."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.lineage import (
+from tandemfeed.feedcore.wire.lineage import (
     ENTRIES_MAX,
     ENTRY_SIZE,
     UNLIMITED,
@@ -15,12 +15,12 @@ from feedcore.wire.lineage import (
     checked_lineage,
     decode_lineage,
 )
-from feedcore.wire.position import Run
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 
 
 def lineage_of(*starts: tuple[int, int, int]) -> Lineage:
-    """From (epoch, first input_seq, first message_seq) each."""
+    """A lineage, each epoch given as (epoch, first input_seq, first message_seq)."""
     return Lineage(tuple(EpochStart(*start) for start in starts))
 
 
@@ -29,7 +29,7 @@ HISTORY = lineage_of((1, 1, 1), (3, 40, 30), (4, 40, 30), (7, 90, 60))
 
 @st.composite
 def lineages(draw: st.DrawFn) -> Lineage:
-    """Epochs that grow, numbers that do not shrink."""
+    """Lineages: epochs grow, numbers never decrease."""
     entries = []
     epoch, first_input, first_message = 0, 1, 1
     for _ in range(draw(st.integers(1, ENTRIES_MAX))):
@@ -44,7 +44,7 @@ def test_an_epoch_counts_up_to_where_the_next_of_the_history_begins() -> None:
     assert [HISTORY.end_of(epoch) for epoch in (1, 3, 4, 7)] == [40, 40, 90, UNLIMITED]
 
 
-def test_an_epoch_that_the_history_was_not_built_from_counts_for_nothing() -> None:
+def test_an_epoch_outside_the_history_decided_nothing() -> None:
     assert [HISTORY.end_of(epoch) for epoch in (2, 5, 6, 8)] == [0, 0, 0, 0]
 
 
@@ -52,26 +52,26 @@ def test_before_the_oldest_epoch_remembered_everything_is_settled() -> None:
     assert lineage_of((5, 100, 90), (6, 200, 150)).end_of(2) == 100
 
 
-def test_a_position_stands_in_the_history_up_to_the_end_of_its_epoch() -> None:
+def test_a_position_is_part_of_the_history_up_to_the_end_of_its_epoch() -> None:
     assert HISTORY.holds(1, 40)
     assert not HISTORY.holds(1, 41)
     assert HISTORY.holds(4, 90)
     assert not HISTORY.holds(2, 10)
-    assert not lineage_of((5, 100, 90)).holds(4, 90)  # forgotten: nobody can say
-    assert not HISTORY.holds(2, 1)  # another state may have been carried over to where that epoch began
+    assert not lineage_of((5, 100, 90)).holds(4, 90)  # forgotten, so it cannot be judged
+    assert not HISTORY.holds(2, 1)  # that epoch may have begun with another conversion state, carried over
     assert HISTORY.holds(0, 1)
     assert not HISTORY.holds(0, 2)
 
 
-def test_a_decision_is_part_of_the_history_if_all_its_source_messages_come_before_its_epoch_s_end() -> None:
+def test_a_decision_is_part_of_the_history_if_all_its_source_messages_precede_its_epochs_end() -> None:
     assert HISTORY.covers(Run(1, 38, 29, 1, 1, 2, 1))
     assert not HISTORY.covers(Run(1, 39, 30, 1, 1, 2, 0))
     assert not HISTORY.covers(Run(1, 40, 30, 1, 1, 1, 0))
-    assert lineage_of((5, 100, 90)).covers(Run(4, 99, 90, 1, 1, 1, 0))  # forgotten, hence settled
+    assert lineage_of((5, 100, 90)).covers(Run(4, 99, 90, 1, 1, 1, 0))  # forgotten, so it is settled
     assert not lineage_of((3, 1, 1)).covers(Run(2, 1, 1, 1, 1, 1, 0))  # its active died before any adapter followed it
 
 
-def test_histories_part_where_the_first_epoch_that_only_one_has_begins() -> None:
+def test_histories_part_where_the_first_epoch_begins_that_only_one_of_them_has() -> None:
     other = lineage_of((1, 1, 1), (2, 30, 20), (8, 60, 50))
     assert HISTORY.parts_at(other) == other.parts_at(HISTORY) == (2, 30, 20)
     assert HISTORY.parts_at(HISTORY.opened(9, 120, 80)) == (9, 120, 80)
@@ -79,13 +79,13 @@ def test_histories_part_where_the_first_epoch_that_only_one_has_begins() -> None
 
 
 @given(lineages())
-def test_the_wire_gives_back_what_it_was_given(lineage: Lineage) -> None:
+def test_a_lineage_decodes_to_what_was_encoded(lineage: Lineage) -> None:
     assert decode_lineage(lineage.encode(1_000)) == lineage
     assert decode_lineage(lineage.encode(ENTRY_SIZE)).entries == lineage.entries[-1:]
 
 
 @given(lineages(), st.integers(1, 300))
-def test_of_the_epochs_of_a_history_exactly_one_decides_a_source_message(lineage: Lineage, seq: int) -> None:
+def test_exactly_one_epoch_of_a_history_decides_each_source_message(lineage: Lineage, seq: int) -> None:
     if seq < lineage.entries[0].first_input_seq:
         return
     owners = [epoch for epoch, first, _ in lineage.entries if first <= seq < lineage.end_of(epoch)]
@@ -95,7 +95,7 @@ def test_of_the_epochs_of_a_history_exactly_one_decides_a_source_message(lineage
 @pytest.mark.parametrize(
     "payload", [b"x", bytes(ENTRY_SIZE), lineage_of((3, 5, 5)).encode(99) * 2, bytes(13 * ENTRY_SIZE)]
 )
-def test_what_cannot_be_a_history_is_refused(payload: bytes) -> None:
+def test_a_malformed_lineage_is_refused(payload: bytes) -> None:
     with pytest.raises(PacketRefused, match="lineage"):
         decode_lineage(payload)
 
@@ -103,6 +103,6 @@ def test_what_cannot_be_a_history_is_refused(payload: bytes) -> None:
 @pytest.mark.parametrize(
     "second", [(1, 10, 10), (2, 9, 10), (2, 10, 9), (2, (1 << 62) + 1, 10), (2, 10, (1 << 62) + 1)]
 )
-def test_a_history_whose_numbers_shrink_or_cannot_exist_is_refused(second: tuple[int, int, int]) -> None:
+def test_a_lineage_whose_numbers_decrease_or_exceed_the_limit_is_refused(second: tuple[int, int, int]) -> None:
     with pytest.raises(PacketRefused):
         checked_lineage([(1, 10, 10), second])

@@ -1,4 +1,4 @@
-"""docs/protocol.md clause 7.1: second copies are compared with what was delivered."""
+"""docs/protocol.md clause 7.1: the merge compares second copies with what it delivered."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.merge.config import CompareMode, MergerConfig
-from feedcore.merge.effects import Diverged, Gap
-from feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
+from tandemfeed.feedcore.merge.effects import Diverged, Gap
+from tandemfeed.feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tests.feedcore.merge_feed import MS, Listener, body_of, heartbeat, line, packet
 
 
@@ -18,7 +18,7 @@ def alarms(listener: Listener) -> list[Diverged]:
     return [effect for effect in listener.effects if isinstance(effect, Diverged)]
 
 
-def test_a_second_copy_with_other_bytes_is_an_alarm_with_both_digests() -> None:
+def test_a_second_copy_with_different_bytes_is_an_alarm_with_both_digests() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 4)), packet(1, line(1, 4), adapter=2, tail=b"!"))
     [diverged] = alarms(listener)
@@ -28,7 +28,7 @@ def test_a_second_copy_with_other_bytes_is_an_alarm_with_both_digests() -> None:
     assert listener.delivered == line(1, 4)
 
 
-def test_another_identity_with_the_same_bytes_is_an_alarm_too() -> None:
+def test_a_different_identity_with_the_same_bytes_is_an_alarm_too() -> None:
     listener = Listener()
     listener.hear(packet(1, [(1, 1), (1, 2)]))
     other = packet(1, [(2, 1), (2, 2)], adapter=2)
@@ -47,14 +47,14 @@ def test_copies_whose_boundaries_differ_are_compared_message_by_message() -> Non
     assert [(each.first_message_seq, each.adapter_ids) for each in alarms(listener)] == [(3, (1, 3)), (5, (1, 3))]
 
 
-def test_copies_that_come_early_are_compared_while_they_are_held() -> None:
+def test_early_copies_are_compared_while_they_are_held() -> None:
     listener = Listener()
     listener.hear(packet(4, line(4, 6)), packet(4, line(4, 6), adapter=2, tail=b"!"), packet(1, line(1, 3)))
     assert len(alarms(listener)) == 1
     assert listener.delivered == line(1, 6)
 
 
-def test_the_part_of_a_packet_that_was_delivered_before_is_compared() -> None:
+def test_the_part_of_a_packet_that_was_already_delivered_is_compared() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)))
     forged = packet(1, line(1, 1), adapter=2, tail=b"!").payload[16:]
@@ -65,7 +65,7 @@ def test_the_part_of_a_packet_that_was_delivered_before_is_compared() -> None:
     assert listener.delivered == line(1, 5)
 
 
-def test_nothing_of_a_history_that_no_longer_counts_is_compared() -> None:
+def test_nothing_of_a_superseded_history_is_compared() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, ((1, 1),)), packet(1, line(1, 3)), packet(4, [(1, 4), (1, 5)]))
     listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
@@ -74,7 +74,7 @@ def test_nothing_of_a_history_that_no_longer_counts_is_compared() -> None:
     assert [each.first_message_seq for each in alarms(listener)] == [1]
 
 
-def test_what_was_delivered_under_numbers_that_no_longer_count_is_no_copy_of_what_has_them_now() -> None:
+def test_messages_delivered_under_superseded_numbers_are_not_compared_with_those_that_have_them_now() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, ((1, 1),)), packet(1, line(1, 9)))
     listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
@@ -95,7 +95,7 @@ def test_copies_of_what_was_a_gap_in_another_history_are_compared() -> None:
 
 
 @pytest.mark.parametrize(("mode", "count"), [("full", 64), ("sampled", 8), ("off", 0)])
-def test_sampled_compares_every_nth_packet_and_off_none(mode: CompareMode, count: int) -> None:
+def test_sampled_compares_every_nth_packet_and_off_compares_none(mode: CompareMode, count: int) -> None:
     listener = Listener(MergerConfig(compare=mode, sampled_every=8))
     for first in range(1, 129, 2):
         sources = line(first, first + 1)
@@ -103,7 +103,7 @@ def test_sampled_compares_every_nth_packet_and_off_none(mode: CompareMode, count
     assert len(alarms(listener)) == listener.count(Counter.MERGE_DIVERGED) == count
 
 
-def test_what_comes_too_late_to_be_compared_is_counted() -> None:
+def test_a_copy_that_arrives_too_late_to_be_compared_is_counted() -> None:
     listener = Listener(MergerConfig(compared_count=4))
     listener.hear(*(packet(seq, line(seq, seq)) for seq in range(1, 20)))
     listener.hear(packet(1, line(1, 1), adapter=2))

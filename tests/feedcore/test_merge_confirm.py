@@ -1,4 +1,4 @@
-"""docs/protocol.md clause 7.6: confirm=2 delivers only what two adapters transmitted equally."""
+"""docs/protocol.md clause 7.6: confirm=2 delivers only packets of which two adapters transmitted equal copies."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import (
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import (
     ConfirmationPaused,
     ConfirmationResumed,
     Diverged,
@@ -17,14 +17,14 @@ from feedcore.merge.effects import (
     GapReason,
     RequestReplay,
 )
-from feedcore.wire.output_packet import OutputFlag, encode_runs
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_runs
+from tandemfeed.feedcore.wire.position import Run
 from tests.feedcore.merge_feed import FIRST, MS, Listener, Source, heartbeat, line, packet
 
 CONFIRMING = MergerConfig(confirm=2)
 
 
-def test_a_message_is_delivered_once_two_adapters_sent_it() -> None:
+def test_a_message_is_delivered_once_two_adapters_have_sent_it() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(packet(1, line(1, 3)), packet(1, line(1, 3)))
     assert not listener.delivered
@@ -46,7 +46,9 @@ def test_boundaries_may_differ_between_adapters() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_with_any_boundaries_order_and_one_adapter_s_losses_it_is_what_two_of_three_sent(seed: int) -> None:
+def test_exactly_what_two_of_three_adapters_sent_is_delivered_whatever_the_boundaries_order_and_losses(
+    seed: int,
+) -> None:
     chance = random.Random(seed)
     streams = [chance.randint(1, 2) for _ in range(120)]
     sources = [(stream, 1 + streams[:at].count(stream)) for at, stream in enumerate(streams)]
@@ -79,7 +81,7 @@ def test_with_any_boundaries_order_and_one_adapter_s_losses_it_is_what_two_of_th
     assert named == set(range(1, 121)) - set(confirmed)
 
 
-def test_of_two_copies_that_differ_neither_is_delivered_until_two_agree() -> None:
+def test_neither_of_two_copies_that_differ_is_delivered_until_two_agree() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(packet(1, line(1, 3), tail=b"!"), packet(1, line(1, 3), adapter=2))
     assert not listener.delivered
@@ -98,23 +100,23 @@ def test_a_replayed_packet_counts_for_the_adapter_whose_journal_it_came_from() -
     assert listener.delivered == line(1, 3)
 
 
-def test_replay_is_asked_for_the_other_copy_of_those_who_do_not_have_it_here() -> None:
+def test_replay_requests_name_how_many_copies_are_missing_and_which_adapters_copies_are_held() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(packet(1, line(1, 3)), packet(4, line(4, 6)), packet(4, line(4, 6), adapter=2))
     listener.wait(4 * MS)
     assert listener.requests == [RequestReplay(1, ((1, 4),), copy_count=1, held_adapter_ids=(1,))]
-    nobody = Listener(CONFIRMING)
-    nobody.hear(packet(4, line(4, 6)), packet(4, line(4, 6), adapter=2))
-    nobody.wait(4 * MS)
-    assert nobody.requests == [RequestReplay(1, ((1, 4),), copy_count=2)]
+    without_copies = Listener(CONFIRMING)
+    without_copies.hear(packet(4, line(4, 6)), packet(4, line(4, 6), adapter=2))
+    without_copies.wait(4 * MS)
+    assert without_copies.requests == [RequestReplay(1, ((1, 4),), copy_count=2)]
 
 
-def test_what_is_never_confirmed_is_a_gap_that_says_so_and_filled_if_it_is_confirmed_later() -> None:
+def test_unconfirmed_messages_are_a_gap_with_that_reason_and_are_filled_if_confirmed_later() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(packet(1, line(1, 3)), heartbeat(6, FIRST, adapter=2))
     listener.wait(5_000 * MS)
     assert listener.events(Gap) == [Gap(1, 1, 4, 1, 4, GapReason.UNCONFIRMED)]
-    listener.wait(5_000 * MS)  # what was heard of later is waited for as long
+    listener.wait(5_000 * MS)  # what became known later has its own 5 s
     assert listener.events(Gap) == [
         Gap(1, 1, 4, 1, 4, GapReason.UNCONFIRMED),
         Gap(1, 4, 6, 4, 6, GapReason.NO_ADAPTER_HAD_THEM),
@@ -129,7 +131,7 @@ def test_what_is_never_confirmed_is_a_gap_that_says_so_and_filled_if_it_is_confi
     assert listener.delivered == line(1, 5)
 
 
-def test_the_application_is_told_while_only_one_adapter_is_heard() -> None:
+def test_an_event_reports_that_only_one_adapter_is_heard() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(packet(1, line(1, 3)))
     listener.hear(packet(1, line(1, 3), adapter=2))
@@ -142,7 +144,7 @@ def test_the_application_is_told_while_only_one_adapter_is_heard() -> None:
     assert listener.delivered == line(1, 7)
 
 
-def test_a_second_adapter_that_is_only_just_late_is_no_pause() -> None:
+def test_a_second_adapter_that_starts_slightly_late_causes_no_pause() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(heartbeat(1, FIRST))
     listener.wait(150 * MS)
@@ -157,7 +159,7 @@ def test_a_second_adapter_that_is_only_just_late_is_no_pause() -> None:
     assert alone.events(ConfirmationPaused) == [ConfirmationPaused(1, (1,))]
 
 
-def test_a_forger_cannot_pass_over_source_messages_by_a_packet_without_messages() -> None:
+def test_a_forged_packet_without_messages_cannot_skip_source_messages() -> None:
     listener = Listener(CONFIRMING)
     run = Run(1, 1, 1, 1, 1, 50, 0)
     forged = packet(1, line(1, 1))._replace(message_count=0, runs=(run,), payload=encode_runs((run,)))
@@ -165,25 +167,25 @@ def test_a_forger_cannot_pass_over_source_messages_by_a_packet_without_messages(
     assert listener.delivered == line(1, 3)
 
 
-def test_copies_of_a_history_that_no_longer_counts_confirm_nothing() -> None:
+def test_copies_of_a_superseded_history_confirm_nothing() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 3)), packet(1, line(1, 3), adapter=2))
     listener.hear(packet(4, line(4, 6)))
     listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
-    listener.hear(packet(4, line(4, 6), adapter=2))  # epoch 1: ended at 4
+    listener.hear(packet(4, line(4, 6), adapter=2))  # of epoch 1, which ended at 4
     assert listener.delivered == line(1, 3)
     for adapter in (2, 3):
         listener.hear(packet(4, [(2, 1), (1, 4)], adapter=adapter, epoch=2))
     assert listener.delivered == [*line(1, 3), (2, 1), (1, 4)]
 
 
-def test_one_adapter_s_packets_with_other_boundaries_confirm_nothing() -> None:
+def test_packets_of_one_adapter_with_different_boundaries_confirm_nothing() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(packet(1, line(1, 4)), packet(1, line(1, 2)), packet(3, line(3, 6)))
     assert not listener.delivered
 
 
-def test_the_old_active_s_copy_does_not_confirm_the_new_one_s() -> None:
+def test_a_copy_of_the_old_active_does_not_confirm_one_of_the_new_active() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 3)))
     listener.hear(heartbeat(1, ((1, 1), (2, 1)), adapter=2))
@@ -193,17 +195,17 @@ def test_the_old_active_s_copy_does_not_confirm_the_new_one_s() -> None:
     assert listener.delivered == line(1, 3)
 
 
-def test_a_copy_that_a_newer_history_took_back_is_not_compared_with_what_has_its_numbers_now() -> None:
+def test_a_copy_of_a_superseded_history_is_not_compared_with_messages_that_have_its_numbers_now() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(packet(1, line(1, 3)), packet(1, line(1, 3), adapter=2), packet(4, line(4, 6)))
     listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
-    afresh: list[Source] = [(2, 1), (2, 2)]
-    listener.hear(packet(4, afresh, adapter=2, epoch=2), packet(4, afresh, adapter=3, epoch=2))
-    assert listener.delivered == [*line(1, 3), *afresh]
+    renumbered: list[Source] = [(2, 1), (2, 2)]
+    listener.hear(packet(4, renumbered, adapter=2, epoch=2), packet(4, renumbered, adapter=3, epoch=2))
+    assert listener.delivered == [*line(1, 3), *renumbered]
     assert not listener.events(Diverged)
 
 
-def test_a_copy_from_before_a_takeover_neither_confirms_nor_contradicts_what_comes_late_after_it() -> None:
+def test_a_copy_from_before_a_takeover_neither_confirms_nor_contradicts_late_copies_after_it() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(packet(1, line(1, 3)), packet(1, line(1, 3), adapter=2), packet(4, line(4, 6)))
     listener.wait(5_100 * MS)

@@ -1,14 +1,14 @@
-"""docs/protocol.md clause 7.3: what is missing is asked for, told, and filled when it turns up."""
+"""docs/protocol.md clause 7.3: missing messages are requested, reported as a gap, and filled if they arrive later."""
 
 from __future__ import annotations
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
-from feedcore.merge.gap_repair import GapRepair
-from feedcore.wire.output_packet import OutputFlag, encode_runs
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
+from tandemfeed.feedcore.merge.gap_repair import GapRepair
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_runs
 from tests.feedcore.merge_feed import FIRST, MS, Listener, heartbeat, line, packet
 
 
@@ -19,7 +19,7 @@ def test_a_second_copy_is_a_duplicate() -> None:
     assert (listener.count(Counter.MERGE_DELIVERED), listener.count(Counter.MERGE_DUPLICATES)) == (3, 1)
 
 
-def test_every_gap_that_is_known_is_asked_for_in_one_request() -> None:
+def test_one_request_names_every_known_gap() -> None:
     listener = Listener()
     listener.hear(packet(3, line(3, 4)), packet(7, line(7, 7)), packet(12, line(12, 13)), heartbeat(20, FIRST))
     listener.wait(4 * MS)
@@ -30,14 +30,14 @@ def test_every_gap_that_is_known_is_asked_for_in_one_request() -> None:
     assert len(listener.requests) == 1
 
 
-def test_a_request_names_no_more_gaps_than_it_may() -> None:
+def test_a_request_names_no_more_gaps_than_the_limit() -> None:
     listener = Listener(MergerConfig(request_range_count_max=3))
     listener.hear(*(packet(seq, line(seq, seq)) for seq in range(2, 40, 2)))
     listener.wait(4 * MS)
     assert listener.requests == [RequestReplay(1, ((1, 2), (3, 4), (5, 6)))]
 
 
-def test_the_loss_of_the_last_message_is_seen_by_the_heartbeat() -> None:
+def test_a_heartbeat_reveals_the_loss_of_the_last_message() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 3)), heartbeat(4, FIRST))
     listener.wait(100 * MS)
@@ -47,7 +47,7 @@ def test_the_loss_of_the_last_message_is_seen_by_the_heartbeat() -> None:
     assert listener.requests == [RequestReplay(1, ((4, 6),))]
 
 
-def test_no_adapter_is_asked_while_another_live_stream_may_still_bring_it() -> None:
+def test_nothing_is_requested_while_another_live_stream_may_still_deliver_it() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 2)), packet(1, line(1, 2), adapter=2), packet(4, line(4, 5)))
     listener.wait(3 * MS)
@@ -58,7 +58,7 @@ def test_no_adapter_is_asked_while_another_live_stream_may_still_bring_it() -> N
     assert not listener.requests
 
 
-def test_once_every_live_stream_is_past_a_gap_replay_is_asked_after_the_reorder_window() -> None:
+def test_once_every_live_stream_is_past_a_gap_it_is_requested_after_the_reorder_window() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 2)), packet(1, line(1, 2), adapter=2))
     listener.hear(packet(4, line(4, 5)), packet(4, line(4, 5), adapter=2))
@@ -68,7 +68,7 @@ def test_once_every_live_stream_is_past_a_gap_replay_is_asked_after_the_reorder_
     assert listener.requests == [RequestReplay(1, ((3, 4),))]
 
 
-def test_requests_come_ever_more_seldom_up_to_a_cap_and_not_in_step() -> None:
+def test_pauses_between_requests_double_up_to_a_maximum_and_differ_between_clients() -> None:
     config = MergerConfig(retry_every_max_ns=50 * MS, declare_after_ns=1_000 * MS)
 
     def times(jitter: float) -> list[int]:
@@ -86,7 +86,7 @@ def test_requests_come_ever_more_seldom_up_to_a_cap_and_not_in_step() -> None:
     assert max(pauses) < 2 * 50
 
 
-def test_what_no_adapter_has_is_a_gap_and_filled_once_when_it_turns_up() -> None:
+def test_messages_that_no_adapter_has_are_a_gap_and_are_filled_once_if_they_arrive() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), packet(7, line(7, 8)))
     listener.wait(5_001 * MS)
@@ -98,7 +98,7 @@ def test_what_no_adapter_has_is_a_gap_and_filled_once_when_it_turns_up() -> None
     assert sorted(listener.delivered) == line(1, 8)
 
 
-def test_a_late_copy_that_reaches_beyond_its_gap_fills_and_goes_on() -> None:
+def test_a_late_copy_that_reaches_beyond_its_gap_fills_it_and_continues_the_stream() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), heartbeat(7, FIRST))
     listener.wait(5_001 * MS)
@@ -110,7 +110,7 @@ def test_a_late_copy_that_reaches_beyond_its_gap_fills_and_goes_on() -> None:
     assert sorted(listener.delivered) == line(1, 9)
 
 
-def test_a_late_copy_that_begins_with_its_gap_fills_it_and_goes_on() -> None:
+def test_a_late_copy_that_begins_with_its_gap_fills_it_and_continues_the_stream() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), heartbeat(7, FIRST))
     listener.wait(5_001 * MS)
@@ -119,7 +119,7 @@ def test_a_late_copy_that_begins_with_its_gap_fills_it_and_goes_on() -> None:
     assert listener.delivered == line(1, 9)
 
 
-def test_every_source_stream_of_a_packet_goes_on_after_it() -> None:
+def test_every_source_stream_of_a_packet_continues_after_it() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 2)), packet(3, [(1, 3), (2, 1), (2, 2)]))
     assert listener.merger.next_source_seqs == {1: 4, 2: 3}
@@ -136,7 +136,7 @@ def test_only_what_was_known_when_patience_began_is_declared() -> None:
     assert listener.delivered == line(4, 9)
 
 
-def test_gaps_that_were_asked_for_together_are_declared_together() -> None:
+def test_gaps_that_were_requested_together_are_declared_together() -> None:
     listener = Listener()
     listener.hear(packet(3, line(3, 4)), packet(7, line(7, 7)), heartbeat(10, FIRST))
     listener.wait(5_010 * MS)  # the first request came after 4 ms
@@ -153,7 +153,7 @@ def test_a_gap_that_no_request_named_is_not_declared_with_those_before_it() -> N
     assert listener.events(Gap)[2:] == [Gap(1, 5, 6, 5, 6), Gap(1, 7, 8, 7, 8)]
 
 
-def test_a_declared_source_gap_is_told_once_whoever_tells_it() -> None:
+def test_a_declared_source_gap_is_reported_once_although_two_adapters_send_it() -> None:
     gap = packet(4, [(1, 4)], flags=OutputFlag.FROM_ACTIVE)
     run = gap.runs[0]._replace(source_count=3, is_source_gap=True)
     gap = gap._replace(runs=(run,), payload=encode_runs((run,)) + gap.payload[16:])
@@ -163,7 +163,7 @@ def test_a_declared_source_gap_is_told_once_whoever_tells_it() -> None:
     assert listener.delivered == [*line(1, 3), (1, 7), (1, 8)]
 
 
-def test_the_end_is_told_when_all_of_it_is_delivered() -> None:
+def test_the_end_is_reported_when_everything_has_been_delivered() -> None:
     listener = Listener()
     end = heartbeat(4, FIRST, flags=OutputFlag.END_OF_STREAM)
     listener.hear(packet(1, line(1, 2)), end)
@@ -172,7 +172,7 @@ def test_the_end_is_told_when_all_of_it_is_delivered() -> None:
     assert listener.events(Ended) == [Ended(1, 4, 4)]
 
 
-def test_an_announcement_is_a_sign_of_life_and_nothing_more() -> None:
+def test_an_announcement_is_only_a_sign_of_life() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST))
     announced = packet(1, line(1, 3))
@@ -187,14 +187,14 @@ def test_an_announcement_is_a_sign_of_life_and_nothing_more() -> None:
     assert listener.delivered == line(1, 3)
 
 
-def test_an_active_that_gave_its_epoch_up_still_tells_how_far_it_came() -> None:
+def test_the_heartbeat_of_an_active_that_ended_its_epoch_still_shows_how_far_it_came() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), heartbeat(6, FIRST, flags=OutputFlag.EPOCH_ENDED))
     listener.wait(4 * MS)
     assert listener.requests == [RequestReplay(1, ((4, 6),))]
 
 
-def test_a_packet_with_broken_frames_is_refused_where_it_would_be_cut_and_another_copy_taken() -> None:
+def test_a_packet_with_malformed_frames_is_refused_when_it_is_cut_and_another_copy_is_taken() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)))
     whole = packet(2, line(2, 5))
@@ -206,7 +206,7 @@ def test_a_packet_with_broken_frames_is_refused_where_it_would_be_cut_and_anothe
 
 
 @pytest.mark.parametrize("start", [1, None])
-def test_the_first_messages_of_a_source_stream_are_filled_too(start: int | None) -> None:
+def test_late_first_messages_of_a_source_stream_are_filled_too(start: int | None) -> None:
     listener = Listener(start=start)
     listener.hear(packet(1, line(1, 3)), packet(6, [(2, 3), (2, 4)]))
     listener.wait(5_100 * MS)

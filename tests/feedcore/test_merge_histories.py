@@ -1,4 +1,4 @@
-"""docs/protocol.md clause 7.2: which packets count is told by the newest epoch's lineage."""
+"""docs/protocol.md clause 7.2: the newest epoch's lineage determines which packets count."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedcore.counters import Counter
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Gap, ProvisionalGap, RequestReplay, Takeover
-from feedcore.wire.lineage import ENTRY_SIZE, Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Gap, ProvisionalGap, RequestReplay, Takeover
+from tandemfeed.feedcore.wire.lineage import ENTRY_SIZE, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge_feed import FIRST, MS, Listener, Source, heartbeat, line, packet
 
 
-def test_an_epoch_whose_lineage_continues_ours_goes_on_at_once() -> None:
+def test_an_epoch_whose_lineage_continues_the_followed_one_is_delivered_without_a_wait() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 5)))
     listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2, flags=OutputFlag.FROM_ACTIVE))
@@ -24,17 +24,17 @@ def test_an_epoch_whose_lineage_continues_ours_goes_on_at_once() -> None:
     assert listener.events(Takeover) == [Takeover(1, 2, 2, 6, 0, resume_input_seq=6)]
 
 
-def test_a_takeover_that_a_backup_s_heartbeat_tells_of_does_not_name_the_active() -> None:
+def test_a_takeover_learned_from_a_backups_heartbeat_does_not_name_the_active() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 5)), heartbeat(6, ((1, 1), (2, 6)), adapter=3))
     assert listener.events(Takeover) == [Takeover(1, 2, 0, 6, 0, resume_input_seq=6)]
 
 
-def test_packets_wait_for_the_lineage_of_a_newer_epoch_and_older_ones_with_them() -> None:
+def test_packets_of_a_newer_epoch_wait_for_its_lineage_and_older_ones_wait_with_them() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 5)))
     listener.hear(packet(6, line(6, 7), adapter=2, epoch=2))
-    listener.hear(packet(6, line(6, 9), adapter=1))  # the old active still sends what the new one numbers afresh
+    listener.hear(packet(6, line(6, 9), adapter=1))  # the old active still sends messages that the new one renumbers
     assert listener.delivered == line(1, 5)
     assert not listener.events(Takeover)
     listener.hear(heartbeat(8, ((1, 1), (2, 6)), adapter=2))
@@ -42,7 +42,7 @@ def test_packets_wait_for_the_lineage_of_a_newer_epoch_and_older_ones_with_them(
     assert listener.count(Counter.STALE_EPOCH_PACKETS) == 1
 
 
-def test_an_epoch_that_died_before_it_told_its_lineage_holds_nothing_up_for_long() -> None:
+def test_an_epoch_whose_lineage_never_arrives_delays_older_packets_only_for_a_limited_time() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(6, line(6, 7), adapter=2, epoch=2))
     listener.hear(packet(1, line(1, 5)))
@@ -65,7 +65,7 @@ def test_no_gap_is_declared_while_packets_wait_for_a_lineage() -> None:
     assert not listener.events(Gap)
 
 
-def test_where_histories_part_the_client_goes_back_and_what_comes_again_is_dropped_by_identity() -> None:
+def test_the_client_returns_to_where_histories_part_and_drops_redelivered_messages_by_identity() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))
     listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2))
@@ -74,7 +74,7 @@ def test_where_histories_part_the_client_goes_back_and_what_comes_again_is_dropp
     assert listener.delivered == [*line(1, 9), (2, 1), (2, 2), (1, 10)]
 
 
-def test_what_only_the_old_history_had_is_not_asked_for_after_a_takeover() -> None:
+def test_messages_that_only_the_old_history_had_are_not_requested_after_a_takeover() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 9)), heartbeat(15))
     listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2))
@@ -83,7 +83,7 @@ def test_what_only_the_old_history_had_is_not_asked_for_after_a_takeover() -> No
     assert not listener.events(Gap)
 
 
-def test_what_the_new_history_has_of_a_gap_is_waited_for_and_declared_too() -> None:
+def test_the_part_of_a_gap_that_the_new_history_has_is_awaited_and_declared_too() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 5)), heartbeat(9))
     listener.wait(1_000 * MS)
@@ -94,7 +94,7 @@ def test_what_the_new_history_has_of_a_gap_is_waited_for_and_declared_too() -> N
     assert listener.events(Gap) == [Gap(1, 6, 8, 6, 8)]
 
 
-def test_how_far_streams_had_come_in_the_old_history_does_not_hurry_a_request_in_the_new_one() -> None:
+def test_progress_of_streams_in_the_old_history_does_not_hurry_a_request_in_the_new_one() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 9)), packet(1, line(1, 9), adapter=3))
     listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2), packet(8, [(2, 3)], adapter=2, epoch=2))
@@ -108,17 +108,17 @@ def test_an_epoch_that_the_newest_history_lacks_counts_for_nothing() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 5)))
     listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2))
-    listener.hear(packet(6, [(2, 1), (2, 2)], adapter=2, epoch=2))  # and died; nobody followed it
+    listener.hear(packet(6, [(2, 1), (2, 2)], adapter=2, epoch=2))  # its active then died; no adapter followed it
     listener.hear(heartbeat(9, ((1, 1), (3, 9)), adapter=3))
     assert listener.merger.next_message_seq == 6
-    listener.hear(packet(8, [(2, 3)], adapter=2, epoch=2))  # of no history that counts
+    listener.hear(packet(8, [(2, 3)], adapter=2, epoch=2))  # its history does not count
     listener.hear(packet(6, [*line(6, 7), (2, 1)], adapter=3))
     listener.hear(packet(9, [(2, 2), (2, 3)], adapter=3, epoch=3))
     assert listener.delivered == [*line(1, 5), (2, 1), (2, 2), *line(6, 7), (2, 3)]
     assert listener.count(Counter.STALE_EPOCH_PACKETS) == 1
 
 
-def test_an_epoch_in_between_that_was_never_heard_of_takes_the_client_back_to_its_beginning() -> None:
+def test_an_unknown_epoch_in_a_new_lineage_returns_the_client_to_where_that_epoch_begins() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))
     listener.hear(heartbeat(12, ((1, 1), (2, 5), (3, 12)), adapter=3))
@@ -131,7 +131,7 @@ def test_an_epoch_in_between_that_was_never_heard_of_takes_the_client_back_to_it
     assert listener.delivered == [*line(1, 9), (2, 1), (2, 2), (1, 10)]
 
 
-def test_of_two_epochs_that_begin_at_the_same_message_the_older_numbers_nothing() -> None:
+def test_the_older_of_two_epochs_that_begin_at_the_same_message_numbers_nothing() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 5)))
     listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2), packet(6, [(2, 1)], adapter=2, epoch=2))
@@ -141,7 +141,7 @@ def test_of_two_epochs_that_begin_at_the_same_message_the_older_numbers_nothing(
     assert listener.delivered == [*line(1, 5), (2, 1), (1, 6)]
 
 
-def test_a_message_of_a_gap_in_a_history_that_no_longer_counts_is_filled_under_its_new_number() -> None:
+def test_a_message_of_a_gap_in_a_superseded_history_is_filled_under_its_new_number() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 3)), packet(6, line(6, 7)))
     listener.wait(5_100 * MS)
@@ -159,12 +159,12 @@ def test_before_the_first_lineage_is_known_packets_wait() -> None:
     assert listener.delivered == []
     assert not listener.events(Gap, RequestReplay)
     listener.hear(heartbeat(5, ((1, 1), (2, 3)), adapter=2))
-    assert listener.delivered == line(1, 2)  # no more than three waited, and the third was numbered afresh
+    assert listener.delivered == line(1, 2)  # no more than three waited, and the third was renumbered
     assert listener.count(Counter.STALE_EPOCH_PACKETS) == 1
     assert not listener.events(Takeover)
 
 
-def test_a_subscription_that_begins_live_begins_with_the_first_packet_that_counts() -> None:
+def test_a_live_subscription_begins_with_the_first_packet_that_counts() -> None:
     listener = Listener(start=None, knows_lineage=False)
     listener.hear(packet(6, line(6, 7), epoch=1), packet(6, line(16, 17), epoch=2))
     listener.hear(heartbeat(8, ((1, 1), (2, 6)), adapter=2), packet(8, line(18, 18), epoch=2))
@@ -172,7 +172,7 @@ def test_a_subscription_that_begins_live_begins_with_the_first_packet_that_count
     assert listener.count(Counter.STALE_EPOCH_PACKETS) == 1
 
 
-def test_a_client_that_starts_in_a_later_epoch_takes_the_earlier_ones_from_replay() -> None:
+def test_a_client_that_starts_in_a_later_epoch_gets_earlier_ones_from_replay() -> None:
     listener = Listener(knows_lineage=False)
     listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2), packet(6, line(6, 8), adapter=2, epoch=2))
     listener.hear(packet(1, line(1, 9), adapter=2, flags=OutputFlag.RETRANSMISSION))
@@ -188,7 +188,7 @@ def test_a_packet_counts_only_up_to_where_the_next_epoch_of_the_history_begins()
     assert listener.delivered == [*line(1, 5), (2, 1), *line(6, 9)]
 
 
-def test_the_next_message_seq_after_going_back_is_the_one_of_where_the_histories_part() -> None:
+def test_after_the_return_the_next_message_seq_is_that_of_where_the_histories_part() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 6), silent=[(1, 2), (1, 4)]))
     assert (listener.merger.next_input_seq, listener.merger.next_message_seq) == (7, 5)
@@ -200,7 +200,7 @@ def test_the_next_message_seq_after_going_back_is_the_one_of_where_the_histories
     assert (listener.merger.next_input_seq, listener.merger.next_message_seq) == (9, 7)
 
 
-def test_a_heartbeat_with_what_is_no_lineage_is_refused() -> None:
+def test_a_heartbeat_with_an_impossible_lineage_is_refused() -> None:
     listener = Listener()
     broken = heartbeat(1, ((1, 1), (2, 6)))
     listener.hear(broken._replace(payload=broken.payload[ENTRY_SIZE:] + broken.payload[:ENTRY_SIZE]))
@@ -213,7 +213,7 @@ def test_a_heartbeat_with_what_is_no_lineage_is_refused() -> None:
 
 @dataclass
 class Epoch:
-    """One epoch and the whole history that leads through it: a source message for each input_seq from 1."""
+    """One epoch and the whole history up to its end: a source message for each input_seq from 1."""
 
     number: int
     lineage: Lineage
@@ -225,13 +225,13 @@ SILENT = frozenset((stream, seq) for stream in STREAMS for seq in range(1, 200) 
 
 
 def message_seq_at(history: list[Source], input_seq: int) -> int:
-    """The next message_seq where this source message is next."""
+    """The next message_seq at the place where this input_seq is next."""
     return 1 + sum(source not in SILENT for source in history[: input_seq - 1])
 
 
 @st.composite
 def epochs(draw: st.DrawFn) -> list[Epoch]:
-    """A tree of histories: each epoch goes on where some earlier history stood, knowing of what lies before or not."""
+    """A tree of histories: each epoch continues an earlier history at any place, and may lack epochs that end there."""
     made: list[Epoch] = []
     for number in range(1, draw(st.integers(1, 6)) + 1):
         lineage, history = Lineage(), []
@@ -240,7 +240,7 @@ def epochs(draw: st.DrawFn) -> list[Epoch]:
             position = draw(st.integers(0, len(parent.history)))
             known = [entry for entry in parent.lineage.entries if entry.first_input_seq <= position + 1]
             while known and known[-1].first_input_seq == position + 1 and draw(st.booleans()):
-                known.pop()  # no adapter it followed had heard of that epoch
+                known.pop()  # the new active did not hear of that epoch
             lineage, history = Lineage(tuple(known)), list(parent.history[:position])
         first = len(history) + 1
         lineage = lineage.opened(number, first, message_seq_at(history, first))
@@ -265,7 +265,7 @@ def cut(draw: st.DrawFn, epoch: Epoch, adapter: int) -> list[OutputPacket]:
 
 
 def provisionals(draw: st.DrawFn, history: list[Source]) -> list[OutputPacket]:
-    """What adapters without a lease may have forwarded: any stretch of any source stream, numbered as they like."""
+    """What adapters without a lease may have forwarded: any part of any source stream, with any numbers."""
     packets = []
     for _ in range(draw(st.integers(0, 8))):
         stream = draw(st.sampled_from(STREAMS))
@@ -287,7 +287,7 @@ def provisionals(draw: st.DrawFn, history: list[Source]) -> list[OutputPacket]:
 
 
 def end_of(epoch: Epoch, adapter: int) -> OutputPacket:
-    """The heartbeat of an adapter that has all of it."""
+    """The heartbeat of an adapter that has the whole history."""
     end = len(epoch.history) + 1
     return heartbeat(
         end, epoch.lineage.entries, next_message=message_seq_at(epoch.history, end), adapter=adapter
@@ -314,7 +314,7 @@ def answer(listener: Listener, journal: list[OutputPacket]) -> None:
 
 
 def names_of_gaps(listener: Listener, histories: dict[int, list[Source]], seen: int) -> set[Source]:
-    """The source messages that gaps since named, by the history that was followed then."""
+    """The source messages named by gaps since `seen`, by the history that was followed then."""
     history = histories[listener.merger.lineage.epoch]
     named: set[Source] = set()
     for effect in listener.effects[seen:]:
@@ -328,7 +328,9 @@ def names_of_gaps(listener: Listener, histories: dict[int, list[Source]], seen: 
 
 @settings(max_examples=300)
 @given(st.data())
-def test_every_message_of_the_newest_history_comes_once_and_in_order_or_a_gap_names_it(data: st.DataObject) -> None:
+def test_every_message_of_the_newest_history_is_delivered_once_and_in_order_or_named_by_a_gap(
+    data: st.DataObject,
+) -> None:
     draw = data.draw
     made = draw(epochs())
     histories = {epoch.number: epoch.history for epoch in made}
@@ -368,4 +370,4 @@ def test_every_message_of_the_newest_history_comes_once_and_in_order_or_a_gap_na
     assert listener.merger.next_input_seq == end
     assert listener.merger.next_message_seq == message_seq_at(newest.history, end)
     assert len(set(listener.delivered)) == len(listener.delivered), "delivered twice"
-    assert set(newest.history) - SILENT - set(listener.delivered) <= excused, "passed over in silence"
+    assert set(newest.history) - SILENT - set(listener.delivered) <= excused, "skipped without a gap"

@@ -1,4 +1,4 @@
-"""docs/protocol.md clause 7.1: packets are ordered by `input_seq`, so none between two of them is missing unnoticed."""
+"""docs/protocol.md clause 7.1: packets are ordered by `input_seq`, so the merge notices every lost packet."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedcore.counters import Counter
-from feedcore.merge.effects import Deliver, Filled, Gap, RequestReplay
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, Gap, RequestReplay
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of
 from tests.feedcore.merge_feed import FIRST, MS, Listener, Source, heartbeat, line, packet
 
 
-def test_the_loss_of_a_packet_without_messages_is_noticed_and_asked_for() -> None:
+def test_the_loss_of_a_packet_without_messages_is_noticed_and_the_packet_is_requested() -> None:
     listener = Listener()
     silent = packet(4, line(4, 6), silent=line(4, 6))
     listener.hear(packet(1, line(1, 3)), packet(4, line(7, 8), first_input=7))
@@ -28,14 +28,14 @@ def test_the_loss_of_a_packet_without_messages_is_noticed_and_asked_for() -> Non
     assert [each.message_count for each in delivered] == [3, 0, 2]
 
 
-def test_the_loss_of_the_last_packet_without_messages_is_noticed_by_the_heartbeat() -> None:
+def test_a_heartbeat_reveals_the_loss_of_the_last_packet_without_messages() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), heartbeat(6, next_message=4))
     listener.wait(4 * MS)
     assert listener.requests == [RequestReplay(1, ((4, 6),))]
 
 
-def test_a_gap_that_holds_no_message_is_counted_and_not_reported() -> None:
+def test_a_gap_without_messages_is_counted_and_not_reported() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), packet(4, line(7, 8), first_input=7))
     listener.wait(5_001 * MS)
@@ -45,7 +45,7 @@ def test_a_gap_that_holds_no_message_is_counted_and_not_reported() -> None:
     assert listener.delivered == [*line(1, 3), *line(7, 8)]
 
 
-def test_a_gap_says_which_source_messages_and_which_messages_are_missing() -> None:
+def test_a_gap_names_the_missing_source_messages_and_the_missing_messages() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), packet(6, line(9, 9), first_input=9), heartbeat(14, next_message=10))
     listener.wait(5_001 * MS)
@@ -55,7 +55,7 @@ def test_a_gap_says_which_source_messages_and_which_messages_are_missing() -> No
     assert (listener.merger.next_input_seq, listener.merger.next_message_seq) == (14, 10)
 
 
-def test_a_late_packet_fills_just_what_the_gap_had_named() -> None:
+def test_a_late_packet_fills_exactly_what_the_gap_named() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), packet(6, line(8, 9), first_input=8))
     listener.wait(5_001 * MS)
@@ -101,7 +101,9 @@ def packed(draw: st.DrawFn, whole: OutputPacket, adapter: int) -> list[OutputPac
 
 @settings(max_examples=150)
 @given(st.data())
-def test_any_cut_any_order_and_any_loss_with_replay_delivers_exactly_the_messages_in_order(data: st.DataObject) -> None:
+def test_with_replay_exactly_the_messages_are_delivered_in_order_whatever_the_cuts_order_and_losses(
+    data: st.DataObject,
+) -> None:
     draw = data.draw
     history, silent = draw(histories())
     whole = packet(1, history, silent=silent)
@@ -129,7 +131,7 @@ def test_any_cut_any_order_and_any_loss_with_replay_delivers_exactly_the_message
 
 @settings(max_examples=150)
 @given(st.data())
-def test_what_lies_between_two_deliveries_is_named_by_a_gap_or_made_no_message(data: st.DataObject) -> None:
+def test_source_messages_between_two_deliveries_are_named_by_a_gap_or_made_no_message(data: st.DataObject) -> None:
     draw = data.draw
     history, silent = draw(histories())
     whole = packet(1, history, silent=silent)
@@ -144,9 +146,9 @@ def test_what_lies_between_two_deliveries_is_named_by_a_gap_or_made_no_message(d
     next_input = next_message = 1
     for effect in listener.events(Deliver, Gap):
         assert isinstance(effect, Deliver | Gap)
-        told = effect.packet if isinstance(effect, Deliver) else effect
-        assert told.first_input_seq >= next_input
-        assert told.first_message_seq == next_message
-        next_input, next_message = told.end_input_seq, told.end_message_seq
+        span = effect.packet if isinstance(effect, Deliver) else effect
+        assert span.first_input_seq >= next_input
+        assert span.first_message_seq == next_message
+        next_input, next_message = span.end_input_seq, span.end_message_seq
     assert next_message == whole.end_message_seq
     assert listener.merger.next_input_seq == whole.end_input_seq

@@ -1,10 +1,10 @@
-"""What turns up after its gap was declared (docs/protocol.md clause 7.3), and what does not belong to any gap."""
+"""Copies that arrive after their gap was declared (docs/protocol.md clause 7.3), or that belong to no gap."""
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Diverged, Filled, Gap
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Diverged, Filled, Gap
 from tests.feedcore.merge_feed import FIRST, MS, Listener, heartbeat, line, packet
 
 
@@ -17,7 +17,7 @@ def with_a_gap() -> Listener:
     return listener
 
 
-def test_a_beginning_that_was_not_found_is_not_filled_later() -> None:
+def test_the_gap_of_a_start_that_was_not_found_is_not_filled_later() -> None:
     listener = Listener(start=4)
     listener.hear(packet(8, line(12, 13), first_input=12), heartbeat(14, next_message=10))
     listener.wait(5_001 * MS)
@@ -27,13 +27,13 @@ def test_a_beginning_that_was_not_found_is_not_filled_later() -> None:
     assert listener.delivered == line(12, 13)
 
 
-def test_with_a_gap_declared_other_copies_are_still_compared() -> None:
+def test_other_copies_are_still_compared_after_a_declared_gap() -> None:
     listener = with_a_gap()
     listener.hear(packet(1, line(1, 3), adapter=2, tail=b"!"))
     assert [type(effect) for effect in listener.events(Diverged, Filled)] == [Diverged]
 
 
-def test_a_late_copy_with_broken_frames_is_refused_and_a_sound_one_fills() -> None:
+def test_a_late_copy_with_malformed_frames_is_refused_and_a_correct_one_fills_the_gap() -> None:
     listener = with_a_gap()
     late = packet(4, line(4, 6))
     listener.hear(late._replace(payload=late.payload[:-1]))
@@ -44,7 +44,7 @@ def test_a_late_copy_with_broken_frames_is_refused_and_a_sound_one_fills() -> No
     assert sorted(listener.delivered) == line(1, 8)
 
 
-def test_a_copy_of_what_filled_a_gap_is_compared_with_it() -> None:
+def test_copies_of_a_packet_that_filled_a_gap_are_compared_with_it() -> None:
     listener = with_a_gap()
     listener.hear(packet(4, line(4, 6)), packet(4, line(4, 6), adapter=2))
     assert not listener.events(Diverged)
@@ -53,7 +53,7 @@ def test_a_copy_of_what_filled_a_gap_is_compared_with_it() -> None:
     assert [type(effect) for effect in listener.events(Diverged, Filled)] == [Filled, Diverged]
 
 
-def test_what_fills_is_not_counted_as_delivered() -> None:
+def test_filled_messages_are_not_counted_as_delivered() -> None:
     listener = with_a_gap()
     listener.hear(packet(4, line(4, 6)))
     assert listener.count(Counter.MERGE_DELIVERED) == 5
@@ -61,7 +61,7 @@ def test_what_fills_is_not_counted_as_delivered() -> None:
     assert listener.count(Counter.MERGE_RENUMBERED) == 0
 
 
-def test_beyond_the_limit_the_oldest_gaps_are_not_filled_any_more() -> None:
+def test_beyond_the_limit_the_oldest_gaps_are_no_longer_filled() -> None:
     listener = Listener(MergerConfig(declared_count_max=2))
     listener.hear(packet(1, line(1, 1)))
     for seq in (3, 5, 7):
@@ -73,7 +73,7 @@ def test_beyond_the_limit_the_oldest_gaps_are_not_filled_any_more() -> None:
     assert len(listener.events(Deliver)) == 4
 
 
-def test_a_gap_that_no_stream_is_past_is_declared_up_to_what_was_known() -> None:
+def test_a_gap_that_no_stream_is_past_is_declared_up_to_the_known_end() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), heartbeat(6, FIRST))
     listener.wait(5_001 * MS)

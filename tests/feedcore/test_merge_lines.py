@@ -1,6 +1,6 @@
-"""Two lines A and B of one feed, as exchanges send them: equal packets some microseconds apart, either line lossy.
+"""Two lines A and B of one feed, as exchanges send them: equal packets some microseconds apart, with losses on both.
 
-Modelled on captures of CME MDP 3.0, where the same packet came 15 µs before to 6 µs after its twin.
+Modelled on captures of CME MDP 3.0, where a packet arrived from 15 µs before to 6 µs after its copy on the other line.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import random
 
 import pytest
 
-from feedcore.merge.effects import Deliver, Filled, Gap
-from feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, Gap
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tests.feedcore.merge_feed import MS, Listener, heartbeat, line, packet
 
 US = 1_000
@@ -41,7 +41,7 @@ def run(listener: Listener, found: list[tuple[int, OutputPacket]]) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.3])
-def test_what_either_line_lacks_the_other_brings_without_a_request(seed: int, share: float) -> None:
+def test_what_one_line_lacks_arrives_on_the_other_without_a_request(seed: int, share: float) -> None:
     chance = random.Random(seed)
     withheld: dict[int, set[int]] = {1: set(), 2: set()}
     for index in range(1, PACKET_COUNT):

@@ -1,4 +1,4 @@
-"""docs/protocol.md clause 7.5: packets that no lease backs are merged by source identity alone."""
+"""docs/protocol.md clause 7.5: packets sent without a lease are merged by source identity alone."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import random
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, Filled, Gap, Numbered, Provisional, ProvisionalGap, RequestReplay
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import (
+    Deliver,
+    Ended,
+    Filled,
+    Gap,
+    Numbered,
+    Provisional,
+    ProvisionalGap,
+    RequestReplay,
+)
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge_feed import FIRST, MS, Listener, Source, heartbeat, line, packet
 
 
@@ -23,7 +32,7 @@ def numbered_so_far() -> Listener:
     return listener
 
 
-def test_provisional_messages_go_on_where_the_numbered_ones_ended() -> None:
+def test_provisional_messages_continue_where_the_numbered_ones_ended() -> None:
     listener = numbered_so_far()
     effects = listener.hear(provisional(4, [(1, 3), (1, 4), (2, 2)]))
     assert listener.delivered == [(1, 1), (2, 1), (1, 2), (1, 3), (1, 4), (2, 2)]
@@ -33,7 +42,7 @@ def test_provisional_messages_go_on_where_the_numbered_ones_ended() -> None:
     assert listener.count(Counter.MERGE_PROVISIONAL) == 3
 
 
-def test_two_provisional_senders_in_any_order_are_one_stream_for_each_source() -> None:
+def test_packets_of_two_provisional_senders_in_any_order_merge_into_one_stream_per_source() -> None:
     chance = random.Random(3)
     listener = numbered_so_far()
     packets = []
@@ -51,7 +60,7 @@ def test_two_provisional_senders_in_any_order_are_one_stream_for_each_source() -
     assert not listener.requests
 
 
-def test_gaps_of_several_source_streams_are_asked_for_in_one_request_by_source_range() -> None:
+def test_one_request_names_the_gaps_of_several_source_streams_by_source_range() -> None:
     listener = numbered_so_far()
     listener.hear(provisional(9, [(1, 5), (2, 4)]), provisional(12, [(1, 8)]))
     assert listener.delivered == [(1, 1), (2, 1), (1, 2)]
@@ -70,7 +79,7 @@ def test_gaps_of_several_source_streams_are_asked_for_in_one_request_by_source_r
         (MergerConfig(request_count_max=6), ((1, 1, 4), (1, 5, 6), (2, 1, 3))),
     ],
 )
-def test_one_request_names_no_more_ranges_and_source_messages_than_it_may_over_all_source_streams(
+def test_the_limits_of_a_request_apply_to_all_source_streams_together(
     config: MergerConfig, source_ranges: tuple[tuple[int, int, int], ...]
 ) -> None:
     listener = Listener(config)
@@ -79,7 +88,7 @@ def test_one_request_names_no_more_ranges_and_source_messages_than_it_may_over_a
     assert listener.requests == [RequestReplay(1, source_ranges=source_ranges)]
 
 
-def test_numbered_gaps_and_provisional_ones_share_a_request() -> None:
+def test_numbered_and_provisional_gaps_are_both_requested() -> None:
     listener = numbered_so_far()
     listener.hear(heartbeat(6, FIRST), provisional(9, [(2, 4)]))
     listener.wait(4 * MS)
@@ -88,7 +97,7 @@ def test_numbered_gaps_and_provisional_ones_share_a_request() -> None:
     assert any(request.source_ranges for request in listener.requests)
 
 
-def test_a_provisional_gap_that_nobody_fills_is_a_gap_by_source_and_filled_if_it_turns_up() -> None:
+def test_a_provisional_gap_that_no_adapter_fills_is_declared_by_source_and_filled_if_it_arrives() -> None:
     listener = numbered_so_far()
     listener.hear(provisional(9, [(1, 5), (1, 6)]))
     listener.wait(5_001 * MS)
@@ -102,7 +111,7 @@ def test_a_provisional_gap_that_nobody_fills_is_a_gap_by_source_and_filled_if_it
     assert sorted(listener.delivered) == [*line(1, 7), (2, 1)]
 
 
-def test_the_same_messages_numbered_for_good_are_dropped_and_the_numbers_go_on() -> None:
+def test_the_same_messages_with_final_numbers_are_dropped_and_the_numbers_continue() -> None:
     listener = numbered_so_far()
     listener.hear(provisional(4, [(1, 3), (2, 2)]), provisional(6, [(2, 3)]))
     listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
@@ -116,7 +125,7 @@ def test_the_same_messages_numbered_for_good_are_dropped_and_the_numbers_go_on()
     assert len(listener.events(Provisional)) == 2
 
 
-def test_what_was_lost_before_provisional_delivery_began_comes_numbered_and_lets_it_go_on() -> None:
+def test_numbered_messages_that_were_lost_before_let_provisional_delivery_continue() -> None:
     listener = numbered_so_far()
     listener.hear(heartbeat(6, FIRST), provisional(6, [(1, 5)]))
     assert (1, 5) not in listener.delivered
@@ -126,7 +135,7 @@ def test_what_was_lost_before_provisional_delivery_began_comes_numbered_and_lets
     assert not listener.events(Gap, ProvisionalGap)
 
 
-def test_a_provisional_heartbeat_says_nothing_of_numbers() -> None:
+def test_the_numbers_of_a_provisional_heartbeat_do_not_count() -> None:
     listener = numbered_so_far()
     listener.hear(heartbeat(50, FIRST, adapter=2, flags=OutputFlag.PROVISIONAL))
     listener.wait(100 * MS)
@@ -141,7 +150,7 @@ def test_with_confirm_2_provisional_messages_wait_for_their_numbers() -> None:
     assert listener.delivered == line(1, 3)
 
 
-def test_what_is_held_behind_provisional_gaps_is_bounded() -> None:
+def test_the_number_of_packets_held_after_a_provisional_gap_is_limited() -> None:
     listener = Listener(MergerConfig(held_count_max=10))
     listener.hear(*(provisional(seq, line(seq, seq)) for seq in range(2, 100)))
     assert len(listener.merger._provisional.gaps[1].held) == 10
@@ -149,7 +158,7 @@ def test_what_is_held_behind_provisional_gaps_is_bounded() -> None:
     assert listener.delivered == line(1, 11)
 
 
-def test_what_is_held_after_provisional_gaps_is_bounded_over_all_source_streams() -> None:
+def test_the_limit_of_held_provisional_packets_applies_to_all_source_streams_together() -> None:
     listener = Listener(MergerConfig(held_count_max=10))
     listener.hear(*(provisional(seq, [(stream, seq)]) for seq in range(2, 10) for stream in (1, 2)))
     assert listener.count(Counter.MERGE_HELD) == 10
@@ -157,7 +166,7 @@ def test_what_is_held_after_provisional_gaps_is_bounded_over_all_source_streams(
     assert listener.delivered == [*line(1, 6), *line(1, 6, stream=2)]
 
 
-def test_what_is_held_and_comes_numbered_first_begins_no_provisional_delivery() -> None:
+def test_held_packets_whose_numbered_copies_arrive_first_begin_no_provisional_delivery() -> None:
     listener = numbered_so_far()
     listener.hear(provisional(9, [(1, 5)]), packet(4, line(3, 5)))
     assert listener.delivered[3:] == line(3, 5)
@@ -165,7 +174,7 @@ def test_what_is_held_and_comes_numbered_first_begins_no_provisional_delivery() 
     assert not listener.merger._provisional.gaps
 
 
-def test_behind_the_end_a_late_forwarder_tells_nothing_new_to_who_began_live() -> None:
+def test_a_live_subscription_takes_nothing_from_a_late_forwarder_after_the_end() -> None:
     listener = Listener(start=None)
     listener.hear(heartbeat(9, FIRST, flags=OutputFlag.END_OF_STREAM))
     assert listener.events(Ended) == [Ended(1, 9, 9)]
@@ -175,11 +184,11 @@ def test_behind_the_end_a_late_forwarder_tells_nothing_new_to_who_began_live() -
 
 
 def forwarder_at(message_seq: int, lineage: tuple[tuple[int, int], ...] = FIRST) -> OutputPacket:
-    """The heartbeat of adapter 2, which forwards, and has everything that was numbered before."""
+    """The heartbeat of adapter 2, a forwarder that has everything numbered before this place."""
     return heartbeat(message_seq, lineage, adapter=2, flags=OutputFlag.PROVISIONAL)
 
 
-def test_who_begins_live_takes_nothing_from_a_forwarder_that_lags_behind_the_active() -> None:
+def test_a_live_start_takes_nothing_from_a_forwarder_that_lags_behind_the_active() -> None:
     listener = Listener(start=None)
     listener.hear(heartbeat(51, ((1, 1), (2, 51))), forwarder_at(31), provisional(31, line(31, 46)))
     listener.hear(packet(47, line(47, 50), adapter=2), packet(51, line(51, 53), epoch=2))
@@ -188,7 +197,7 @@ def test_who_begins_live_takes_nothing_from_a_forwarder_that_lags_behind_the_act
     assert not listener.events(Provisional)
 
 
-def test_who_began_live_with_such_a_forwarder_has_its_numbers_from_where_that_stood() -> None:
+def test_after_a_live_start_with_a_lagging_forwarder_numbers_begin_at_the_forwarders_place() -> None:
     listener = Listener(start=None)
     listener.hear(forwarder_at(31), provisional(34, line(34, 46)), heartbeat(51, ((1, 1), (2, 51))))
     assert listener.merger.next_message_seq == 31
@@ -198,18 +207,18 @@ def test_who_began_live_with_such_a_forwarder_has_its_numbers_from_where_that_st
     assert listener.delivered == line(34, 50)
 
 
-def test_who_begins_live_while_nobody_decides_begins_with_what_is_forwarded_once_it_is_known_where_it_stands() -> None:
+def test_live_start_accepts_forwarded_data_once_sender_position_is_known() -> None:
     listener = Listener(start=None)
-    listener.hear(provisional(9, [(1, 9)]))  # by whom, and from when, is not known yet
+    listener.hear(provisional(9, [(1, 9)]))  # its sender's position is not known yet
     listener.hear(heartbeat(9, FIRST, adapter=3), forwarder_at(9), provisional(10, line(10, 12)))
     assert listener.delivered == line(10, 12)
-    listener.hear(provisional(8, [(2, 4)]))  # overtaken by the heartbeat
+    listener.hear(provisional(8, [(2, 4)]))  # sent before the heartbeat that overtook it
     assert listener.delivered == line(10, 12)
     listener.hear(heartbeat(14, ((1, 1), (2, 9))), packet(9, [*line(9, 12), (2, 5)], epoch=2))
     assert listener.delivered == [*line(10, 12), (2, 5)]
 
 
-def test_who_wants_all_from_a_number_on_begins_no_source_stream_with_what_is_forwarded() -> None:
+def test_a_subscription_from_a_later_message_begins_no_source_stream_with_forwarded_data() -> None:
     listener = Listener(start=9)
     listener.hear(forwarder_at(9), provisional(10, line(10, 12)))
     assert listener.delivered == []
@@ -228,7 +237,7 @@ def test_a_provisional_gap_that_a_declared_numbered_gap_closed_is_not_declared_b
     assert listener.delivered[-2:] == [(1, 3), (1, 4)]
 
 
-def test_a_provisional_packet_that_brings_nothing_new_is_a_duplicate_and_begins_nothing() -> None:
+def test_a_provisional_packet_without_anything_new_is_a_duplicate_and_begins_nothing() -> None:
     listener = numbered_so_far()
     listener.hear(provisional(3, [(1, 2)]))
     assert listener.count(Counter.MERGE_DUPLICATES) == 1
@@ -236,14 +245,14 @@ def test_a_provisional_packet_that_brings_nothing_new_is_a_duplicate_and_begins_
     assert not listener.events(Provisional)
 
 
-def test_of_a_provisional_packet_only_what_is_new_is_delivered_and_counted() -> None:
+def test_only_the_new_part_of_a_provisional_packet_is_delivered_and_counted() -> None:
     listener = numbered_so_far()
     listener.hear(provisional(3, [(1, 2), (1, 3), (1, 4)]))
     assert listener.delivered[3:] == [(1, 3), (1, 4)]
     assert listener.count(Counter.MERGE_PROVISIONAL) == 2
 
 
-def test_a_broken_provisional_packet_that_would_be_cut_is_as_good_as_lost() -> None:
+def test_a_malformed_provisional_packet_that_has_to_be_cut_is_treated_as_lost() -> None:
     listener = numbered_so_far()
     whole = provisional(3, line(2, 5))
     listener.hear(whole._replace(payload=whole.payload[:-1]))
@@ -255,7 +264,7 @@ def test_a_broken_provisional_packet_that_would_be_cut_is_as_good_as_lost() -> N
     assert listener.delivered[3:] == line(3, 5)
 
 
-def test_a_second_copy_of_what_is_held_after_a_provisional_gap_is_a_duplicate() -> None:
+def test_a_second_copy_of_a_packet_held_after_a_provisional_gap_is_a_duplicate() -> None:
     listener = numbered_so_far()
     listener.hear(*(provisional(9, [(1, 5)], adapter=adapter) for adapter in (2, 3, 4)))
     assert (listener.count(Counter.MERGE_HELD), listener.count(Counter.MERGE_DUPLICATES)) == (1, 2)
@@ -280,7 +289,7 @@ def test_a_provisional_gap_is_requested_again_until_it_is_filled() -> None:
     listener.wait(24 * MS)
     assert listener.requests == [RequestReplay(1, source_ranges=((1, 3, 5),))] * 2
     listener.hear(provisional(7, [(1, 3), (1, 4)]))
-    assert listener.merger.next_deadline_ns() == 200 * MS  # only silence is watched for
+    assert listener.merger.next_deadline_ns() == 200 * MS  # the only deadline left is that of silence
     assert not listener.merger._provisional.gaps
 
 

@@ -1,13 +1,13 @@
-"""A change of session at the client's merge (docs/protocol.md clause 10)."""
+"""Changes of session in the client's merge (docs/protocol.md clause 10)."""
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, Gap, MergeEffect, RequestReplay, SessionChanged
-from feedcore.merge.sessions import SessionMerger
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.refusal import Refusal
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, Gap, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.refusal import Refusal
 from tests.feedcore.merge_feed import CHANNEL, MS, heartbeat, line, packet
 
 OLD = 20261121
@@ -24,7 +24,7 @@ def end(next_seq: int) -> OutputPacket:
 
 
 class Reader:
-    """A merge from the first message, and what it handed on."""
+    """A merge and its effects."""
 
     def __init__(self, start_message_seq: int | None = 1, config: MergerConfig | None = None) -> None:
         self.counters = CounterSet()
@@ -36,13 +36,13 @@ class Reader:
             self.effects += self.merger.on_packet(each, now_ns)
 
     def wait(self, now_ns: int) -> None:
-        """Every deadline up to this time."""
+        """Call the timer at every deadline up to this time."""
         while (deadline := self.merger.next_deadline_ns()) is not None and deadline <= now_ns:
             self.effects += self.merger.on_timer(deadline)
 
     @property
     def story(self) -> list[object]:
-        """Deliveries as (session, first_input_seq), changes and gaps as they are."""
+        """Deliveries as (session, first_input_seq); changes and gaps unchanged."""
         found: list[object] = []
         for effect in self.effects:
             if isinstance(effect, Deliver):
@@ -76,7 +76,7 @@ def test_the_end_is_not_enough_while_a_gap_before_it_is_open() -> None:
     assert reader.story == [(OLD, 1), (OLD, 4), changed(), (NEW, 1)]
 
 
-def test_a_session_whose_end_no_adapter_says_is_left_after_the_grace_and_the_change_says_so() -> None:
+def test_a_session_whose_end_no_adapter_reports_ends_as_incomplete_after_the_grace() -> None:
     reader = Reader(config=MergerConfig(session_grace_ns=SECOND))
     reader.hear(heartbeat(1), packet(1, line(1, 3)), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
     reader.wait(SECOND - 1)
@@ -85,7 +85,7 @@ def test_a_session_whose_end_no_adapter_says_is_left_after_the_grace_and_the_cha
     assert reader.story == [(OLD, 1), changed(is_complete=False), (NEW, 1)]
 
 
-def test_what_is_missing_is_named_before_the_session_is_left() -> None:
+def test_missing_messages_are_named_before_the_session_changes() -> None:
     reader = Reader(config=MergerConfig(session_grace_ns=SECOND))
     reader.hear(heartbeat(1), packet(1, line(1, 3)), heartbeat(6), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
     reader.wait(9 * SECOND)
@@ -99,7 +99,7 @@ def test_nothing_of_the_old_session_is_delivered_after_the_change() -> None:
     assert reader.story == [(OLD, 1), changed()]
 
 
-def test_a_client_that_began_live_and_heard_nothing_of_the_old_session_goes_on_at_once() -> None:
+def test_a_live_client_that_heard_nothing_of_the_old_session_moves_on_immediately() -> None:
     reader = Reader(start_message_seq=None)
     reader.hear(of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
     assert reader.story == [changed(is_complete=False), (NEW, 1)]
@@ -121,7 +121,7 @@ def test_no_more_packets_are_held_than_the_limit() -> None:
     assert reader.story == [changed(), (NEW, 1), (NEW, 2), (NEW, 3)]
 
 
-def test_two_changes_are_made_one_after_the_other() -> None:
+def test_two_changes_of_session_follow_one_after_the_other() -> None:
     reader = Reader()
     reader.hear(heartbeat(1), packet(1, line(1, 1)))
     later = [each._replace(session=NEW + 1) for each in (heartbeat(1), packet(1, line(1, 1)))]
@@ -151,7 +151,7 @@ def test_the_grace_counts_from_the_first_packet_of_a_later_session() -> None:
     assert reader.story == [(OLD, 1), changed(is_complete=False), (NEW, 1)]
 
 
-def test_while_something_is_missing_after_the_grace_it_is_looked_at_again_after_a_pause() -> None:
+def test_while_messages_are_missing_after_the_grace_the_merge_checks_again_after_a_pause() -> None:
     config = MergerConfig(session_grace_ns=SECOND, session_look_ns=10 * MS, stale_after_ns=100 * SECOND)
     reader = Reader(config=config)
     reader.hear(heartbeat(1), packet(1, line(1, 3)), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
@@ -165,7 +165,7 @@ def test_while_something_is_missing_after_the_grace_it_is_looked_at_again_after_
     assert reader.story == [(OLD, 1), (OLD, 4), changed(is_complete=False), (NEW, 1)]
 
 
-def test_a_client_that_waits_for_its_first_message_does_not_leave_the_session_at_once() -> None:
+def test_a_client_that_waits_for_its_first_message_does_not_leave_the_session_immediately() -> None:
     reader = Reader(start_message_seq=5, config=MergerConfig(session_grace_ns=SECOND))
     reader.hear(heartbeat(1), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
     assert reader.story == []
@@ -173,7 +173,7 @@ def test_a_client_that_waits_for_its_first_message_does_not_leave_the_session_at
     assert reader.story == [changed(is_complete=False), (NEW, 1)]
 
 
-def test_a_session_that_went_on_after_its_end_is_not_left_while_something_is_missing() -> None:
+def test_a_session_that_continued_after_its_reported_end_lasts_while_something_is_missing() -> None:
     reader = Reader()
     reader.hear(heartbeat(1), packet(1, line(1, 3)), end(4), packet(6, line(6, 7)), of_new(heartbeat(1)))
     assert reader.story == [(OLD, 1)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Ended, Gap, RequestReplay
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Ended, Gap, RequestReplay
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge_feed import MS, Listener, Source, heartbeat, line, packet
 
 
-def test_from_the_first_message_on_source_messages_without_one_at_the_front_are_waited_for() -> None:
+def test_a_subscription_from_the_first_message_waits_for_source_messages_without_one_before_it() -> None:
     listener = Listener(start=1)
     listener.hear(packet(1, line(4, 6), first_input=4))
     listener.wait(4 * MS)
@@ -20,7 +20,7 @@ def test_from_the_first_message_on_source_messages_without_one_at_the_front_are_
 
 
 @pytest.mark.parametrize("next_message", [3, 4])
-def test_from_a_message_that_is_not_made_yet_the_subscription_waits_for_it(next_message: int) -> None:
+def test_a_subscription_from_a_future_message_waits_for_it(next_message: int) -> None:
     listener = Listener(start=4)
     listener.hear(packet(1, line(1, next_message - 1)), heartbeat(next_message))
     listener.wait(10_000 * MS)
@@ -30,12 +30,12 @@ def test_from_a_message_that_is_not_made_yet_the_subscription_waits_for_it(next_
     assert listener.delivered == line(4, 6)
 
 
-def test_a_past_message_is_asked_for_by_number_until_its_place_is_known() -> None:
+def test_a_past_message_is_requested_by_number_until_its_place_is_known() -> None:
     listener = Listener(start=4)
     listener.hear(packet(8, line(12, 13), first_input=12), heartbeat(14, next_message=10))
     listener.wait(4 * MS)
     assert listener.requests == [RequestReplay(1, message_range=(4, 10))]
-    # Message 3 came of source message 5, message 4 of 7, message 5 of 8.
+    # Message 3 was made from source message 5, message 4 from 7, message 5 from 8.
     listener.hear(packet(3, line(5, 8), first_input=5, silent=[(1, 6)], flags=OutputFlag.RETRANSMISSION))
     assert listener.delivered == line(7, 8)
     assert listener.merger.next_input_seq == 9
@@ -58,7 +58,7 @@ def test_a_packet_that_begins_with_the_message_or_ends_before_it_shows_its_place
     assert listener.merger.next_input_seq == 7 + len(delivered)
 
 
-def test_a_heartbeat_that_stands_at_the_message_shows_its_place() -> None:
+def test_a_heartbeat_at_the_message_shows_its_place() -> None:
     listener = Listener(start=4)
     listener.hear(heartbeat(9, next_message=4))
     assert listener.merger.next_input_seq == 9
@@ -67,7 +67,7 @@ def test_a_heartbeat_that_stands_at_the_message_shows_its_place() -> None:
     assert listener.requests == [RequestReplay(1, ((9, 11),))]
 
 
-def test_from_a_message_that_no_adapter_has_any_more_there_is_a_gap_and_the_stream_goes_on() -> None:
+def test_if_no_adapter_still_has_the_first_message_a_gap_is_reported_and_the_stream_continues() -> None:
     listener = Listener(start=4)
     listener.hear(packet(20, line(30, 31), first_input=30), packet(24, line(34, 35), first_input=34))
     listener.wait(5_001 * MS)
@@ -77,7 +77,7 @@ def test_from_a_message_that_no_adapter_has_any_more_there_is_a_gap_and_the_stre
     assert listener.delivered == line(30, 35)
 
 
-def test_a_request_asks_for_no_more_than_a_service_grants() -> None:
+def test_a_request_names_no_more_than_a_service_accepts() -> None:
     config = MergerConfig(request_count_max=50)
     late = Listener(config, start=4)
     late.hear(heartbeat(1_000))
@@ -108,13 +108,13 @@ def test_with_confirm_2_a_start_that_is_never_confirmed_is_one_gap() -> None:
     assert listener.merger.next_message_seq == 7
 
 
-def test_a_subscription_from_the_message_that_would_come_next_ends_with_the_stream() -> None:
+def test_a_subscription_from_the_next_message_ends_with_the_stream() -> None:
     listener = Listener(start=4)
     listener.hear(heartbeat(9, next_message=4, flags=OutputFlag.END_OF_STREAM))
     assert listener.events(Ended) == [Ended(1, 9, 4)]
 
 
-def test_after_a_takeover_the_place_of_the_start_is_looked_for_in_the_new_history() -> None:
+def test_after_a_takeover_the_start_is_looked_up_in_the_new_history() -> None:
     listener = Listener(start=8)
     listener.hear(packet(9, line(9, 10)))
     listener.hear(heartbeat(5, ((1, 1), (2, 5)), adapter=2), packet(7, line(7, 8), adapter=2, epoch=2))
@@ -122,7 +122,7 @@ def test_after_a_takeover_the_place_of_the_start_is_looked_for_in_the_new_histor
     assert listener.merger.next_input_seq == 9
 
 
-def test_a_subscription_never_begins_before_its_first_message_though_a_takeover_takes_back_what_was_known() -> None:
+def test_a_subscription_never_begins_before_its_first_message_even_if_a_takeover_withdraws_known_messages() -> None:
     listener = Listener(start=4)
     listener.hear(heartbeat(10))
     listener.wait(1_000 * MS)

@@ -1,24 +1,24 @@
-"""A long stream leaves no objects behind that refer to others.
+"""A long stream leaves no objects that refer to others.
 
-A full collection of cyclic garbage looks at every one of them, and whoever makes it stands still meanwhile: with the
-tens of thousands of decisions that are remembered, for 10 to 30 ms.
+A full garbage collection traverses every such object and stops the process meanwhile. With the tens of thousands of
+decisions that are remembered, it would stop for 10 to 30 ms.
 """
 
 from __future__ import annotations
 
 import gc
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.merger import StreamMerger
 from tests.feedcore.engines import hear, pair
 from tests.feedcore.merge_feed import CHANNEL, FIRST_LINEAGE, line, packet
 
 PACKETS = 3_000
-FEW = 60  # what comes and goes meanwhile, here and in the interpreter
+FEW = 60  # objects that come and go meanwhile, here and in the interpreter
 
 
 def tracked_count() -> int:
-    """Objects that a full collection looks at."""
+    """The number of objects that a full collection traverses."""
     gc.collect()
     return len(gc.get_objects())
 

@@ -1,10 +1,10 @@
-"""The output packet beyond the common case: gap runs, several runs, heartbeats, frames that do not add up."""
+"""Unusual output packets: gap runs, several runs, heartbeats, frames that do not fill the payload."""
 
 from __future__ import annotations
 
 import pytest
 
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME,
     OUTPUT_HEADER,
     OUTPUT_HEADER_SIZE,
@@ -16,8 +16,8 @@ from feedcore.wire.output_packet import (
     encode_runs,
     message_frames,
 )
-from feedcore.wire.position import SEQ_MAX, Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.position import SEQ_MAX, Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet
 
 HEARTBEAT = OutputPacket(
@@ -59,7 +59,7 @@ def test_the_golden_runs_of_a_gap_and_of_filtered_messages_decode_and_encode_to_
     assert message_frames(decoded) == [(32, 4)]
 
 
-def test_the_transport_s_fields_do_not_change_what_is_decoded() -> None:
+def test_the_transports_fields_do_not_affect_decoding() -> None:
     packet = output_packet()
     header = encode_output_header(packet, key_id=1, incarnation=2, packet_counter=3, sent_at_ns=4)
     assert decode_output_packet(header + packet.payload) == packet._replace(sent_at_ns=4)
@@ -71,7 +71,7 @@ def test_a_sealed_datagram_is_decoded_from_its_header_and_the_opened_payload() -
     assert decode_output_packet(sealed, packet.payload) == packet
 
 
-def test_every_prefix_of_a_packet_is_refused_at_the_latest_by_its_frames() -> None:
+def test_every_prefix_of_a_packet_is_refused_by_its_frames_at_the_latest() -> None:
     whole = encode_output_packet(output_packet())
     for length in range(len(whole)):
         with pytest.raises(PacketRefused) as refused:
@@ -79,13 +79,13 @@ def test_every_prefix_of_a_packet_is_refused_at_the_latest_by_its_frames() -> No
         assert refused.value.reason in (Refusal.TRUNCATED, Refusal.MALFORMED)
 
 
-def test_a_heartbeat_carries_nothing() -> None:
+def test_a_stray_byte_in_a_heartbeat_and_a_packet_without_runs_are_refused() -> None:
     assert refusal_of(GOLDEN_HEARTBEAT + b"x") is Refusal.MALFORMED
     assert refusal_of(encode_output_packet(HEARTBEAT._replace(flags=0))) is Refusal.MALFORMED
 
 
 @pytest.mark.parametrize("seq", [0, SEQ_MAX + 1, 2**64 - 1])
-def test_a_sequence_number_out_of_range_is_refused_wherever_it_stands(seq: int) -> None:
+def test_a_sequence_number_out_of_range_is_refused_in_every_field(seq: int) -> None:
     packet = output_packet()
     assert refusal_of(encode_output_packet(packet._replace(first_message_seq=seq))) is Refusal.MALFORMED
     assert refusal_of(encode_output_packet(packet._replace(first_input_seq=seq))) is Refusal.MALFORMED
@@ -114,7 +114,7 @@ def test_version_1_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("length", "is_lineage"), [(20, True), (240, True), (19, False), (12, False)])
-def test_a_heartbeat_s_payload_is_a_lineage(length: int, is_lineage: bool) -> None:
+def test_the_payload_of_a_heartbeat_is_a_lineage(length: int, is_lineage: bool) -> None:
     datagram = GOLDEN_HEARTBEAT + bytes(length)
     if is_lineage:
         assert decode_output_packet(datagram).payload == bytes(length)
@@ -122,5 +122,5 @@ def test_a_heartbeat_s_payload_is_a_lineage(length: int, is_lineage: bool) -> No
         assert refusal_of(datagram) is Refusal.MALFORMED
 
 
-def test_the_header_is_as_long_as_its_description_says() -> None:
+def test_the_header_has_the_documented_size() -> None:
     assert OUTPUT_HEADER.size == OUTPUT_HEADER_SIZE == 72

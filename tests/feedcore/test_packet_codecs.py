@@ -1,4 +1,4 @@
-"""Wire formats: golden vectors (never edited: a change of them is a new version), round trips, refusals."""
+"""Wire formats: golden vectors (never edited, because a change requires a new version), round trips, refusals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_HEADER_SIZE,
     OUTPUT_LAYOUT,
     OutputFlag,
@@ -18,8 +18,8 @@ from feedcore.wire.output_packet import (
     encode_output_packet,
     message_frames,
 )
-from feedcore.wire.refusal import PacketRefused, Refusal
-from feedcore.wire.source_packet import SourceFlag, decode_source_packet, encode_source_header
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet, encode_source_header
 from tests.feedcore.packets import output_packet, output_packets
 
 GOLDEN_OUTPUT = bytes.fromhex(
@@ -87,7 +87,7 @@ def test_output_packets_round_trip(packet: OutputPacket) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_make_a_decoder_fail_otherwise_than_by_refusing(data: bytes) -> None:
+def test_whatever_the_bytes_a_decoder_decodes_or_refuses_them(data: bytes) -> None:
     for decode in (decode_output_packet, lambda datagram: decode_source_packet(datagram, 7)):
         for candidate in (data, GOLDEN_OUTPUT[:6] + data, GOLDEN_SOURCE[:6] + data):
             with suppress(PacketRefused):
@@ -109,7 +109,7 @@ def test_no_bytes_make_a_decoder_fail_otherwise_than_by_refusing(data: bytes) ->
         (OUTPUT_HEADER_SIZE + 2, 0, Refusal.MALFORMED),
     ],
 )
-def test_a_damaged_output_packet_is_refused_for_its_reason(offset: int, value: int, reason: Refusal) -> None:
+def test_a_damaged_output_packet_is_refused_with_the_right_reason(offset: int, value: int, reason: Refusal) -> None:
     damaged = bytearray(GOLDEN_OUTPUT)
     damaged[offset] = value
     with pytest.raises(PacketRefused) as refused:
@@ -128,7 +128,7 @@ def test_a_damaged_output_packet_is_refused_for_its_reason(offset: int, value: i
         (16, 0, Refusal.MALFORMED),
     ],
 )
-def test_a_damaged_source_packet_is_refused_for_its_reason(offset: int, value: int, reason: Refusal) -> None:
+def test_a_damaged_source_packet_is_refused_with_the_right_reason(offset: int, value: int, reason: Refusal) -> None:
     damaged = bytearray(GOLDEN_SOURCE)
     damaged[offset] = value
     with pytest.raises(PacketRefused) as refused:

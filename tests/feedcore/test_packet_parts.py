@@ -1,4 +1,4 @@
-"""Parts of packets: cut by `input_seq`, nothing of a source message divided, source messages without a message kept."""
+"""Parts of packets, cut by `input_seq`: source messages are never divided, and those without a message are kept."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.output_packet import OUTPUT_FRAME, decode_output_packet, encode_output_packet, encode_runs
-from feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
-from feedcore.wire.position import Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, decode_output_packet, encode_output_packet, encode_runs
+from tandemfeed.feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
+from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.merge_feed import Source, line, packet
 
 
@@ -24,7 +24,7 @@ def sources(draw: st.DrawFn) -> tuple[list[Source], frozenset[Source]]:
 
 
 @given(sources(), st.data())
-def test_the_parts_of_a_packet_are_packets_that_say_together_what_the_whole_says(
+def test_the_parts_of_a_packet_together_have_the_content_of_the_whole(
     made: tuple[list[Source], frozenset[Source]], data: st.DataObject
 ) -> None:
     whole = packet(50, made[0], first_input=70, silent=made[1])
@@ -42,7 +42,7 @@ def test_the_parts_of_a_packet_are_packets_that_say_together_what_the_whole_says
     assert messages == list(identified_messages(whole, 70, whole.end_input_seq))
 
 
-def test_two_messages_of_one_source_message_are_never_divided() -> None:
+def test_two_messages_of_one_source_message_are_never_separated() -> None:
     run = Run(1, 10, 20, 1, 5, 2, 3)
     frames = b"".join(OUTPUT_FRAME.pack(5, offset) + body for offset, body in ((0, b"a"), (1, b"b"), (1, b"c")))
     whole = packet(20, line(5, 6), first_input=10)._replace(
@@ -54,7 +54,7 @@ def test_two_messages_of_one_source_message_are_never_divided() -> None:
     assert part_of(whole, 11, 12).first_message_seq == 21
 
 
-def test_a_declared_source_gap_has_its_message_at_its_first_source_message() -> None:
+def test_the_message_of_a_declared_source_gap_belongs_to_its_first_source_message() -> None:
     run = Run(1, 10, 20, 1, 5, 4, 1, is_source_gap=True)
     gap = packet(20, [(1, 5)], first_input=10)
     gap = gap._replace(runs=(run,), payload=encode_runs((run,)) + gap.payload[gap.messages_offset :])
@@ -63,7 +63,7 @@ def test_a_declared_source_gap_has_its_message_at_its_first_source_message() -> 
 
 
 @pytest.mark.parametrize("offsets", [(1, 0), (0, 2)])
-def test_source_offsets_that_fall_or_leave_their_run_are_refused(offsets: tuple[int, int]) -> None:
+def test_source_offsets_that_decrease_or_exceed_their_run_are_refused(offsets: tuple[int, int]) -> None:
     whole = packet(1, line(1, 2))
     frames = b"".join(OUTPUT_FRAME.pack(5, offset) + b"x" for offset in offsets)
     with pytest.raises(PacketRefused) as refused:

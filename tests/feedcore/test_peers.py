@@ -1,15 +1,15 @@
-"""What an adapter knows of the others, and of the admin server (docs/protocol.md clause 6.7), to the nanosecond."""
+"""What an adapter knows of its peers and of the admin server (docs/protocol.md clause 6.7), to the nanosecond."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from feedcore.lease.admin_contact import AdminContact
-from feedcore.lease.peers import REPORTS_REMEMBERED, ConsentConfig, Peers, known_epoch
-from feedcore.replica.channel_state import ChannelStatus, PeerState
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.position import MessageStreamState
+from tandemfeed.feedcore.lease.admin_contact import AdminContact
+from tandemfeed.feedcore.lease.peers import REPORTS_REMEMBERED, ConsentConfig, Peers, known_epoch
+from tandemfeed.feedcore.replica.channel_state import ChannelStatus, PeerState
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState
 
 MS = 1_000_000
 CONFIG = ConsentConfig.of(100 * MS)
@@ -25,7 +25,12 @@ def state(
     abstains: bool = True,
     epochs: tuple[int, ...] = (1,),
 ) -> PeerState:
-    """A report. Args: heard: our own report that it answers. epochs: of its channels."""
+    """A peer's report.
+
+    Args:
+        heard: the report of ours that it answers.
+        epochs: one per channel.
+    """
     channels = tuple(
         ChannelStatus(number, ReplicaState.SYNCHRONIZED, MessageStreamState(epoch), Lineage((EpochStart(epoch, 1, 1),)))
         for number, epoch in enumerate(epochs, 1)
@@ -34,18 +39,18 @@ def state(
 
 
 def peers(*others: int) -> Peers:
-    """Ours, having sent report 1 at 1,000 ms."""
+    """The peers of an adapter that sent report 1 at 1,000 ms."""
     found = Peers(OWN, CONFIG)
     found.others = frozenset(others)
     found.on_report_sent(1_000 * MS)
     return found
 
 
-def test_every_time_follows_from_the_sync_interval() -> None:
+def test_all_times_are_derived_from_the_sync_interval() -> None:
     assert ConsentConfig.of(100 * MS) == ConsentConfig(250 * MS, 400 * MS, 300 * MS, 2_000 * MS)  # protocol 6.7, 8
 
 
-def test_a_report_is_taken_only_if_it_is_newer_in_this_life_or_of_a_later_one() -> None:
+def test_a_report_counts_only_if_it_is_newer_or_of_a_later_incarnation() -> None:
     found = peers(2)
     assert found.note(state(report_id=5), 0)
     assert not found.note(state(report_id=5), 1)
@@ -63,18 +68,18 @@ def test_a_state_is_fresh_for_exactly_as_long_as_configured() -> None:
     assert found.fresh(10 * MS + CONFIG.fresh_ns) == []
 
 
-def test_consent_ends_when_the_first_of_the_promises_does() -> None:
+def test_consent_ends_when_the_first_promise_ends() -> None:
     found = peers(2, 3)
     found.on_report_sent(1_050 * MS)
     found.note(state(2, heard=2), 1_060 * MS)
-    assert found.consent_until_ns(1) == 0, "adapter 3 has said nothing"
+    assert found.consent_until_ns(1) == 0, "adapter 3 has reported nothing"
     found.note(state(3, heard=1), 1_060 * MS)
     assert found.consent_until_ns(1) == 1_000 * MS + CONFIG.abstain_ns
     found.note(state(3, 2, heard=2), 1_070 * MS)
     assert found.consent_until_ns(1) == 1_050 * MS + CONFIG.abstain_ns
 
 
-def test_an_adapter_that_answers_no_report_of_ours_does_not_abstain_or_knows_a_newer_epoch_does_not_consent() -> None:
+def test_an_adapter_consents_only_if_it_answers_our_report_abstains_and_knows_no_newer_epoch() -> None:
     never_heard_us = replace(state(), heard_report_ids={3: 1})
     unanswered = (state(heard=0), state(heard=2), never_heard_us)
     for refusing in (*unanswered, state(abstains=False), state(epochs=(1, 2)), state(epochs=(2, 1))):
@@ -86,7 +91,7 @@ def test_an_adapter_that_answers_no_report_of_ours_does_not_abstain_or_knows_a_n
     assert found.consent_until_ns(1) == 1_000 * MS + CONFIG.abstain_ns
 
 
-def test_an_adapter_alone_has_nobody_to_consent() -> None:
+def test_an_adapter_without_peers_has_no_consent() -> None:
     assert peers().consent_until_ns(1) == 0
 
 
@@ -103,35 +108,35 @@ def test_reports_are_counted_and_the_oldest_are_forgotten() -> None:
     assert found.consent_until_ns(1) == 1_002 * MS + CONFIG.abstain_ns
 
 
-def test_the_newest_epoch_of_any_channel_is_the_one_that_is_known() -> None:
+def test_the_known_epoch_is_the_newest_of_any_channel() -> None:
     assert [known_epoch(state(epochs=epochs)) for epochs in ((3, 1), (1, 3), ())] == [3, 3, 0]
 
 
 def contact(*, is_level: bool) -> AdminContact:
-    """Made at 0, heard at 10 ms."""
+    """A contact created at 0 that heard the server at 10 ms."""
     found = AdminContact(CONFIG, None, 0)
     assert not found.heard(1, 10 * MS, is_level=is_level)
     return found
 
 
-def test_contact_ends_when_nothing_has_been_heard_for_as_long_as_configured() -> None:
+def test_contact_ends_after_the_configured_silence() -> None:
     found = contact(is_level=True)
     assert found.stands(10 * MS + CONFIG.contact_ns - 1)
     assert not found.stands(10 * MS + CONFIG.contact_ns)
 
 
-def test_at_its_start_an_adapter_is_in_contact_and_settles_after_nothing() -> None:
+def test_a_starting_adapter_is_in_contact_and_does_not_settle_after_an_outage() -> None:
     found = AdminContact(CONFIG, None, 0)
     assert found.stands(1)
     assert not found.is_settling(0, 0)
     assert found.heard(1, 900 * MS, is_level=False), "it was out of contact"
-    assert not found.is_settling(0, 901 * MS), "but it has never been level with its group"
+    assert not found.is_settling(0, 901 * MS), "it has never been level with its group"
 
 
-def test_who_was_level_once_settles_after_an_outage_even_if_it_was_not_just_before() -> None:
+def test_an_adapter_that_was_once_level_settles_after_an_outage_even_if_it_had_fallen_behind() -> None:
     found = contact(is_level=True)
     found.heard(1, 20 * MS, is_level=False)
     assert found.heard(1, 520 * MS, is_level=False)
     assert found.is_settling(1, 1_020 * MS - 1)
     assert not found.is_settling(1, 1_020 * MS)
-    assert not found.is_settling(2, 521 * MS), "an epoch has begun: the outage was this adapter's alone"
+    assert not found.is_settling(2, 521 * MS), "an epoch has begun, so the outage was only this adapter's"

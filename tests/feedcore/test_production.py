@@ -1,4 +1,4 @@
-"""The production line by itself: numbers, runs, digests, what was converted before its decision (clauses 4 and 6.8)."""
+"""Unit tests of the production line: numbers, runs, digests, conversion ahead of decisions (clauses 4 and 6.8)."""
 
 from __future__ import annotations
 
@@ -8,42 +8,47 @@ from itertools import pairwise
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.replica.channel import Channel
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.decision_log import DecisionLogTooShort
-from feedcore.replica.production import DIGESTS_KEPT, ConversionDiverged, ProductionLine
-from feedcore.replica.source_tracker import Slice
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort
+from tandemfeed.feedcore.replica.production import DIGESTS_KEPT, ConversionDiverged, ProductionLine
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 from tests.feedcore.engines import CHANNEL, a_channel, slices
 from tests.simulation.toy_feed import SESSION
 
 CONFIG = ReplicaConfig(digest_interval_messages=4)
 EPOCH_1 = Lineage((EpochStart(1, 1, 1),))
-TWO, NONE = 5, 7  # values of which the toy converter makes two messages, and none; it makes one of any other
+TWO, NONE = 5, 7  # the toy converter makes two messages of TWO, none of NONE, one of any other value
 
 
 def a_line() -> tuple[ProductionLine, Channel]:
-    """In epoch 1, at its beginning."""
+    """A line in epoch 1, at its beginning, and its channel."""
     channel = a_channel(CONFIG)
     return channel.line, channel
 
 
 def decide(channel: Channel, stream: int, values: list[int]) -> list[OutputPacket]:
-    """As the active does."""
+    """Decide source messages as the active does."""
     first = channel.line.next_source_seqs[stream]
     return [packet for piece in slices(channel, stream, first, values) for packet in channel.line.decide(piece)]
 
 
 def counted(channel: Channel, *counters: Counter) -> list[int]:
-    """Their counts."""
+    """The values of these counters."""
     return [channel.counters.counts[counter] for counter in counters]
 
 
 def run_of(stream: int, first: tuple[int, int, int], counts: tuple[int, int]) -> Run:
-    """Of epoch 1: first input_seq, message_seq and source_seq, count of source messages and messages."""
+    """A run of epoch 1.
+
+    Args:
+        first: the first input_seq, message_seq and source_seq.
+        counts: the number of source messages and of messages.
+    """
     return Run(1, first[0], first[1], stream, first[2], *counts)
 
 
@@ -74,16 +79,16 @@ def test_a_slice_that_fills_several_datagrams_becomes_as_many_consecutive_runs()
     assert [len(packet.runs) for packet in packets] == [1] * len(packets)
 
 
-def test_an_epoch_that_is_not_newer_begins_a_history_of_its_own() -> None:
+def test_an_epoch_that_is_not_newer_begins_a_new_history() -> None:
     line, channel = a_line()
     decide(channel, 1, [11])
     line.open_epoch(3)
     assert line.lineage.entries == ((1, 1, 1), (3, 2, 2))
-    line.open_epoch(3)  # the lease store lost its own past
+    line.open_epoch(3)  # the lease store lost its records
     assert line.lineage.entries == ((3, 2, 2),)
 
 
-def test_a_heartbeat_gives_the_next_numbers_or_what_has_left() -> None:
+def test_a_heartbeat_gives_the_next_numbers_or_those_of_what_was_transmitted() -> None:
     line, channel = a_line()
     decide(channel, 1, [11, TWO])
     beat = line.heartbeat(int(OutputFlag.FROM_ACTIVE))
@@ -96,7 +101,7 @@ def test_a_heartbeat_gives_the_next_numbers_or_what_has_left() -> None:
 # ---- following ----
 
 
-def test_a_run_is_followed_with_the_actives_numbers_from_whatever_pieces_it_comes() -> None:
+def test_a_run_is_followed_with_the_actives_numbers_however_its_messages_are_split() -> None:
     active, backup = a_line()[1], a_line()[1]
     (decided,) = decide(active, 1, [11, TWO, NONE, 13])
     pieces = slices(backup, 1, 1, [11, TWO]) + slices(backup, 1, 3, [NONE, 13])
@@ -111,7 +116,7 @@ def test_a_run_is_followed_with_the_actives_numbers_from_whatever_pieces_it_come
 
 
 @pytest.mark.parametrize("message_count", [1, 3])
-def test_another_number_of_messages_than_decided_is_a_divergence(message_count: int) -> None:
+def test_a_different_number_of_messages_than_decided_is_a_divergence(message_count: int) -> None:
     line, channel = a_line()
     pieces = slices(channel, 1, 1, [11, 13])
     text = f"source stream 1, source_seq 1 to 2: the active made {message_count} messages, this adapter 2"
@@ -134,7 +139,7 @@ def forward(channel: Channel, stream: int, first: int, values: list[int]) -> lis
     return [packet for piece in slices(channel, stream, first, values) for packet in channel.line.forward(piece)]
 
 
-def test_what_is_sent_ahead_has_numbers_of_its_own_and_leaves_the_position() -> None:
+def test_packets_sent_ahead_have_their_own_numbers_and_do_not_move_the_position() -> None:
     line, channel = a_line()
     before = line.position()
     first, second = forward(channel, 1, 1, [11, TWO]), forward(channel, 2, 1, [13])
@@ -143,7 +148,7 @@ def test_what_is_sent_ahead_has_numbers_of_its_own_and_leaves_the_position() -> 
     assert counted(channel, Counter.PACKETS_PROVISIONAL, Counter.RUNS_DECIDED) == [2, 0]
 
 
-def test_what_was_sent_ahead_is_committed_to_the_log_in_the_epoch_that_begins() -> None:
+def test_packets_sent_ahead_are_committed_to_the_log_in_the_new_epoch() -> None:
     line, channel = a_line()
     forward(channel, 1, 1, [11, TWO])
     forward(channel, 2, 1, [13])
@@ -156,7 +161,7 @@ def test_what_was_sent_ahead_is_committed_to_the_log_in_the_epoch_that_begins() 
     assert line.provisional is None
 
 
-def test_the_decisions_before_what_was_sent_ahead_stay_in_the_log() -> None:
+def test_decisions_before_packets_sent_ahead_stay_in_the_log() -> None:
     line, channel = a_line()
     start = line.position()
     decide(channel, 2, [13])
@@ -166,7 +171,7 @@ def test_the_decisions_before_what_was_sent_ahead_stay_in_the_log() -> None:
     assert [(run.epoch, run.source_stream_id) for run in logged] == [(1, 2), (4, 1)]
 
 
-def test_where_more_was_sent_ahead_than_is_remembered_the_log_begins_with_the_oldest_remembered() -> None:
+def test_if_more_was_sent_ahead_than_is_remembered_the_log_begins_with_the_oldest_remembered_run() -> None:
     line, channel = a_line()
     start = line.position()
     forward(channel, 1, 1, [11])
@@ -180,14 +185,14 @@ def test_where_more_was_sent_ahead_than_is_remembered_the_log_begins_with_the_ol
     assert [run.first_input_seq for run in line.log.since(after_first, line.lineage).reply().runs] == [2]
 
 
-def test_without_anything_sent_ahead_an_epoch_begins_at_the_position() -> None:
+def test_if_nothing_was_sent_ahead_a_committed_epoch_begins_at_the_position() -> None:
     line, channel = a_line()
     decide(channel, 1, [11])
     assert line.commit_provisional(4) == 2
     assert line.lineage.entries == ((1, 1, 1), (4, 2, 2))
 
 
-def test_of_a_run_sent_ahead_in_part_only_the_rest_is_converted_and_conversion_stands_after_it() -> None:
+def test_only_the_rest_of_a_run_that_was_sent_ahead_in_part_is_converted() -> None:
     line, channel = a_line()
     forward(channel, 1, 1, [11, 13])
     forward(channel, 2, 1, [17])
@@ -203,10 +208,10 @@ def test_of_a_run_sent_ahead_in_part_only_the_rest_is_converted_and_conversion_s
     assert line.provisional is None
 
 
-def test_a_loss_declared_of_what_was_sent_ahead_is_a_divergence() -> None:
+def test_a_declared_loss_of_messages_that_were_sent_ahead_is_a_divergence() -> None:
     line, channel = a_line()
     forward(channel, 1, 1, [11])
-    with pytest.raises(ConversionDiverged, match="declares lost what was converted and sent here"):
+    with pytest.raises(ConversionDiverged, match="declares lost source messages that were converted and sent here"):
         line.follow_gap(run_of(1, (1, 1, 1), (1, 1))._replace(is_source_gap=True), 0, EPOCH_1)
     line.follow_gap(run_of(2, (1, 1, 1), (3, 1))._replace(is_source_gap=True), 0, EPOCH_1)
     assert line.provisional is not None
@@ -235,7 +240,7 @@ def test_the_newest_digests_are_kept() -> None:
     assert set(line.digests_at) == {1 + 4 * number for number in range(3, DIGESTS_KEPT + 3)}
 
 
-def test_no_digest_is_taken_while_the_conversion_is_ahead_and_none_from_before_is_kept() -> None:
+def test_while_conversion_is_ahead_no_digest_is_taken_and_older_ones_are_dropped_afterwards() -> None:
     line, channel = a_line()
     decide(channel, 1, [11] * 4)
     forward(channel, 2, 1, [13])
@@ -249,7 +254,7 @@ def test_no_digest_is_taken_while_the_conversion_is_ahead_and_none_from_before_i
 # ---- the state of another adapter ----
 
 
-def test_a_snapshot_replaces_position_state_and_what_was_known_from_before() -> None:
+def test_a_snapshot_replaces_the_position_the_state_the_digests_and_the_log() -> None:
     (line, channel), (other, other_channel) = a_line(), a_line()
     decide(other_channel, 1, [11, TWO])
     decide(channel, 2, [13] * 4)
@@ -261,14 +266,14 @@ def test_a_snapshot_replaces_position_state_and_what_was_known_from_before() -> 
     assert counted(channel, Counter.SNAPSHOTS_INSTALLED) == [1]
 
 
-def test_a_snapshot_ends_what_was_sent_ahead() -> None:
+def test_a_snapshot_discards_what_was_sent_ahead() -> None:
     line, channel = a_line()
     forward(channel, 1, 1, [11])
     line.install(a_line()[0].snapshot())
     assert line.provisional is None
 
 
-def test_buckets_are_set_and_what_does_not_fit_or_mend_the_state_is_a_divergence() -> None:
+def test_buckets_are_set_unless_they_do_not_fit_or_do_not_repair_the_state() -> None:
     (line, channel), (other, other_channel) = a_line(), a_line()
     for each in (channel, other_channel):
         decide(each, 1, [11] * 4)
@@ -279,13 +284,13 @@ def test_buckets_are_set_and_what_does_not_fit_or_mend_the_state_is_a_divergence
     assert line.digests_at == {}
     with pytest.raises(ConversionDiverged, match="the active's buckets do not fit"):
         line.set_buckets(replace(other.buckets((1,)), data=b"x"))
-    with pytest.raises(ConversionDiverged, match="even after setting what differed"):
+    with pytest.raises(ConversionDiverged, match="even after setting the buckets"):
         line.set_buckets(replace(other.buckets((1,)), digests=(1,)))
     assert other.buckets((1,)).session == other.snapshot().session == SESSION
     assert other.snapshot().channel_id == CHANNEL
 
 
-def test_a_declared_loss_is_one_message_and_counts_as_a_decision() -> None:
+def test_a_declared_loss_has_one_message_and_counts_as_a_decision() -> None:
     line, channel = a_line()
     packet = line.decide_gap(1, 3)
     assert packet.runs == (run_of(1, (1, 1, 1), (3, 1))._replace(is_source_gap=True),)

@@ -1,13 +1,13 @@
-"""Sending ahead of any decision, and returning: commit it, or slow down and set the counter (clause 6.8)."""
+"""Sending ahead of decisions; then committing what was sent, or slowing down and taking its numbers (clause 6.8)."""
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
-from feedcore.replica.config import OnSilence, ReplicaConfig
-from feedcore.replica.effects import AppendToJournal, CommitProvisional, RequestRuns
-from feedcore.replica.provisional import Throttle
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.config import OnSilence, ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AppendToJournal, CommitProvisional, RequestRuns
+from tandemfeed.feedcore.replica.provisional import Throttle
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import SESSION
 
@@ -24,7 +24,7 @@ def left_alone(config: ReplicaConfig | None = None, streams: tuple[int, ...] = (
     return active, backup
 
 
-def test_without_active_and_admin_server_a_backup_goes_on_provisionally() -> None:
+def test_without_active_and_admin_server_a_backup_forwards_provisionally() -> None:
     _, backup = left_alone()
     assert backup.state is ReplicaState.AHEAD
     effects = backup.source(1, 1, VALUES, SECOND)
@@ -34,13 +34,13 @@ def test_without_active_and_admin_server_a_backup_goes_on_provisionally() -> Non
     assert backup.next_message_seq == 1  # nothing was decided
 
 
-def test_with_hold_it_waits() -> None:
+def test_with_on_silence_hold_a_backup_waits() -> None:
     _, backup = left_alone(ReplicaConfig(on_silence=OnSilence.HOLD))
     assert backup.state is ReplicaState.DETACHED
     assert not data(backup.source(1, 1, VALUES, SECOND))
 
 
-def test_with_an_admin_server_in_contact_it_waits_for_the_lease() -> None:
+def test_a_backup_in_contact_with_an_admin_server_waits_for_the_lease() -> None:
     _, backup = pair()
     for step in range(6, 40):
         backup.engine.on_admin_heard(step * 10 * MS)
@@ -59,7 +59,7 @@ def test_a_grant_commits_what_was_sent() -> None:
     assert [(run.epoch, run.first_message_seq, run.source_count) for run in reply.runs] == [(5, 1, 4), (5, 5, 1)]
 
 
-def test_another_joins_what_was_committed_without_a_snapshot() -> None:
+def test_another_backup_follows_the_committed_runs_without_a_snapshot() -> None:
     active, backup = left_alone()
     other = Adapter(3)
     other.follow(active, 60 * MS)
@@ -72,7 +72,7 @@ def test_another_joins_what_was_committed_without_a_snapshot() -> None:
     assert other.converter.snapshot() == backup.converter.snapshot()
 
 
-def test_decisions_for_what_was_sent_set_the_counter_and_convert_nothing_twice() -> None:
+def test_decisions_about_packets_sent_ahead_set_the_numbers_and_convert_nothing_twice() -> None:
     active, backup = left_alone()
     backup.source(1, 1, VALUES, SECOND)
     decided = active.source(2, 1, [23], SECOND) + active.source(1, 1, VALUES, SECOND)
@@ -84,30 +84,30 @@ def test_decisions_for_what_was_sent_set_the_counter_and_convert_nothing_twice()
     assert backup.converter.snapshot() == active.converter.snapshot()
 
 
-def test_of_a_decision_that_was_sent_in_part_the_rest_takes_its_last_numbers() -> None:
+def test_the_unsent_rest_of_a_decision_takes_its_last_numbers() -> None:
     active, backup = left_alone()
     backup.source(1, 1, VALUES[:2], SECOND)
     hear(backup, active.engine.on_timer(SECOND), SECOND)
     decided = active.source(1, 1, VALUES, SECOND + MS)
     hear(backup, decided, SECOND + MS)
-    # The source sends the whole packet again, so that the throttled backup has what it lacks.
+    # The source repeats the whole packet, which gives the throttled backup the messages that it lacks.
     copies = data(backup.source(1, 1, VALUES, SECOND + 2 * MS))
     assert [(packet.flags, packet.first_message_seq, packet.message_count) for packet in copies] == [(0, 3, 2)]
     assert backup.replica.line.position() == active.replica.line.position()
 
 
-def test_who_is_ahead_pauses_after_every_k_th_message_while_the_active_is_heard() -> None:
+def test_an_adapter_ahead_pauses_after_every_kth_message_while_it_hears_the_active() -> None:
     config = ReplicaConfig(throttle_message_count=4, throttle_pause_ns=7 * MS)
     active, backup = left_alone(config)
     backup.source(1, 1, VALUES, SECOND)
     hear(backup, active.engine.on_timer(SECOND), SECOND)
     assert backup.state is ReplicaState.AHEAD
-    assert data(backup.source(1, 5, VALUES, SECOND + MS))  # the fourth message since: a pause begins
+    assert data(backup.source(1, 5, VALUES, SECOND + MS))  # the fourth message, so a pause begins
     assert not data(backup.source(1, 9, VALUES, SECOND + 2 * MS))
     assert data(backup.engine.on_timer(SECOND + 8 * MS))
 
 
-def test_a_throttle_counts_messages_and_lets_time_pass() -> None:
+def test_a_throttle_pauses_after_its_number_of_messages() -> None:
     throttle = Throttle(10, 5)
     assert throttle.may_send(0)
     throttle.on_sent(9, 100)
@@ -115,11 +115,11 @@ def test_a_throttle_counts_messages_and_lets_time_pass() -> None:
     throttle.on_sent(1, 100)
     assert not throttle.may_send(104)
     assert throttle.may_send(105)
-    throttle.on_sent(9, 105)  # counted anew
+    throttle.on_sent(9, 105)  # the count restarts
     assert throttle.may_send(105)
 
 
-def test_an_active_whose_lease_ran_out_unconfirmed_goes_on_provisionally() -> None:
+def test_an_active_whose_lease_expires_out_of_contact_forwards_provisionally() -> None:
     active, _ = pair()
     active.engine.on_admin_lost(50 * MS)
     active.engine.on_timer(LEASE_NS)
@@ -128,7 +128,7 @@ def test_an_active_whose_lease_ran_out_unconfirmed_goes_on_provisionally() -> No
     assert [packet.flags for packet in data(active.source(1, 1, VALUES, SECOND))] == [OutputFlag.PROVISIONAL]
 
 
-def test_joining_anew_forgets_nothing_of_what_was_sent_until_a_snapshot_is_here() -> None:
+def test_a_rejoining_adapter_remembers_what_it_sent_until_a_snapshot_arrives() -> None:
     _, backup = left_alone()
     backup.source(1, 1, VALUES, SECOND)
     backup.lose_place(SECOND)
@@ -137,17 +137,17 @@ def test_joining_anew_forgets_nothing_of_what_was_sent_until_a_snapshot_is_here(
     assert not data(effects)
 
 
-def test_decisions_are_taken_only_when_they_lead_past_all_that_was_sent() -> None:
+def test_decisions_are_applied_only_when_they_reach_past_everything_sent_ahead() -> None:
     active, backup = left_alone()
     backup.source(1, 1, VALUES, SECOND)
     backup.source(2, 1, [23], SECOND)
     hear(backup, active.source(2, 1, [23], SECOND), SECOND + MS)
     assert backup.next_message_seq == 1
-    effects = backup.activate(5, SECOND + 2 * MS)  # half-way: everything that was sent is committed
+    effects = backup.activate(5, SECOND + 2 * MS)  # decided only in part; everything that was sent is committed
     assert of(effects, CommitProvisional) == [CommitProvisional(1, 5, 1, 6, SESSION)]
 
 
-def test_source_messages_that_wait_are_bounded_whatever_the_state() -> None:
+def test_the_number_of_waiting_source_messages_is_limited_while_detached() -> None:
     _, backup = left_alone(ReplicaConfig(on_silence=OnSilence.HOLD, backlog_count_max=6))
     assert backup.state is ReplicaState.DETACHED
     backup.source(1, 1, VALUES, SECOND)
@@ -156,7 +156,7 @@ def test_source_messages_that_wait_are_bounded_whatever_the_state() -> None:
     assert backup.state is ReplicaState.JOINING
 
 
-def test_who_goes_ahead_begins_with_what_waits() -> None:
+def test_an_adapter_that_goes_ahead_begins_with_the_waiting_messages() -> None:
     _, backup = pair()
     backup.engine.on_admin_lost(50 * MS)
     backup.source(1, 1, VALUES, 60 * MS)
@@ -166,7 +166,7 @@ def test_who_goes_ahead_begins_with_what_waits() -> None:
     assert backup.state is ReplicaState.AHEAD
 
 
-def test_a_decision_that_makes_fewer_messages_than_the_rest_of_what_was_sent_leads_to_a_snapshot() -> None:
+def test_a_decision_with_fewer_messages_than_were_sent_ahead_leads_to_a_snapshot() -> None:
     active, backup = left_alone()
     backup.source(1, 1, VALUES, SECOND)
     (decided,) = data(active.source(1, 1, [*VALUES, 23], SECOND))
@@ -178,7 +178,7 @@ def test_a_decision_that_makes_fewer_messages_than_the_rest_of_what_was_sent_lea
     assert list(backup.replica.channel.out_of_sync_at_ns) == [SECOND + 2 * MS]
 
 
-def test_who_is_ahead_requests_the_decisions_that_it_missed() -> None:
+def test_an_adapter_ahead_requests_missed_decisions() -> None:
     active, backup = left_alone()
     backup.source(1, 1, VALUES, SECOND)
     active.source(1, 1, VALUES, SECOND)  # unheard
@@ -201,7 +201,7 @@ def test_a_pause_is_a_deadline_while_source_messages_wait() -> None:
     assert backup.replica._role.next_deadline_ns() == SECOND + 8 * MS
 
 
-def test_who_is_ahead_joins_anew_if_the_source_messages_of_a_decision_do_not_come_while_the_active_is_heard() -> None:
+def test_an_adapter_ahead_rejoins_if_source_messages_do_not_arrive_while_it_hears_the_active() -> None:
     active, backup = left_alone()
     active.engine.on_lease_renewed(1, 100 * SECOND, SECOND)
     backup.source(1, 1, VALUES, SECOND)
@@ -217,7 +217,7 @@ def test_who_is_ahead_joins_anew_if_the_source_messages_of_a_decision_do_not_com
     assert backup.state is ReplicaState.JOINING
 
 
-def test_who_is_ahead_keeps_waiting_for_source_messages_while_no_adapter_decides() -> None:
+def test_an_adapter_ahead_keeps_waiting_for_source_messages_while_no_adapter_decides() -> None:
     active, backup = left_alone()
     backup.source(1, 1, VALUES, SECOND)
     hear(backup, active.source(2, 1, [23], SECOND), SECOND)

@@ -1,20 +1,20 @@
-"""What the active decided waits for a backup, is announced meanwhile, and leaves in order (protocol clause 5.6)."""
+"""The active's decisions wait for a backup, are announced meanwhile, and are published in order (clause 5.6)."""
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
-from feedcore.replica.channel import Channel
-from feedcore.replica.config import PublishMode, ReplicaConfig
-from feedcore.replica.effects import AdapterEffect, AppendToJournal, Transmit
-from feedcore.replica.publish_gate import REANNOUNCED_MAX, PublishGate
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import PublishMode, ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, Transmit
+from tandemfeed.feedcore.replica.publish_gate import REANNOUNCED_MAX, PublishGate
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.engines import MS, a_channel, data, of, slices
 
 ACKED = ReplicaConfig(publish=PublishMode.ACKED)
 
 
 def a_gate(config: ReplicaConfig = ACKED) -> tuple[PublishGate, Channel]:
-    """Of an active whose backup has acknowledged everything so far."""
+    """The gate of an active whose backup has acknowledged everything so far, and its channel."""
     channel = a_channel(config)
     gate = PublishGate(channel)
     gate.begin()
@@ -23,7 +23,7 @@ def a_gate(config: ReplicaConfig = ACKED) -> tuple[PublishGate, Channel]:
 
 
 def decide(gate: PublishGate, channel: Channel, count: int, now_ns: int = 0) -> list[AdapterEffect]:
-    """So many decisions of one source message each, published in one go."""
+    """Publish `count` decisions of one source message each together; returns the effects."""
     first = channel.line.next_source_seqs[1]
     pieces = [piece for seq in range(first, first + count) for piece in slices(channel, 1, seq, [11])]
     gate.publish([packet for piece in pieces for packet in channel.line.decide(piece)], now_ns)
@@ -37,7 +37,7 @@ def taken(channel: Channel) -> list[AdapterEffect]:
 
 
 def at_timer(gate: PublishGate, channel: Channel, now_ns: int) -> list[AdapterEffect]:
-    """What the gate does at a time."""
+    """Call the gate's timer; returns the effects."""
     gate.on_timer(now_ns)
     return taken(channel)
 
@@ -48,27 +48,27 @@ def ends(packets: list[OutputPacket]) -> list[int]:
 
 
 def announced(effects: list[AdapterEffect]) -> list[int]:
-    """The ends of the decisions announced; nothing else was transmitted."""
+    """The ends of the announced decisions; checks that nothing else was transmitted."""
     assert all(packet.flags & OutputFlag.ANNOUNCEMENT for packet in data(effects))
     return ends(data(effects))
 
 
 def published(effects: list[AdapterEffect]) -> list[int]:
-    """The ends of the packets that left, each put in the journal just before."""
+    """The ends of the transmitted packets; checks that each was journaled immediately before."""
     packets = [effect.packet for effect in of(effects, Transmit)]
     assert [type(effect) for effect in effects] == [AppendToJournal, Transmit] * len(packets)
     assert [effect.packet for effect in of(effects, AppendToJournal)] == packets
     return ends(packets)
 
 
-def test_an_async_feed_publishes_at_once_and_counts_nothing_as_unacknowledged() -> None:
+def test_an_async_feed_publishes_immediately_and_counts_nothing_as_unacknowledged() -> None:
     gate, channel = a_gate(ReplicaConfig())
     assert published(decide(gate, channel, 2)) == [2, 3]
     assert channel.counters.counts[Counter.PACKETS_UNACKED] == 0
     assert gate.next_deadline_ns() is None
 
 
-def test_an_acked_feed_without_a_backup_publishes_at_once_and_counts_each_packet() -> None:
+def test_an_acked_feed_without_a_backup_publishes_immediately_and_counts_each_packet() -> None:
     channel = a_channel(ACKED)
     gate = PublishGate(channel)
     gate.begin()
@@ -88,7 +88,7 @@ def test_a_term_waits_only_for_a_backup_that_has_reached_its_beginning() -> None
     assert announced(decide(gate, channel, 1)) == [5]
 
 
-def test_an_acknowledgement_releases_exactly_what_ends_at_or_before_it() -> None:
+def test_an_acknowledgement_releases_exactly_the_packets_that_end_at_or_before_it() -> None:
     gate, channel = a_gate()
     assert gate.released() is None
     assert announced(decide(gate, channel, 3)) == [2, 3, 4]
@@ -102,7 +102,7 @@ def test_an_acknowledgement_releases_exactly_what_ends_at_or_before_it() -> None
     assert not gate.is_holding
 
 
-def test_announcements_are_repeated_at_their_interval_which_begins_with_the_first_that_waits() -> None:
+def test_announcements_are_repeated_at_an_interval_that_begins_with_the_first_waiting_one() -> None:
     gate, channel = a_gate()
     decide(gate, channel, 1, 2 * MS)
     decide(gate, channel, 1, 8 * MS)
@@ -119,7 +119,7 @@ def test_only_the_oldest_announcements_are_repeated() -> None:
     assert announced(at_timer(gate, channel, 10 * MS)) == list(range(2, REANNOUNCED_MAX + 2))
 
 
-def test_after_its_time_the_active_goes_on_alone_until_a_backup_is_level_again() -> None:
+def test_after_the_timeout_the_active_continues_alone_until_a_backup_is_level_again() -> None:
     gate, channel = a_gate()
     decide(gate, channel, 2, MS)
     decide(gate, channel, 1, 30 * MS)
@@ -135,7 +135,7 @@ def test_after_its_time_the_active_goes_on_alone_until_a_backup_is_level_again()
     assert announced(decide(gate, channel, 1, ends_at_ns)) == [6]
 
 
-def test_more_than_may_wait_lets_everything_out() -> None:
+def test_everything_is_published_when_more_packets_wait_than_the_limit() -> None:
     gate, channel = a_gate(ReplicaConfig(publish=PublishMode.ACKED, acked_held_count_max=2))
     assert announced(decide(gate, channel, 2)) == [2, 3]
     effects = decide(gate, channel, 1)
@@ -145,7 +145,7 @@ def test_more_than_may_wait_lets_everything_out() -> None:
     assert not gate.is_holding
 
 
-def test_a_term_that_ends_in_order_lets_everything_out_once() -> None:
+def test_a_term_that_ends_in_order_publishes_everything_once() -> None:
     gate, channel = a_gate()
     decide(gate, channel, 2)
     gate.let_out()
@@ -154,7 +154,7 @@ def test_a_term_that_ends_in_order_lets_everything_out_once() -> None:
     assert taken(channel) == []
 
 
-def test_a_term_that_was_cut_off_keeps_what_waits_in_the_journal_alone() -> None:
+def test_a_term_that_is_cut_off_only_journals_the_waiting_packets() -> None:
     gate, channel = a_gate()
     decide(gate, channel, 2)
     gate.keep_back()

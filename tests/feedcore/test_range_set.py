@@ -1,4 +1,4 @@
-"""RangeSet against a plain set of integers: whatever is added and removed, both hold the same numbers."""
+"""RangeSet compared with a plain set of integers: whatever is added and removed, both contain the same numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from feedcore.range_set import RangeSet
+from tandemfeed.feedcore.range_set import RangeSet
 
 NUMBERS = st.integers(-5, 45)
 RANGES = st.tuples(NUMBERS, st.integers(0, 12)).map(lambda drawn: (drawn[0], drawn[0] + drawn[1]))
@@ -22,7 +22,7 @@ def numbers_of(ranges: RangeSet) -> set[int]:
 def assert_well_formed(ranges: RangeSet) -> None:
     held = list(ranges)
     assert all(first < end for first, end in held)
-    assert all(earlier[1] < later[0] for earlier, later in pairwise(held)), "ranges touch or are not sorted"
+    assert all(earlier[1] < later[0] for earlier, later in pairwise(held)), "ranges adjoin or are not sorted"
     assert ranges.range_count == len(held)
     assert ranges.count == sum(end - first for first, end in held)
     assert bool(ranges) == bool(held)
@@ -31,7 +31,7 @@ def assert_well_formed(ranges: RangeSet) -> None:
 
 
 class RangeSetAgainstASet(RuleBasedStateMachine):
-    """Every call is made on both; after each of them both hold the same numbers."""
+    """Makes each call on both; after it both must contain the same numbers."""
 
     @initialize(ranges=st.lists(RANGES, max_size=6))
     def begin(self, ranges: list[tuple[int, int]]) -> None:
@@ -95,14 +95,14 @@ TestRangeSetAgainstASet.settings = settings(max_examples=200, stateful_step_coun
 
 
 @given(st.lists(RANGES, max_size=8).flatmap(lambda ranges: st.tuples(st.just(ranges), st.permutations(ranges))))
-def test_the_order_of_adding_makes_no_difference(orders: tuple[list[tuple[int, int]], list[tuple[int, int]]]) -> None:
+def test_the_order_of_adding_makes_no_difference(
+    orders: tuple[list[tuple[int, int]], list[tuple[int, int]]],
+) -> None:
     assert list(RangeSet(orders[0])) == list(RangeSet(orders[1]))
 
 
 @given(st.lists(RANGES, max_size=8), RANGES)
-def test_what_was_taken_and_put_back_leaves_the_set_as_it_was(
-    ranges: list[tuple[int, int]], window: tuple[int, int]
-) -> None:
+def test_adding_back_what_was_taken_restores_the_set(ranges: list[tuple[int, int]], window: tuple[int, int]) -> None:
     held = RangeSet(ranges)
     before = list(held)
     for first, end in held.take(*window):
@@ -117,7 +117,7 @@ def test_numbers_of_sixty_four_bits_are_exact() -> None:
     assert held.count == 2**64 - 1
 
 
-def test_ranges_that_touch_become_one_on_both_sides() -> None:
+def test_adjoining_ranges_merge_on_both_sides() -> None:
     held = RangeSet([(1, 3), (5, 7)])
     held.add(3, 5)
     assert list(held) == [(1, 7)]
@@ -137,5 +137,5 @@ def test_a_range_that_ends_below_its_first_number_is_refused(name: str) -> None:
     assert list(held) == [(1, 9)]
 
 
-def test_it_shows_its_ranges() -> None:
+def test_repr_shows_the_ranges() -> None:
     assert repr(RangeSet([(1, 3), (5, 7)])) == "RangeSet([(1, 3), (5, 7)])"

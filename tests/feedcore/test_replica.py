@@ -1,16 +1,16 @@
-"""What a replica does whatever its role: heartbeats, savings, deadlines, order of arrival, the end of the session."""
+"""What a replica does in every role: heartbeats, saved states, deadlines, order of arrival, the end of the session."""
 
 from __future__ import annotations
 
 import pytest
 
-from feedcore.replica.channel import Channel
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import RequestSource, SaveState, Transmit
-from feedcore.replica.save_schedule import STATE_SIZE_MAX
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import RequestSource, SaveState, Transmit
+from tandemfeed.feedcore.replica.save_schedule import STATE_SIZE_MAX
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.engines import MS, SECOND, Adapter, a_channel, data, hear, of, pair
 
 CONFIG = ReplicaConfig()
@@ -18,7 +18,7 @@ EVERY_NS = CONFIG.heartbeat_interval_ns
 
 
 def an_active(config: ReplicaConfig | None = None) -> Adapter:
-    """Since 0, for long."""
+    """An active with a long lease from time 0 on."""
     active = Adapter(1, replica=config)
     active.activate()
     active.engine.on_lease_renewed(1, 100 * SECOND, 0)
@@ -28,7 +28,7 @@ def an_active(config: ReplicaConfig | None = None) -> Adapter:
 # ---- heartbeats (clause 4.2) ----
 
 
-def test_a_heartbeat_follows_every_10_ms_and_its_time_is_the_deadline() -> None:
+def test_a_heartbeat_is_sent_every_10_ms_and_its_time_is_the_deadline() -> None:
     active = an_active()
     for beat_at_ns in (EVERY_NS, 2 * EVERY_NS):
         assert active.replica.next_deadline_ns() == beat_at_ns
@@ -43,7 +43,7 @@ def test_a_replica_without_a_place_sends_no_heartbeat() -> None:
     assert not of(joining.replica.on_timer(SECOND), Transmit)
 
 
-def test_a_backup_that_heard_of_no_epoch_sends_no_heartbeat() -> None:
+def test_a_backup_that_knows_no_epoch_sends_no_heartbeat() -> None:
     active = Adapter(1)
     backup = Adapter(2)
     backup.engine.on_cluster_changed(1, 0, 0)
@@ -52,10 +52,10 @@ def test_a_backup_that_heard_of_no_epoch_sends_no_heartbeat() -> None:
     assert not of(backup.replica.on_timer(EVERY_NS), Transmit)
 
 
-# ---- savings (clause 5.1.1) ----
+# ---- saved states (clause 5.1.1) ----
 
 
-def test_the_state_is_saved_when_it_is_due_and_that_is_a_deadline() -> None:
+def test_the_state_is_saved_when_due_and_that_time_is_a_deadline() -> None:
     config = ReplicaConfig(state_interval_ns=5 * MS)
     active = an_active(config)
     assert active.replica.next_deadline_ns() == 5 * MS
@@ -75,7 +75,7 @@ def test_a_state_too_large_to_save_is_never_saved(monkeypatch: pytest.MonkeyPatc
     assert not of(active.replica.on_timer(CONFIG.state_interval_ns), SaveState)
 
 
-def test_a_saving_that_falls_due_while_detached_is_made_up_for_once_synchronized() -> None:
+def test_a_state_that_falls_due_while_detached_is_saved_once_synchronized() -> None:
     active, backup = pair()
     active.engine.on_lease_renewed(1, 100 * SECOND, 30 * MS)
     backup.source(1, 1, [11], 30 * MS)
@@ -91,13 +91,13 @@ def test_a_saving_that_falls_due_while_detached_is_made_up_for_once_synchronized
 # ---- source messages ----
 
 
-def test_a_replica_without_a_place_reports_nothing_that_it_has_without_a_gap() -> None:
+def test_a_replica_without_a_place_reports_no_available_source_messages() -> None:
     active, joining = an_active(), Adapter(2)
     assert active.replica.status().available_source_seqs == {1: 1, 2: 1}
     assert joining.replica.status().available_source_seqs == {}
 
 
-def test_a_new_active_decides_what_waits_in_order_of_arrival() -> None:
+def test_a_new_active_decides_waiting_messages_in_order_of_arrival() -> None:
     _, backup = pair()
     for stream, first in ((2, 1), (1, 1), (2, 2)):
         backup.source(stream, first, [11], 30 * MS)
@@ -105,7 +105,7 @@ def test_a_new_active_decides_what_waits_in_order_of_arrival() -> None:
     assert [(run.source_stream_id, run.first_source_seq) for run in decided] == [(2, 1), (1, 1), (2, 2)]
 
 
-def test_missing_source_messages_are_requested_and_that_is_a_deadline() -> None:
+def test_missing_source_messages_are_requested_and_that_time_is_a_deadline() -> None:
     active = an_active()
     active.source(1, 3, [11], MS)
     due_ns = MS + CONFIG.tracker.request_after_ns
@@ -114,7 +114,7 @@ def test_missing_source_messages_are_requested_and_that_is_a_deadline() -> None:
     assert (request.first_source_seq, request.last_source_seq) == (1, 2)
 
 
-def test_the_lag_is_what_is_known_to_exist_and_has_not_been_converted() -> None:
+def test_the_lag_is_the_number_of_known_messages_that_have_not_been_converted() -> None:
     active, backup = pair()
     assert backup.replica.source_lag() == 0
     backup.source(1, 1, [11, 13], 30 * MS)
@@ -128,12 +128,12 @@ def test_the_lag_is_what_is_known_to_exist_and_has_not_been_converted() -> None:
 
 
 def heartbeat(channel: Channel, epoch: int, end_input_seq: int, lineage: Lineage) -> OutputPacket:
-    """Another adapter's, which says that the session ends there."""
+    """Another adapter's heartbeat that announces the end of the session at `end_input_seq`."""
     beat = channel.line.heartbeat(int(OutputFlag.END_OF_STREAM), (end_input_seq, end_input_seq))
     return beat._replace(adapter_id=2, epoch=epoch, payload=lineage.encode(1_000))
 
 
-def test_the_newest_epoch_says_where_the_session_ends() -> None:
+def test_the_newest_epoch_determines_where_the_session_ends() -> None:
     channel = a_channel()
     first = Lineage((EpochStart(1, 1, 1),))
     channel.hear(heartbeat(channel, 2, 5, first.opened(2, 3, 3)), 0)

@@ -1,19 +1,19 @@
-"""A replica that finds its state in its own journal asks for what it missed; what does not fit is not used."""
+"""A replica with restart state in its journal requests what it missed, and discards a state that does not fit."""
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.replica.channel_state import ChannelSnapshot, RunsRefused, RunsReply
-from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
-from feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState, Transmit
-from feedcore.replica.joining import CATCH_UP_NS_MAX, TRIES_MAX
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.save_schedule import STATE_SIZE_MAX, SaveSchedule
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.position import MessageStreamState, Run
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot, RunsRefused, RunsReply
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState, Transmit
+from tandemfeed.feedcore.replica.joining import CATCH_UP_NS_MAX, TRIES_MAX
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.replica import ChannelReplica
+from tandemfeed.feedcore.replica.save_schedule import STATE_SIZE_MAX, SaveSchedule
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 from tests.feedcore.engines import CHANNEL, Adapter, data, hear
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
 
@@ -22,7 +22,7 @@ ACTIVE = 2
 
 
 def a_replica(snapshot: ChannelSnapshot | None, runs: tuple[Run, ...] = ()) -> tuple[ChannelReplica, CounterSet]:
-    """JOINING, with a past."""
+    """A JOINING replica, with this restart state and these later decisions of its own; and its counters."""
     counters = CounterSet()
     channel = ChannelConfig(1, (1,))
     line = ProductionLine(EngineConfig(1, 1, 20_261_121, (channel,), 256), channel, ToyConverter(), counters)
@@ -34,7 +34,7 @@ def a_replica(snapshot: ChannelSnapshot | None, runs: tuple[Run, ...] = ()) -> t
 
 
 def a_snapshot(epoch: int = 2, next_seq: int = 101, state: bytes | None = None) -> ChannelSnapshot:
-    """As an output journal has it."""
+    """A restart state, as in an output journal."""
     position = MessageStreamState(epoch, next_seq, next_seq, {1: next_seq})
     return ChannelSnapshot(
         1, position, Lineage((EpochStart(epoch, 50, 50),)), ToyConverter().snapshot() if state is None else state
@@ -42,7 +42,7 @@ def a_snapshot(epoch: int = 2, next_seq: int = 101, state: bytes | None = None) 
 
 
 def reply(*runs: Run, epoch_3_from: int | None = None) -> RunsReply:
-    """The active's answer; its history is epoch 2 from 50 on, and perhaps epoch 3."""
+    """The active's answer; its history is epoch 2 from 50 on, and optionally epoch 3."""
     entries = (EpochStart(2, 50, 50),)
     if epoch_3_from is not None:
         entries = (*entries, EpochStart(3, epoch_3_from, epoch_3_from))
@@ -50,22 +50,22 @@ def reply(*runs: Run, epoch_3_from: int | None = None) -> RunsReply:
 
 
 def asked(effects: list[AdapterEffect]) -> list[type]:
-    """What is asked of the active."""
+    """The types of the requests to the active."""
     return [type(effect) for effect in effects if isinstance(effect, RequestRuns | RequestSnapshot)]
 
 
-def test_the_decisions_since_are_asked_for_and_continue_the_past() -> None:
+def test_later_decisions_are_requested_and_continue_the_restart_state() -> None:
     replica, counters = a_replica(a_snapshot())
     (request,) = [each for each in replica.on_timer(0) if isinstance(each, RequestRuns)]
     assert request == RequestRuns(1, ACTIVE, a_snapshot().position, SESSION)
     replica.on_answer(reply(Run(2, 101, 101, 1, 101, 3, 3), Run(3, 104, 104, 1, 104, 2, 2), epoch_3_from=104), MS)
-    assert replica.state is ReplicaState.RESYNCHRONIZING  # until the source messages are here
+    assert replica.state is ReplicaState.RESYNCHRONIZING  # until the source messages arrive
     assert counters.counts[Counter.STATES_RESUMED] == 1
     assert replica.line.next_message_seq == 101
     assert list(replica.intake.ready) == [Run(2, 101, 101, 1, 101, 3, 3), Run(3, 104, 104, 1, 104, 2, 2)]
 
 
-def test_a_past_that_a_newer_epoch_renumbered_is_dropped_for_a_snapshot() -> None:
+def test_a_restart_state_that_a_newer_epoch_renumbered_is_replaced_by_a_snapshot() -> None:
     replica, counters = a_replica(a_snapshot())
     replica.on_timer(0)
     replica.on_answer(reply(Run(3, 101, 101, 1, 101, 3, 3), epoch_3_from=99), MS)
@@ -74,7 +74,7 @@ def test_a_past_that_a_newer_epoch_renumbered_is_dropped_for_a_snapshot() -> Non
     assert counters.counts[Counter.STATES_RESUMED] == 0
 
 
-def test_decisions_that_leave_a_gap_do_not_continue_the_past() -> None:
+def test_decisions_that_leave_a_gap_do_not_continue_the_restart_state() -> None:
     replica, _ = a_replica(a_snapshot())
     replica.on_timer(0)
     replica.on_answer(reply(Run(2, 102, 102, 1, 102, 3, 3)), MS)
@@ -92,18 +92,18 @@ def test_a_refusal_or_silence_leads_to_a_snapshot() -> None:
     assert kinds == [RequestRuns] * TRIES_MAX + [RequestSnapshot]
 
 
-def test_another_tables_state_is_dropped_for_a_snapshot() -> None:
+def test_the_restart_state_of_another_table_is_replaced_by_a_snapshot() -> None:
     replica, _ = a_replica(a_snapshot(state=b"not a toy's"))
     assert asked(replica.on_timer(0)) == [RequestSnapshot]
     assert replica.on_answer(reply(), MS) == []
     assert replica.state is ReplicaState.JOINING
 
 
-def test_a_past_whose_continuation_does_not_come_is_left_for_a_snapshot() -> None:
+def test_a_restart_state_whose_continuation_does_not_arrive_is_replaced_by_a_snapshot() -> None:
     replica, _ = a_replica(a_snapshot())
     replica.on_timer(0)
     replica.on_answer(reply(Run(2, 101, 101, 1, 101, 3, 3)), MS)
-    assert replica.state is ReplicaState.RESYNCHRONIZING  # the source messages are not here
+    assert replica.state is ReplicaState.RESYNCHRONIZING  # the source messages have not arrived
     assert asked(replica.on_timer(1_000 * MS)) == []
     ends_at_ns = MS + CATCH_UP_NS_MAX
     deadline = replica.next_deadline_ns()
@@ -114,17 +114,17 @@ def test_a_past_whose_continuation_does_not_come_is_left_for_a_snapshot() -> Non
     assert asked(replica.on_timer(ends_at_ns)) == [RequestSnapshot]
 
 
-def test_promoted_alone_it_goes_on_where_it_was() -> None:
+def test_a_resuming_adapter_promoted_alone_continues_at_its_restart_state() -> None:
     replica, _ = a_replica(a_snapshot(epoch=2))
     replica.promote(4, MS)
     assert replica.state is ReplicaState.ACTIVE
     assert replica.line.position() == MessageStreamState(4, 101, 101, {1: 101})
-    old_hand, _ = a_replica(a_snapshot(epoch=9))  # of an epoch that the lease store has forgotten
-    old_hand.promote(4, MS)
-    assert old_hand.line.lineage == Lineage((EpochStart(4, 101, 101),))
+    forgotten, _ = a_replica(a_snapshot(epoch=9))  # of an epoch that the lease store has forgotten
+    forgotten.promote(4, MS)
+    assert forgotten.line.lineage == Lineage((EpochStart(4, 101, 101),))
 
 
-def test_what_was_transmitted_after_the_saved_state_is_applied_again_without_transmitting() -> None:
+def test_runs_transmitted_after_the_saved_state_are_applied_again_without_transmitting() -> None:
     transmitted = (Run(2, 101, 101, 1, 101, 1, 1), Run(3, 102, 102, 1, 102, 2, 2))
     replica, _ = a_replica(a_snapshot(), transmitted)
     messages = [(1, 11), (1, 13), (1, 17), (1, 19)]
@@ -137,7 +137,7 @@ def test_what_was_transmitted_after_the_saved_state_is_applied_again_without_tra
     assert replica.line.lineage == Lineage((EpochStart(2, 50, 50), EpochStart(3, 102, 102), EpochStart(4, 104, 104)))
 
 
-def test_nothing_is_transmitted_again_after_a_gap_in_what_was_transmitted() -> None:
+def test_nothing_is_transmitted_again_after_a_gap_in_the_journal() -> None:
     sent_provisionally, decided = Run(3, 101, 101, 1, 101, 2, 2), Run(3, 103, 103, 1, 103, 1, 1)
     replica, _ = a_replica(a_snapshot(), (decided,))
     assert asked(replica.on_timer(0)) == [RequestRuns]
@@ -160,30 +160,30 @@ def test_state_is_saved_at_intervals_if_the_channel_moved_and_the_state_is_small
     assert not savings.is_due(9, 10**15)
 
 
-def test_an_active_that_stops_leaves_its_state() -> None:
+def test_an_active_that_stops_saves_its_state() -> None:
     replica, _ = a_replica(None)
     assert replica.on_stop() == []
     replica.promote(1, MS)
-    assert replica.on_stop() == []  # nothing was converted yet
+    assert replica.on_stop() == []  # nothing has been converted yet
     replica.on_source_packet(decode_source_packet(encode_source(1, 1, [(1, 11)], 0, 0), FEED_ID), MS)
     (effect,) = replica.on_stop()
     assert isinstance(effect, SaveState)
     assert effect.snapshot.position == replica.line.position()
 
 
-def test_a_decision_after_a_gap_does_not_say_where_its_epoch_began() -> None:
+def test_a_decision_after_a_gap_does_not_show_where_its_epoch_began() -> None:
     replica, _ = a_replica(a_snapshot(), (Run(3, 103, 103, 1, 103, 1, 1), Run(4, 104, 104, 1, 104, 1, 1)))
     assert replica.intake.lineage == a_snapshot().lineage
     assert (list(replica.intake.ready), replica.intake.has_gap) == ([], False)
     assert replica.channel.transmitted_ends == {3: 104, 4: 105}
 
 
-def test_decisions_of_an_older_epoch_than_the_saved_states_do_not_continue_it() -> None:
+def test_decisions_of_an_epoch_older_than_the_saved_state_do_not_continue_it() -> None:
     replica, _ = a_replica(a_snapshot(epoch=3), (Run(2, 101, 101, 1, 101, 1, 1),))
     assert list(replica.intake.ready) == []
 
 
-def test_while_it_joins_nothing_is_transmitted_that_the_former_life_did_not_transmit() -> None:
+def test_while_joining_a_restarted_adapter_transmits_only_what_it_transmitted_before() -> None:
     active = Adapter(1)
     active.activate()
     snapshot = active.engine.snapshot(CHANNEL)

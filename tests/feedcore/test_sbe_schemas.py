@@ -15,12 +15,12 @@ from sbe_generation import Generated, generated
 from sbe_material import HEADER, schema_text
 from sbedecoder import MDPMessageFactory, MDPSchema, SBEParser
 
-from client_lib.decoding import Decoder
-from client_lib.sbe_reading import EMPTY_ENTRIES_MAX, SbeReader, SbeReadError
-from feedcore.documents.message_model import PREFIX_SIZE, load_message_model
-from feedcore.documents.xml_document import DocumentError
-from feedcore.sbe import load_schema
-from feedcore.wire.output_packet import OUTPUT_FRAME
+from tandemfeed.client_lib.decoding import Decoder
+from tandemfeed.client_lib.sbe_reading import EMPTY_ENTRIES_MAX, SbeReader, SbeReadError
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, load_message_model
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.sbe import load_schema
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME
 from tests.feedcore.sbe_writing import SbeWriteError, SbeWriter
 
 FIELD = '<message name="M" id="1"><field name="f" id="1" type="T"/></message>'
@@ -161,7 +161,7 @@ def test_an_error_in_an_included_document_names_that_document(tmp_path: Path) ->
 
 @settings(max_examples=150)
 @given(generated())
-def test_reading_what_was_written_gives_the_values_back(case: Generated) -> None:
+def test_reading_a_written_message_returns_its_values(case: Generated) -> None:
     reader, writer = SbeReader(case.schema), SbeWriter(case.schema)
     written = writer.write("M", case.values)
     message = reader.read(b"###" + written + b"##", 3)
@@ -170,7 +170,7 @@ def test_reading_what_was_written_gives_the_values_back(case: Generated) -> None
     assert writer.write("M", message.fields) == written
 
 
-# Found by the test above: an entry of constants takes no bytes, and the reader refused every group of such entries.
+# The test above found that the reader refused all groups whose entries have only constants and so take no bytes.
 CONSTANTS_ALONE = schema_text(
     '<type name="fixed" primitiveType="char" presence="constant">XEUR</type>',
     """
@@ -181,14 +181,14 @@ CONSTANTS_ALONE = schema_text(
 )
 
 
-def test_entries_of_constants_alone_are_read_back_although_they_take_no_bytes() -> None:
+def test_entries_with_only_constants_are_read_back_although_they_take_no_bytes() -> None:
     schema = load_schema(CONSTANTS_ALONE)
     values = {"f0": 1, "g0": [{"f0": 2, "g0": [{"f0": "XEUR"}] * 2}, {"f0": 3, "g0": []}]}
     written = SbeWriter(schema).write("M", values)
     assert SbeReader(schema).read(written).fields == values
 
 
-def test_a_count_of_entries_of_no_bytes_cannot_make_the_reader_build_any_number_of_them() -> None:
+def test_the_number_of_entries_without_bytes_is_limited() -> None:
     schema = load_schema(CONSTANTS_ALONE)
     reader, writer = SbeReader(schema), SbeWriter(schema)
     half = {"f0": 2, "g0": [{"f0": "XEUR"}] * (EMPTY_ENTRIES_MAX // 2)}
@@ -203,7 +203,7 @@ def test_a_count_of_entries_of_no_bytes_cannot_make_the_reader_build_any_number_
 
 @settings(max_examples=80)
 @given(generated(), st.data())
-def test_damaged_messages_are_refused_or_read_but_never_beyond_their_end(case: Generated, data: st.DataObject) -> None:
+def test_damaged_messages_are_refused_or_read_within_their_bounds(case: Generated, data: st.DataObject) -> None:
     reader, written = SbeReader(case.schema), SbeWriter(case.schema).write("M", case.values)
     size = data.draw(st.integers(0, len(written) - 1))
     if reader.read(written).size == len(written):
@@ -220,9 +220,9 @@ def test_damaged_messages_are_refused_or_read_but_never_beyond_their_end(case: G
 
 @settings(max_examples=100)
 @given(generated(is_fixed=True))
-def test_numpy_sees_the_bytes_that_the_reader_reads(case: Generated) -> None:
+def test_numpy_and_the_reader_see_the_same_values(case: Generated) -> None:
     block = case.schema.messages["M"]
-    assume(block.block_length)  # constants alone are no bytes
+    assume(block.block_length)  # constants take no bytes
     written = SbeWriter(case.schema).write("M", case.values)
     header = case.schema.header.size
     rows = np.frombuffer(written[header:] * 3, block.dtype(case.schema.byte_order))
@@ -241,7 +241,7 @@ def test_numpy_sees_the_bytes_that_the_reader_reads(case: Generated) -> None:
             assert rows[2][column.name] == column.null
 
 
-# A schema in the manner of CME's: message-size prefix, group dimensions of 3 and of 8 bytes, constants, nulls.
+# A schema modelled on CME's: message-size prefix, group dimensions of 3 and of 8 bytes, constants, nulls.
 VENUE = schema_text(
     """
 <type name="CHAR" primitiveType="char"/>
@@ -301,7 +301,7 @@ orders = st.fixed_dictionaries({"OrderId": st.integers(0, 2**64 - 2), "Quantity"
 @given(
     st.lists(entries, max_size=4), st.lists(orders, max_size=4), st.sampled_from([set(), {"End"}, {"End", "LastTrade"}])
 )
-def test_another_decoder_reads_what_our_writer_makes_with_a_schema_in_the_manner_of_cmes(
+def test_another_decoder_reads_our_messages_of_a_schema_modelled_on_cmes(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], book: list[dict[str, Any]], flags: set[str]
 ) -> None:
     path = tmp_path_factory.mktemp("venue") / "templates.xml"
@@ -363,7 +363,7 @@ def test_the_message_model_shows_fixed_messages_as_arrays_and_reads_the_others_o
     assert not model.schema.messages["News"].is_fixed
 
 
-def test_messages_that_a_newer_schema_made_longer_are_still_seen_by_an_older_model() -> None:
+def test_an_older_model_still_reads_messages_that_a_newer_schema_made_longer() -> None:
     more = b'presence="optional"/><field name="n" id="9" type="int8"/>\n</message>'
     longer = MODEL.replace(b'presence="optional"/>\n</message>', more)
     assert longer != MODEL

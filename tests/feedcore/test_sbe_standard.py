@@ -1,4 +1,4 @@
-"""SBE as the FIX standard has it: the worked examples of its text hold to the byte, and so does what others made."""
+"""SBE as in the FIX standard: its worked examples, and messages of other implementations, match byte for byte."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from real_data import shared_file
 from sbe_material import COMMON_TYPES, COUNTING_HEADER, ORDERS, schema_text
 
-from client_lib.sbe_reading import SbeReader, SbeReadError, Unlisted, as_decimal
-from feedcore.sbe import load_schema
+from tandemfeed.client_lib.sbe_reading import SbeReader, SbeReadError, Unlisted, as_decimal
+from tandemfeed.feedcore.sbe import load_schema
 from tests.feedcore.sbe_framing import add_framing, remove_framing
 from tests.feedcore.sbe_writing import SbeWriteError, SbeWriter
 
@@ -80,7 +80,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("data", "name", "values"), EXAMPLES, ids=[name for _, name, _ in EXAMPLES])
-def test_the_examples_of_the_standard_hold_to_the_byte(data: bytes, name: str, values: dict[str, object]) -> None:
+def test_the_examples_of_the_standard_match_byte_for_byte(data: bytes, name: str, values: dict[str, object]) -> None:
     schema = load_schema(ORDERS)
     message = SbeReader(schema).read(remove_framing(data, schema))
     assert (message.name, message.fields, message.size) == (name, values, len(data) - 6)
@@ -143,14 +143,14 @@ ONE_FIELD = [  # type, value, bytes: the examples of the standard's chapter on f
 
 
 @pytest.mark.parametrize(("kind", "value", "wire"), ONE_FIELD, ids=[wire for _, _, wire in ONE_FIELD])
-def test_the_field_encodings_of_the_standard_hold_to_the_byte(kind: str, value: object, wire: str) -> None:
+def test_the_field_encodings_of_the_standard_match_byte_for_byte(kind: str, value: object, wire: str) -> None:
     schema = load_schema(schema_text(kind, '<message name="M" id="1"><field name="f" id="1" type="T"/></message>'))
     written = SbeWriter(schema).write("M", {"f": value})
     assert written[8:].hex() == wire
     assert SbeReader(schema).read(written).fields == {"f": value}
 
 
-def test_the_same_bytes_turned_round_are_the_big_endian_message() -> None:
+def test_a_big_endian_field_has_the_same_bytes_reversed() -> None:
     both = [
         load_schema(
             schema_text("", '<message name="M" id="258"><field name="f" id="1" type="uint32"/></message>', 0, o)
@@ -164,7 +164,7 @@ def test_the_same_bytes_turned_round_are_the_big_endian_message() -> None:
     assert both[1].messages["M"].dtype(">")["f"] == np.dtype(">u4")
 
 
-def test_text_of_variable_length_follows_its_length() -> None:
+def test_variable_length_text_follows_its_length() -> None:
     types = (
         '<composite name="V"><type name="length" primitiveType="uint16"/>'
         '<type name="data" primitiveType="uint8" length="0"/></composite>'
@@ -173,7 +173,7 @@ def test_text_of_variable_length_follows_its_length() -> None:
     assert SbeWriter(schema).write("M", {"d": b"MSFT"})[8:].hex() == "04004d534654"
 
 
-def test_group_dimensions_carry_the_counts_of_what_is_inside() -> None:
+def test_group_dimensions_give_the_counts_of_nested_groups_and_data() -> None:
     types = (
         '<composite name="V"><type name="length" primitiveType="uint8"/>'
         '<type name="varData" primitiveType="uint8" length="0"/></composite>'
@@ -187,7 +187,7 @@ def test_group_dimensions_carry_the_counts_of_what_is_inside() -> None:
     entry = {"a": 1, "h": [], "d": b"", "e": b"x"}
     written = SbeWriter(schema).write("M", {"g": [entry] * 3})
     assert written[:12].hex() == "000001000100000001000000"
-    assert written[12:20].hex() == "3700030001000200", "as the standard's example has it"
+    assert written[12:20].hex() == "3700030001000200", "as in the standard's example"
     assert SbeReader(schema).read(written).fields == {"g": [entry] * 3}
 
 
@@ -200,7 +200,7 @@ def test_a_decimal_is_written_from_a_number_and_read_as_one() -> None:
         SbeWriter(schema).write("NewOrderSingle", values | {"Price": Decimal("99.6105")})
 
 
-def test_the_car_of_the_reference_tool_reads_right_and_is_written_back_to_the_byte(tmp_path: Path) -> None:
+def test_the_reference_tools_car_message_is_read_correctly_and_written_back_byte_for_byte(tmp_path: Path) -> None:
     data = shared_file("sbe/rust__car_example_baseline_data.sbe").read_bytes()
     (tmp_path / "schema.xml").write_bytes(shared_file("sbe/resources__example-schema.xml").read_bytes())
     (tmp_path / "common-types.xml").write_bytes(COMMON_TYPES)
@@ -240,7 +240,7 @@ def test_the_car_of_the_reference_tool_reads_right_and_is_written_back_to_the_by
         ("spot-fixsbe-1_1.xml", 29),
     ],
 )
-def test_schemas_of_exchanges_load_unchanged(file: str, message_count: int) -> None:
+def test_exchanges_schemas_load_unchanged(file: str, message_count: int) -> None:
     schema = load_schema(shared_file(file))
     assert len(schema.messages) == message_count
     SbeReader(schema)
@@ -250,25 +250,25 @@ def test_schemas_of_exchanges_load_unchanged(file: str, message_count: int) -> N
 @pytest.mark.parametrize(
     "name", ["execution_report_event", "outbound_account_position_event", "web_socket_response"], ids=str
 )
-def test_an_exchanges_payloads_decode_to_what_is_said_beside_them(name: str) -> None:
+def test_an_exchanges_payloads_decode_to_their_published_values(name: str) -> None:
     schema = load_schema(shared_file("spot_3_2.xml"))
     for number in (1, 2):
-        said = json.loads(shared_file(f"sbe-binance/{name}_{number}.metadata.json").read_text())["fixture"]
+        expected = json.loads(shared_file(f"sbe-binance/{name}_{number}.metadata.json").read_text())["fixture"]
         data = shared_file(f"sbe-binance/{name}_{number}.sbe").read_bytes()
         message = SbeReader(schema).read(data)
         header = message.header
-        assert said["sbe_header"] == {
+        assert expected["sbe_header"] == {
             "block_length": header["blockLength"],
             "template_id": header["templateId"],
             "schema_id": header["schemaId"],
             "version": header["version"],
         }
-        # Identifiers in these recordings were replaced by some of another length, once leaving a byte behind.
-        assert message.size in (len(data), said["bytes"]), "every byte belongs to some field"
+        # Identifiers in these recordings were replaced by others of a different length, which once left a stray byte.
+        assert message.size in (len(data), expected["bytes"]), "every byte belongs to a field"
         assert SbeWriter(schema).write(message.name, message.fields) == data[: message.size]
 
 
-def test_a_field_that_the_message_is_too_old_for_reads_as_none() -> None:
+def test_a_field_newer_than_the_message_reads_as_none() -> None:
     old = load_schema(schema_text("", '<message name="M" id="1"><field name="a" id="1" type="int8"/></message>'))
     new_message = (
         '<message name="M" id="1"><field name="a" id="1" type="int8"/>'
@@ -282,7 +282,7 @@ def test_a_field_that_the_message_is_too_old_for_reads_as_none() -> None:
     assert SbeReader(old).read(newer).fields == {"a": 5}
 
 
-def test_groups_of_a_newer_schema_are_walked_over_by_their_counts() -> None:
+def test_groups_of_a_newer_schema_are_skipped_by_their_counts() -> None:
     types = (
         '<composite name="V"><type name="length" primitiveType="uint8"/>'
         '<type name="varData" primitiveType="uint8" length="0"/></composite>'
@@ -308,7 +308,7 @@ def test_groups_of_a_newer_schema_are_walked_over_by_their_counts() -> None:
     assert SbeReader(old).read(SbeWriter(new).write("M", values)).fields == {"g": [{"a": 1}, {"a": 2}], "d": b"end"}
 
 
-def test_a_value_that_the_schema_does_not_list_is_kept_as_it_came() -> None:
+def test_a_value_that_the_schema_does_not_list_is_returned_unchanged() -> None:
     schema = load_schema(ORDERS)
     data = bytearray(remove_framing(ORDER_BYTES, schema))
     data[8 + 24] = ord("9")
@@ -338,7 +338,7 @@ def test_a_value_that_the_schema_forbids_is_not_written(change: dict[str, object
         SbeWriter(load_schema(ORDERS)).write("NewOrderSingle", EXAMPLES[0][2] | change)
 
 
-def test_what_is_too_short_or_of_another_schema_is_refused() -> None:
+def test_messages_that_are_too_short_or_of_another_schema_are_refused() -> None:
     schema = load_schema(ORDERS)
     reader = SbeReader(schema)
     for data, _, _ in EXAMPLES:
@@ -360,7 +360,7 @@ def test_what_is_too_short_or_of_another_schema_is_refused() -> None:
             remove_framing(wrong_frame, schema)
 
 
-def test_a_schema_includes_the_documents_beside_it(tmp_path: Path) -> None:
+def test_a_schema_includes_documents_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "common.xml").write_bytes(COMMON_TYPES)
     path = tmp_path / "schema.xml"
     path.write_text(

@@ -1,60 +1,60 @@
-"""What is new in a packet by the identity of its source messages, and what had been passed over (clause 7.2, 7.3)."""
+"""Which source messages of a packet are new by identity, and which had been skipped (clauses 7.2 and 7.3)."""
 
 from __future__ import annotations
 
 import pytest
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
-from feedcore.merge.source_order import RememberedGaps, SourceOrder
-from feedcore.wire.output_packet import OutputPacket, encode_runs
-from feedcore.wire.packet_parts import identified_messages
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
+from tandemfeed.feedcore.merge.source_order import RememberedGaps, SourceOrder
+from tandemfeed.feedcore.wire.output_packet import OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.packet_parts import identified_messages
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tests.feedcore.merge_feed import CHANNEL, line, packet
 
 
 class Taker:
-    """A source order, and what it handed over."""
+    """A source order and its counters."""
 
     def __init__(self, count_max: int = 100, *, is_from_start: bool = True) -> None:
         self.counters = CounterSet()
         self.order = SourceOrder(CHANNEL, self.counters, count_max, is_from_start=is_from_start)
 
     def take(self, found: OutputPacket, *, is_late: bool = False) -> list[object]:
-        """Each effect as its name with its source messages, or the event."""
+        """The effects: of packets the effect's name and the source messages, of events the event itself."""
         effects: list[MergeEffect] = []
         self.order.take(found, effects, is_late=is_late)
-        told: list[object] = []
+        story: list[object] = []
         for effect in effects:
             if isinstance(effect, Deliver | Filled):
                 part = effect.packet
                 messages = identified_messages(part, part.first_input_seq, part.end_input_seq)
-                told.append((type(effect).__name__, [(each.source_stream_id, each.source_seq) for each in messages]))
+                story.append((type(effect).__name__, [(each.source_stream_id, each.source_seq) for each in messages]))
             else:
-                told.append(effect)
-        return told
+                story.append(effect)
+        return story
 
     def counts(self) -> tuple[int, int]:
-        """Messages delivered, and dropped because they had been."""
+        """The messages that were delivered, and those dropped because they had been delivered before."""
         counts = self.counters.counts
         return counts[Counter.MERGE_DELIVERED], counts[Counter.MERGE_RENUMBERED]
 
 
 def source_gap(first: int, last: int) -> OutputPacket:
-    """The source itself declares these lost: one marker message."""
+    """A declared source gap: its one message is the gap marker."""
     gap = packet(first, line(first, first))
     run = gap.runs[0]._replace(source_count=last + 1 - first, is_source_gap=True)
     return gap._replace(runs=(run,), payload=encode_runs((run,)) + gap.payload[16:])
 
 
-def test_what_continues_its_source_streams_is_delivered_whole() -> None:
+def test_a_packet_that_continues_its_source_streams_is_delivered_as_a_whole() -> None:
     taker = Taker()
     assert taker.take(packet(1, [(1, 1), (2, 1), (1, 2)])) == [("Deliver", [(1, 1), (2, 1), (1, 2)])]
     assert taker.order.next_source_seqs == {1: 3, 2: 2}
     assert taker.counts() == (3, 0)
 
 
-def test_what_was_delivered_is_dropped_under_any_number_and_the_rest_goes_together() -> None:
+def test_delivered_messages_are_dropped_under_any_number_and_the_rest_is_delivered_together() -> None:
     taker = Taker()
     taker.take(packet(1, [(1, 1), (1, 2), (2, 1)]))
     again = packet(11, [(1, 2), (1, 3), (2, 2), (2, 3), (1, 4)])
@@ -64,7 +64,7 @@ def test_what_was_delivered_is_dropped_under_any_number_and_the_rest_goes_togeth
     assert taker.counts() == (7, 6)
 
 
-def test_what_was_passed_over_is_filled_once_and_in_its_place() -> None:
+def test_skipped_messages_are_filled_once_and_in_order() -> None:
     taker = Taker()
     taker.take(packet(1, line(1, 2)))
     assert taker.take(packet(6, line(6, 7))) == [("Deliver", line(6, 7))]
@@ -75,7 +75,7 @@ def test_what_was_passed_over_is_filled_once_and_in_its_place() -> None:
     assert taker.counts() == (5, 3 + 3)
 
 
-def test_of_a_late_packet_what_is_new_is_filled_too() -> None:
+def test_new_messages_of_a_late_packet_are_filled_too() -> None:
     taker = Taker()
     taker.take(packet(1, line(1, 2)))
     assert taker.take(packet(3, line(3, 4)), is_late=True) == [("Filled", line(3, 4))]
@@ -84,7 +84,7 @@ def test_of_a_late_packet_what_is_new_is_filled_too() -> None:
     assert taker.counts() == (2, 1)
 
 
-def test_before_a_source_stream_s_first_message_only_a_subscription_from_the_start_misses_something() -> None:
+def test_only_a_subscription_from_the_start_misses_what_precedes_the_first_message_of_a_source_stream() -> None:
     from_start, live = Taker(), Taker(is_from_start=False)
     for taker in (from_start, live):
         taker.take(packet(5, line(5, 6)))
@@ -97,13 +97,13 @@ def test_before_a_source_stream_s_first_message_only_a_subscription_from_the_sta
     assert live.take(early, is_late=True) == []
 
 
-def test_a_first_message_with_nothing_before_it_misses_nothing() -> None:
+def test_nothing_is_missed_before_source_seq_1() -> None:
     taker = Taker()
     taker.take(packet(1, line(1, 1)))
     assert not taker.order.has_missed(1)
 
 
-def test_a_source_gap_is_told_once_in_its_place_and_is_no_message() -> None:
+def test_a_source_gap_is_reported_once_in_its_place_and_is_not_counted_as_a_message() -> None:
     taker = Taker()
     taker.take(packet(1, line(1, 2)))
     assert taker.take(source_gap(3, 5)) == [SourceGap(CHANNEL, 1, 3, 5)]
@@ -128,20 +128,20 @@ def test_a_source_gap_comes_between_the_messages_before_and_after_it() -> None:
     ]
 
 
-def test_of_a_source_gap_only_what_is_new_is_told() -> None:
+def test_only_the_new_part_of_a_source_gap_is_reported() -> None:
     taker = Taker()
     taker.take(packet(1, line(1, 3)))
     assert taker.take(source_gap(2, 5)) == [SourceGap(CHANNEL, 1, 4, 5)]
 
 
-def test_a_source_gap_over_what_was_passed_over_names_both_parts() -> None:
+def test_a_source_gap_over_skipped_messages_is_reported_in_two_parts() -> None:
     taker = Taker()
     taker.take(packet(1, line(1, 2)))
     taker.take(packet(5, line(5, 6)))
     assert taker.take(source_gap(3, 8)) == [SourceGap(CHANNEL, 1, 3, 4), SourceGap(CHANNEL, 1, 7, 8)]
 
 
-def test_what_is_passed_over_by_name_is_filled_later() -> None:
+def test_messages_skipped_by_declaration_are_filled_later() -> None:
     taker = Taker()
     taker.take(packet(1, line(1, 2)))
     taker.order.pass_over(1, 5)
@@ -150,7 +150,7 @@ def test_what_is_passed_over_by_name_is_filled_later() -> None:
     assert taker.order.has_missed(1)
 
 
-def test_broken_frames_change_nothing() -> None:
+def test_malformed_frames_change_nothing() -> None:
     taker = Taker()
     taker.take(packet(1, line(1, 2)))
     broken = packet(5, line(5, 6))
@@ -160,7 +160,7 @@ def test_broken_frames_change_nothing() -> None:
     assert not taker.order.has_missed(1)
 
 
-def test_a_stream_that_comes_twice_in_a_packet_must_continue_itself() -> None:
+def test_a_stream_that_occurs_twice_in_a_packet_must_continue_itself() -> None:
     taker = Taker()
     assert taker.take(packet(1, [(1, 1), (2, 1), (1, 3)])) == [("Deliver", [(1, 1), (2, 1), (1, 3)])]
     assert taker.take(packet(4, [(1, 2)])) == [("Filled", [(1, 2)])]

@@ -1,4 +1,4 @@
-"""The source packet beyond the common case: heartbeats, round trips, lengths and ranges."""
+"""Unusual source packets: heartbeats, lengths and ranges; and round trips."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.position import SEQ_MAX
-from feedcore.wire.refusal import PacketRefused, Refusal
-from feedcore.wire.source_packet import (
+from tandemfeed.feedcore.wire.position import SEQ_MAX
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.source_packet import (
     SOURCE_FRAME,
     SOURCE_FRAME_SIZE,
     SOURCE_HEADER_SIZE,
@@ -76,7 +76,7 @@ def test_source_packets_round_trip(
 
 def test_a_packet_too_short_for_its_frame_headers_is_truncated() -> None:
     whole = header(3) + bytes(12)
-    decode_source_packet(whole, 7)  # what the frames say is judged by the converter
+    decode_source_packet(whole, 7)  # the converter checks the frames' contents
     for length in range(len(whole)):
         assert refusal_of(whole[:length]) is Refusal.TRUNCATED
 
@@ -91,11 +91,11 @@ def test_a_source_sequence_number_out_of_range_is_refused(first: int) -> None:
     assert refusal_of(header(1, first) + bytes(4)) is Refusal.MALFORMED
 
 
-def test_another_feed_s_packet_is_named_as_such() -> None:
+def test_a_packet_of_another_feed_is_refused_with_that_reason() -> None:
     with pytest.raises(PacketRefused, match="feed 7, expected 8") as refused:
         decode_source_packet(GOLDEN_END, 8)
     assert refused.value.reason is Refusal.WRONG_FEED
 
 
-def test_the_header_is_as_long_as_its_description_says() -> None:
+def test_the_header_has_the_documented_size() -> None:
     assert len(header(0)) == SOURCE_HEADER_SIZE == 32

@@ -1,4 +1,4 @@
-"""A venue's own SBE schema as a source format: every value of every message is a field at its place."""
+"""A venue's own SBE schema as a source format: every value of every message becomes a field at its place."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from sbe_material import schema_text
 
-from feedcore.documents.primitive_types import Place
-from feedcore.documents.source_format import load_source_format
-from feedcore.documents.source_layout import SourceData, SourceFormat, SourceGroup
-from feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.documents.primitive_types import Place
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.documents.source_layout import SourceData, SourceFormat, SourceGroup
+from tandemfeed.feedcore.documents.xml_document import DocumentError
 
 TYPES = """
 <type name="Small" primitiveType="int8" presence="optional" nullValue="127"/>
@@ -55,7 +55,7 @@ def loaded(
     return load_source_format(path)
 
 
-def test_every_value_of_a_block_is_a_field_at_its_place(tmp_path: Path) -> None:
+def test_every_value_of_a_block_becomes_a_field_at_its_place(tmp_path: Path) -> None:
     deal = loaded(tmp_path).messages["Deal"]
     placed = {
         name: (field.kind.name, field.offset, field.length, field.exponent, field.null)
@@ -85,24 +85,24 @@ def test_groups_and_data_follow_and_those_of_later_versions_may_be_missing(tmp_p
     assert isinstance(legs.count, Place)
     assert isinstance(legs.entry_size, Place)
     assert (legs.count.offset, legs.entry_size.offset) == (2, 0)
-    assert list(legs.fields) == ["legs_price", "side"], "an entry's field that the message has too"
+    assert list(legs.fields) == ["legs_price", "side"], "the message has a field of the same name"
     assert isinstance(note, SourceData)
     assert [part.is_later for part in (legs, more, note)] == [False, True, True]
 
 
-def test_groups_in_groups_and_texts_in_groups_stand_in_their_entries(tmp_path: Path) -> None:
+def test_nested_groups_and_texts_in_groups_belong_to_their_entries(tmp_path: Path) -> None:
     (outer,) = loaded(tmp_path).messages["Nested"].parts
     assert isinstance(outer, SourceGroup)
     inner = outer.groups["h"]
-    assert list(inner.fields) == ["h_a", "h_b"], "fields that what stands around them has too"
+    assert list(inner.fields) == ["h_a", "h_b"], "the enclosing entry and message have fields of the same names"
     assert list(inner.data) == ["note"]
 
 
-def test_messages_whose_entries_a_later_version_gave_groups_are_left_out(tmp_path: Path) -> None:
+def test_messages_to_whose_entries_a_later_version_added_groups_are_left_out(tmp_path: Path) -> None:
     assert list(loaded(tmp_path).messages) == ["Deal", "Nested"]
 
 
-def test_the_schemas_byte_order_is_the_formats(tmp_path: Path) -> None:
+def test_the_format_has_the_schemas_byte_order(tmp_path: Path) -> None:
     venue = loaded(tmp_path, order="bigEndian")
     assert venue.framing.is_big_endian
     assert venue.messages["Deal"].fields["price"].is_big_endian
@@ -118,14 +118,14 @@ def test_the_schemas_byte_order_is_the_formats(tmp_path: Path) -> None:
         (FRAMING, MESSAGE + "<x/>", r"venue\.xml:\d+: <x> is not allowed in <messageSchema>"),
     ],
 )
-def test_what_cannot_be_a_source_format_is_refused_with_file_line_and_reason(
+def test_an_unusable_schema_is_refused_with_file_line_and_reason(
     tmp_path: Path, framing: str, messages: str, reason: str
 ) -> None:
     with pytest.raises(DocumentError, match=reason):
         loaded(tmp_path, framing, messages)
 
 
-def test_a_schema_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_schema_is_named_in_the_error(tmp_path: Path) -> None:
     path = tmp_path / "format.xml"
     path.write_text(f'<sourceFormat name="venue" sbe="venue.xml">{FRAMING}</sourceFormat>')
     with pytest.raises(DocumentError, match=r"format\.xml:1: sbe='venue\.xml': .*No such file"):

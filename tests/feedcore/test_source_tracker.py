@@ -1,10 +1,10 @@
-"""A source stream in order: what is next, what is missing, when the source journal is asked (clauses 4.4 and 10.2)."""
+"""A source stream in order: what is next, what is missing, when it is requested (clauses 4.4 and 10.2)."""
 
 from __future__ import annotations
 
-from feedcore.replica.effects import RequestSource
-from feedcore.replica.source_tracker import Slice, SourceTracker, TrackerConfig
-from feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
+from tandemfeed.feedcore.replica.effects import RequestSource
+from tandemfeed.feedcore.replica.source_tracker import Slice, SourceTracker, TrackerConfig
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
 from tests.simulation.toy_feed import FEED_ID, SESSION, encode_source
 
 MS = 1_000_000
@@ -14,30 +14,30 @@ AFTER_NS, EVERY_NS = CONFIG.request_after_ns, CONFIG.retry_every_ns
 
 
 def packet(first: int, count: int, flags: int = 0) -> SourcePacket:
-    """Of so many messages; a heartbeat if it has none."""
+    """A packet of `count` messages; without messages a heartbeat."""
     return decode_source_packet(encode_source(STREAM, first, [(1, 11)] * count, 0, flags), FEED_ID)
 
 
 def a_tracker(config: TrackerConfig = CONFIG, next_source_seq: int = 1) -> SourceTracker:
-    """Anchored."""
+    """An anchored tracker."""
     tracker = SourceTracker(STREAM, config, SESSION)
     assert tracker.anchor(next_source_seq, 0) == []
     return tracker
 
 
 def numbers(slices: list[Slice]) -> list[tuple[int, int]]:
-    """First source_seq and count of each."""
+    """The first source_seq and the message count of each slice."""
     return [(piece.first_source_seq, piece.message_count) for piece in slices]
 
 
 def asked(tracker: SourceTracker, now_ns: int) -> list[tuple[int, int]]:
-    """The ranges requested at a time, both ends inclusive."""
+    """The ranges requested at this time, both ends inclusive."""
     requests = tracker.on_timer(now_ns)
     assert all((each.source_stream_id, each.session) == (STREAM, SESSION) for each in requests)
     return [(each.first_source_seq, each.last_source_seq) for each in requests]
 
 
-def test_what_comes_in_order_passes_and_copies_do_not() -> None:
+def test_messages_in_order_pass_and_copies_do_not() -> None:
     tracker = a_tracker()
     assert numbers(tracker.on_packet(packet(1, 2), 1, 0)) == [(1, 2)]
     assert tracker.on_packet(packet(1, 2), 2, 0) == []
@@ -47,7 +47,7 @@ def test_what_comes_in_order_passes_and_copies_do_not() -> None:
     assert tracker.next_deadline_ns() is None
 
 
-def test_what_comes_early_is_held_until_the_gap_is_closed_and_then_became_available_together() -> None:
+def test_early_messages_are_held_until_the_gap_closes_and_then_become_available_together() -> None:
     tracker = a_tracker()
     assert tracker.on_packet(packet(5, 1), 1, 0) == []
     assert tracker.on_packet(packet(3, 2), 2, 0) == []
@@ -57,11 +57,11 @@ def test_what_comes_early_is_held_until_the_gap_is_closed_and_then_became_availa
     assert tracker.next_deadline_ns() is None
 
 
-def test_a_gap_is_requested_after_a_pause_and_again_until_it_is_closed() -> None:
+def test_a_gap_is_requested_after_a_pause_and_again_until_it_closes() -> None:
     tracker = a_tracker()
     tracker.on_packet(packet(3, 2), 1, MS)
     assert tracker.next_deadline_ns() == MS + AFTER_NS
-    tracker.on_packet(packet(5, 2), 2, 2 * MS)  # another early packet puts nothing off
+    tracker.on_packet(packet(5, 2), 2, 2 * MS)  # a further early packet does not postpone the request
     assert asked(tracker, MS + AFTER_NS - 1) == []
     assert asked(tracker, MS + AFTER_NS) == [(1, 2)]
     assert asked(tracker, MS + AFTER_NS + EVERY_NS - 1) == []
@@ -70,7 +70,7 @@ def test_a_gap_is_requested_after_a_pause_and_again_until_it_is_closed() -> None
     assert (tracker.next_deadline_ns(), asked(tracker, 1_000 * MS)) == (None, [])
 
 
-def test_a_gap_at_the_end_is_seen_by_a_heartbeat_or_by_a_decision_that_names_it() -> None:
+def test_a_heartbeat_or_a_decision_reveals_a_gap_at_the_end() -> None:
     by_heartbeat, by_decision = a_tracker(), a_tracker()
     assert by_heartbeat.on_packet(packet(3, 0, SourceFlag.HEARTBEAT), 1, 0) == []
     by_decision.note_end(1, 0)
@@ -85,7 +85,7 @@ def test_a_gap_at_the_end_is_seen_by_a_heartbeat_or_by_a_decision_that_names_it(
         assert tracker.next_deadline_ns() is None
 
 
-def test_one_request_asks_for_so_many_gaps_and_messages_and_no_more() -> None:
+def test_a_request_names_no_more_gaps_and_messages_than_the_limits() -> None:
     tracker = a_tracker(TrackerConfig(request_range_count_max=2, request_count_max=4))
     for first in (3, 5, 9):
         tracker.on_packet(packet(first, 1), 1, 0)
@@ -95,7 +95,7 @@ def test_one_request_asks_for_so_many_gaps_and_messages_and_no_more() -> None:
     assert asked(tracker, AFTER_NS + EVERY_NS) == [(6, 8), (10, 10)]
 
 
-def test_a_gap_may_be_declared_lost_once_it_has_been_the_first_for_its_time() -> None:
+def test_a_gap_may_be_declared_lost_when_it_has_been_the_first_gap_for_the_limit() -> None:
     tracker = a_tracker()
     tracker.on_packet(packet(3, 1), 1, 0)
     tracker.on_packet(packet(6, 1), 2, 0)
@@ -103,7 +103,7 @@ def test_a_gap_may_be_declared_lost_once_it_has_been_the_first_for_its_time() ->
     assert tracker.lost(CONFIG.declare_after_ns) == (1, 2)
     assert not tracker.is_given_up(CONFIG.give_up_after_ns - 1)
     assert tracker.is_given_up(CONFIG.give_up_after_ns)
-    tracker.on_packet(packet(1, 2), 3, MS)  # progress: what is missing now is another gap
+    tracker.on_packet(packet(1, 2), 3, MS)  # progress, so the next gap has its own patience
     assert tracker.lost(CONFIG.declare_after_ns) is None
     assert tracker.lost(MS + CONFIG.declare_after_ns) == (4, 5)
     tracker.on_packet(packet(4, 2), 4, 2 * MS)
@@ -111,7 +111,7 @@ def test_a_gap_may_be_declared_lost_once_it_has_been_the_first_for_its_time() ->
     assert not tracker.is_given_up(10 * CONFIG.give_up_after_ns)
 
 
-def test_after_a_declared_loss_the_stream_goes_on_with_what_is_here() -> None:
+def test_after_a_declared_loss_the_stream_continues_with_held_messages() -> None:
     tracker = a_tracker()
     tracker.on_packet(packet(3, 2), 1, 0)
     assert numbers(tracker.skip_to(3, MS)) == [(3, 2)]
@@ -120,7 +120,7 @@ def test_after_a_declared_loss_the_stream_goes_on_with_what_is_here() -> None:
     assert tracker.next_deadline_ns() is None
 
 
-def test_without_a_place_everything_is_held_and_nothing_is_missed() -> None:
+def test_without_a_place_everything_is_held_and_nothing_is_requested() -> None:
     tracker = SourceTracker(STREAM, CONFIG, SESSION)
     assert tracker.on_packet(packet(5, 2), 1, 0) == []
     tracker.note_end(9, 0)
@@ -129,28 +129,28 @@ def test_without_a_place_everything_is_held_and_nothing_is_missed() -> None:
     assert asked(tracker, MS + AFTER_NS) == [(7, 8)]
 
 
-def test_losing_the_place_keeps_what_was_passed_on_and_not_used() -> None:
+def test_losing_the_place_keeps_messages_that_were_passed_on_and_not_used() -> None:
     tracker = a_tracker()
     unused = tracker.on_packet(packet(1, 2), 1, 0)
     tracker.on_packet(packet(4, 1), 2, 0)
     tracker.unanchor(unused)
     assert (tracker.next_source_seq, tracker.next_deadline_ns(), tracker.lost(1 << 60)) == (None, None, None)
     assert numbers(tracker.anchor(1, MS)) == [(1, 2)]
-    assert tracker.lost(CONFIG.declare_after_ns) is None  # the gap is open since the new place
+    assert tracker.lost(CONFIG.declare_after_ns) is None  # the gap has been open since the new place was set
     assert tracker.lost(MS + CONFIG.declare_after_ns) == (3, 3)
 
 
 # ---- the end of the session ----
 
 
-def test_the_end_of_the_stream_is_where_the_source_says_it() -> None:
+def test_the_source_reports_where_the_stream_ends() -> None:
     tracker = a_tracker()
     tracker.on_packet(packet(3, 0, SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM), 1, 0)
     assert tracker.ended_at == 3
     assert asked(tracker, AFTER_NS) == [(1, 2)]
 
 
-def test_what_follows_the_newest_message_is_requested_until_the_end_is_known() -> None:
+def test_messages_after_the_newest_one_are_requested_until_the_end_is_known() -> None:
     tracker = a_tracker(TrackerConfig(request_count_max=10))
     tracker.on_packet(packet(1, 2), 1, 0)
     tracker.seek_end(MS)
@@ -174,7 +174,7 @@ def test_the_end_and_a_gap_before_the_newest_message_are_requested_together() ->
     assert asked(tracker, AFTER_NS) == [(4, 13), (1, 2)]
 
 
-def test_a_concluded_session_ends_after_the_newest_message_known() -> None:
+def test_a_concluded_session_ends_after_the_newest_known_message() -> None:
     tracker = a_tracker()
     tracker.on_packet(packet(1, 2), 1, 0)
     tracker.seek_end(MS)
@@ -182,12 +182,12 @@ def test_a_concluded_session_ends_after_the_newest_message_known() -> None:
     assert (tracker.ended_at, tracker.next_deadline_ns()) == (3, None)
 
 
-def test_in_a_concluded_session_a_gap_is_lost_at_once_and_given_up_after_the_second_grace() -> None:
+def test_a_gap_in_a_concluded_session_is_lost_immediately_and_given_up_after_the_second_grace() -> None:
     tracker = a_tracker()
     tracker.on_packet(packet(3, 1), 1, 0)
     assert tracker.lost(MS) is None
     tracker.conclude(10 * MS)
-    tracker.conclude(20 * MS)  # the first word counts
+    tracker.conclude(20 * MS)  # the first call counts
     assert tracker.ended_at is None
     assert tracker.lost(MS) == (1, 2)
     assert not tracker.is_given_up(10 * MS - 1)
@@ -197,13 +197,13 @@ def test_in_a_concluded_session_a_gap_is_lost_at_once_and_given_up_after_the_sec
     assert tracker.ended_at == 4
 
 
-def test_a_request_names_stream_range_and_session() -> None:
+def test_a_request_names_the_stream_the_range_and_the_session() -> None:
     tracker = a_tracker()
     tracker.note_end(3, 0)
     assert tracker.on_timer(AFTER_NS) == [RequestSource(STREAM, 1, 2, SESSION)]
 
 
-def test_a_packet_in_order_begins_the_patience_with_what_is_still_missing_anew() -> None:
+def test_a_packet_in_order_restarts_the_patience_with_messages_still_missing() -> None:
     tracker = a_tracker()
     tracker.note_end(10, 0)
     half_ns = CONFIG.declare_after_ns // 2

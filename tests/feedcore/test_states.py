@@ -1,4 +1,4 @@
-"""The table of legal moves is the truth: checked at every move, drawn in the documentation, connected."""
+"""The table of legal moves is checked at every move, is drawn in the documentation, and connects all states."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from feedcore.replica.states import MOVES, IllegalMove, ReplicaState, StateRecord, state_diagram
+from tandemfeed.feedcore.replica.states import MOVES, IllegalMove, ReplicaState, StateRecord, state_diagram
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 
 
-def test_the_protocol_draws_the_table() -> None:
+def test_the_protocols_diagram_matches_the_table() -> None:
     assert f"```mermaid\n{state_diagram()}\n```" in PROTOCOL.read_text(), "put state_diagram() into docs/protocol.md"
 
 
@@ -22,7 +22,7 @@ def test_every_state_can_be_entered_and_left() -> None:
     assert all(state not in moves for state, moves in MOVES.items())
 
 
-def test_an_illegal_move_raises_with_the_replicas_story() -> None:
+def test_an_illegal_move_raises_an_error_with_the_replicas_history() -> None:
     record = StateRecord()
     record.enter(ReplicaState.FAILED, "an operator says so")
     with pytest.raises(IllegalMove, match="joining -> failed: an operator says so; failed -> active: a bug"):

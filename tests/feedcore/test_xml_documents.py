@@ -1,4 +1,4 @@
-"""What a parser would spend on a document is bounded, and names are names: documents come from other processes."""
+"""The parser's work on a document is limited, and names are checked, because documents come from other processes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sbe_material import HEADER, schema_text
 
-from feedcore.documents import xml_document
-from feedcore.documents.message_model import load_message_model
-from feedcore.documents.names import is_label, is_name, is_title
-from feedcore.documents.xml_document import DEPTH_MAX, DocumentError, parse_document
-from feedcore.sbe import load_schema
-from feedcore.sbe.type_loading import COMPOSITE_VALUES_MAX, REFERENCES_MAX
+from tandemfeed.feedcore.documents import xml_document
+from tandemfeed.feedcore.documents.message_model import load_message_model
+from tandemfeed.feedcore.documents.names import is_label, is_name, is_title
+from tandemfeed.feedcore.documents.xml_document import DEPTH_MAX, DocumentError, parse_document
+from tandemfeed.feedcore.sbe import load_schema
+from tandemfeed.feedcore.sbe.type_loading import COMPOSITE_VALUES_MAX, REFERENCES_MAX
 
 # Entities of entities: 10^9 times "lol", and the same through an attribute's default.
 LAUGHS = "".join(f'<!ENTITY l{each} "{f"&l{each - 1};" * 10}">' for each in range(1, 10))
@@ -26,7 +26,7 @@ DOCTYPES = [
 
 
 @pytest.mark.parametrize("text", DOCTYPES)
-def test_a_doctype_is_refused_with_a_sentence(text: str) -> None:
+def test_a_doctype_is_refused_with_an_explanation(text: str) -> None:
     with pytest.raises(DocumentError, match=r"^model\.xml:2: a DOCTYPE is not allowed, .*: remove it"):
         parse_document(f'<?xml version="1.0"?>\n{text}'.encode(), "model.xml")
 
@@ -38,8 +38,8 @@ def test_a_message_model_with_a_doctype_is_refused() -> None:
         load_message_model(schema.replace(b"<sbe:messageSchema", b"<!DOCTYPE a>\n<sbe:messageSchema", 1))
 
 
-def test_a_text_in_many_pieces_is_joined() -> None:
-    count = 200_000  # the parser gives a piece for each reference
+def test_a_text_that_the_parser_delivers_in_pieces_is_joined() -> None:
+    count = 200_000  # the parser delivers a piece for each reference
     node = parse_document(b"<a>" + b"&#10;x" * count + b"<b>in</b>out</a>", "a.xml")
     assert node.text == "\nx" * count + "out"
     assert node.children[0].text == "in"
@@ -49,7 +49,7 @@ def nested(depth: int) -> bytes:
     return b"<a>" * depth + b"</a>" * depth
 
 
-def test_depth_size_elements_and_attributes_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depth_size_elements_and_attributes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     parse_document(nested(DEPTH_MAX), "a.xml")
     with pytest.raises(DocumentError, match=rf"^a\.xml:1: more than {DEPTH_MAX} elements one inside another"):
         parse_document(nested(DEPTH_MAX + 1), "a.xml")
@@ -68,7 +68,7 @@ def test_depth_size_elements_and_attributes_have_limits(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("encoding", ["nonsense", "utf-7", "idna", "rot13", "utf-32", "big5"])
-def test_an_encoding_that_cannot_be_read_is_refused_as_any_other_mistake(encoding: str) -> None:
+def test_an_unreadable_encoding_is_refused_like_any_other_error(encoding: str) -> None:
     with pytest.raises(DocumentError, match=r"^a\.xml:1: "):
         parse_document(f'<?xml version="1.0" encoding="{encoding}"?><a b="é"/>'.encode(), "a.xml")
 
@@ -76,30 +76,30 @@ def test_an_encoding_that_cannot_be_read_is_refused_as_any_other_mistake(encodin
 @given(st.binary(max_size=60))
 @example(b"")
 @example(b"\xff\xfe<\x00a\x00/\x00>\x00")
-def test_whatever_the_bytes_a_document_is_parsed_or_refused(data: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
     try:
         assert parse_document(data, "a.xml").tag
     except DocumentError as refusal:
-        told = str(refusal)
+        error_text = str(refusal)
     else:
         return
-    assert told.startswith("a.xml:")
+    assert error_text.startswith("a.xml:")
 
 
 def composites(count: int, refs: int) -> str:
-    """Composites of `refs` references each to the one before."""
+    """Composites that each have `refs` references to the previous one."""
     lines = ['<composite name="c0"><type name="x" primitiveType="uint8"/></composite>']
     for each in range(1, count):
         members = "".join(f'<ref name="r{ref}" type="c{each - 1}"/>' for ref in range(refs))
         lines.append(f'<composite name="c{each}">{members}</composite>')
-    return "\n".join(reversed(lines))  # the one that needs all others comes first
+    return "\n".join(reversed(lines))  # the one that needs all others comes first, so that it is resolved recursively
 
 
 def one_message(types: str, kind: str) -> bytes:
     return schema_text(types, f'<message name="M" id="1"><field name="f" id="1" type="{kind}"/></message>')
 
 
-def test_references_between_types_cannot_multiply_nor_go_on_for_ever() -> None:
+def test_the_number_and_depth_of_references_between_types_are_limited() -> None:
     assert load_schema(one_message(composites(9, 2), "c8")).messages["M"].block_length == COMPOSITE_VALUES_MAX
     with pytest.raises(DocumentError, match=f"more than {COMPOSITE_VALUES_MAX} values"):
         load_schema(one_message(composites(31, 2), "c30"))
@@ -117,7 +117,7 @@ def test_references_between_types_cannot_multiply_nor_go_on_for_ever() -> None:
         schema_text("", "", header=HEADER.replace('name="numInGroup"', 'name="numInGroup" offset="99999999999"')),
     ],
 )
-def test_no_fixed_part_takes_more_than_a_message_can(text: bytes) -> None:
+def test_no_fixed_part_is_larger_than_a_message_may_be(text: bytes) -> None:
     with pytest.raises(DocumentError, match=r"bytes, at most 65535"):
         load_schema(text)
 
@@ -140,7 +140,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize("text", NAMED)
-def test_every_kind_of_name_in_a_schema_is_a_name(text: str) -> None:
+def test_every_kind_of_name_in_a_schema_must_be_a_valid_name(text: str) -> None:
     load_schema(schema_text(text.format("a_1"), ""))
     for name in BAD_NAMES:
         written = name.replace("\n", "&#10;").replace('"', "&quot;")
@@ -155,7 +155,7 @@ LABELLED = [
 
 
 @pytest.mark.parametrize("text", LABELLED)
-def test_values_of_enumerations_and_bits_of_sets_may_have_blanks_as_the_standards_own_have(text: str) -> None:
+def test_labels_of_enumeration_values_and_set_bits_may_have_blanks(text: str) -> None:
     for name in ("Pending delisting", "1st", "a-b", "Ö"):
         load_schema(schema_text(text.format(name), ""))
     for name in ("", " a", "a&#10;b", "a&#8232;b", "a&#9;b", "x" * 129):
@@ -165,9 +165,9 @@ def test_values_of_enumerations_and_bits_of_sets_may_have_blanks_as_the_standard
 
 @given(st.text(max_size=10))
 @example("a\n")
-@example("ａ")  # full width: Python would take it for an "a"
+@example("ａ")  # full width; Python identifiers treat it as an "a"
 @example("²")
-def test_a_name_is_ascii_and_an_identifier_and_a_title_and_a_label(text: str) -> None:
+def test_every_name_is_an_ascii_identifier_a_title_and_a_label(text: str) -> None:
     if is_name(text):
         assert text.isascii()
         assert text.isidentifier()

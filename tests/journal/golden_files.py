@@ -11,8 +11,8 @@ from uuid import UUID
 
 import numpy as np
 
-from journal import Journal
-from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
+from tandemfeed.journal import Journal
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
 
 GOLDEN = Path(__file__).parent / "golden"
 SECOND = 1_000_000_000
@@ -37,10 +37,10 @@ class Clock:
 @contextmanager
 def _no_chance() -> Iterator[None]:
     with (
-        patch("journal.control.uuid4", lambda: UUID(int=0x1234_5678_9ABC_DEF0)),
-        patch("journal.block.secrets.randbits", lambda bits: 0x5A17_5A17),
-        patch("journal.block.time.time_ns", lambda: START),
-        patch("journal.sealing.os.urandom", lambda size: bytes(range(100, 100 + size))),
+        patch("tandemfeed.journal.control.uuid4", lambda: UUID(int=0x1234_5678_9ABC_DEF0)),
+        patch("tandemfeed.journal.block.secrets.randbits", lambda bits: 0x5A17_5A17),
+        patch("tandemfeed.journal.block.time.time_ns", lambda: START),
+        patch("tandemfeed.journal.sealing.os.urandom", lambda size: bytes(range(100, 100 + size))),
     ):
         yield
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from journal import Journal
-from journal.compression import compress_block
-from journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal import Journal
+from tandemfeed.journal.compression import compress_block
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = BLOCK_SIZE_MIN
@@ -69,7 +69,7 @@ def damage(path: Path, offset: int, data: bytes = b"\xa5") -> None:
 
 def command(*arguments: object) -> list[str]:
     """The arguments of a process that runs the command."""
-    return [sys.executable, "-m", "journal.commands.cli", *map(str, arguments)]
+    return [sys.executable, "-m", "tandemfeed.journal.commands.cli", *map(str, arguments)]
 
 
 class Process:
@@ -94,7 +94,7 @@ class Process:
         data = self._held.get(descriptor, b"")
         while not is_there(data):
             ready, _, _ = select.select([descriptor], [], [], PATIENCE_S)
-            assert ready, f"nothing came but {data!r}"
+            assert ready, f"no further output after {data!r}"
             chunk = os.read(descriptor, 65_536)
             assert chunk, f"it ended after {data!r}: {self.err.read()!r}"
             data += chunk
@@ -122,12 +122,12 @@ class Process:
 def append_in_lines(folder: str) -> None:
     """The code of an appending process: append each line of stdin, and print its index."""
     with Journal.open(Path(folder), block_size=BLOCK) as journal:
-        _say("ready")
+        _print("ready")
         for line in sys.stdin:
-            _say(str(journal.append(line.rstrip("\n").encode())))
+            _print(str(journal.append(line.rstrip("\n").encode())))
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -145,16 +145,16 @@ class Appender:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self._said() == "ready"
+        assert self._output_line() == "ready"
 
     def append(self, text: str) -> int:
         """Make the process append a record; return the index."""
         assert self.process.stdin is not None
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
-        return int(self._said())
+        return int(self._output_line())
 
-    def _said(self) -> str:
+    def _output_line(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 

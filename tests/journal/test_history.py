@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.history import (
+from tandemfeed.journal.history import (
     BUCKET_COUNT,
     HOPS_MAX,
     PRECISION_BITS,
@@ -48,7 +48,7 @@ def test_the_bytes_of_the_golden_history_never_change() -> None:
 
 
 @given(HISTORIES, st.binary(max_size=50))
-def test_a_record_gives_back_its_history_and_its_bytes(history: MessageHistory, record: bytes) -> None:
+def test_a_record_returns_its_history_and_its_bytes(history: MessageHistory, record: bytes) -> None:
     encoded = history.encode()
     assert MessageHistory.decode(encoded) == history
     found, rest = split_history(encoded + record)
@@ -62,7 +62,7 @@ def test_a_record_without_a_history_is_unchanged(record: bytes) -> None:
 
 
 @given(HISTORIES, st.data())
-def test_a_history_cut_off_anywhere_is_refused(history: MessageHistory, data: st.DataObject) -> None:
+def test_a_history_truncated_anywhere_is_refused(history: MessageHistory, data: st.DataObject) -> None:
     encoded = history.encode()
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(MalformedHistory, match=r"cut off|not a history"):

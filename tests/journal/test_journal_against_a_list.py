@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from journal import Journal, Tailer, Upkeep
-from journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal import Journal, Tailer, Upkeep
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
 
 SECOND = 1_000_000_000
 START = 1_800_000_000 * SECOND
@@ -22,13 +22,13 @@ RECORD = st.one_of(st.binary(max_size=40), st.integers(1_000, 60_000).map(lambda
 
 
 class AgainstAList(RuleBasedStateMachine):
-    """At most two appenders, and one list."""
+    """One or two appenders, compared to one list."""
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="journal-model-"))
         self.now_ns = START
-        self.model: list[tuple[int, bytes, int]] = []  # index, record, when
+        self.model: list[tuple[int, bytes, int]] = []  # index, record, time
         self.appenders: list[Journal] = []
 
     @initialize(is_sealed=st.booleans(), is_compressing=st.booleans())
@@ -66,7 +66,7 @@ class AgainstAList(RuleBasedStateMachine):
         self._note(self.appenders[0].append_rows(rows), [row.tobytes() for row in rows])
 
     @rule(step_ns=st.sampled_from([1, 1_000, SECOND // 3, SECOND, 5 * SECOND]))
-    def time_passes(self, step_ns: int) -> None:
+    def advance_the_clock(self, step_ns: int) -> None:
         self.now_ns += step_ns
 
     @rule()
@@ -75,17 +75,17 @@ class AgainstAList(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.appenders) == 1)
     @rule()
-    def a_second_appender_comes(self) -> None:
+    def open_a_second_appender(self) -> None:
         self.appenders.append(self._open())
 
     @rule()
-    def close_and_open(self) -> None:
+    def close_and_reopen(self) -> None:
         self.appenders.pop().close()
         if not self.appenders:
             self.appenders.append(self._open())
 
     @rule()
-    def die_and_open(self) -> None:
+    def die_and_reopen(self) -> None:
         """Simulate a killed process: release its locks, and leave the files unchanged."""
         dead = self.appenders.pop()
         dead._keeper.close()
@@ -95,22 +95,22 @@ class AgainstAList(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
-    def go_anywhere(self, data: st.DataObject) -> None:
+    def read_from_any_place(self, data: st.DataObject) -> None:
         place = data.draw(st.integers(0, len(self.model) - 1))
         index, _, at_ns = self.model[place]
         expected = [entry[:2] for entry in self.model]
         with Tailer(self.folder, key=self.key) as tailer:
             assert tailer.to_index(index).read_many(5) == expected[place : place + 5]
             assert tailer.to_index(index).read_back() == (expected[place - 1] if place else None)
-            first_then = bisect_left(self.model, at_ns, key=lambda entry: entry[2])
-            assert tailer.to_time(at_ns).read() == expected[first_then]
+            first_at_that_time = bisect_left(self.model, at_ns, key=lambda entry: entry[2])
+            assert tailer.to_time(at_ns).read() == expected[first_at_that_time]
             assert tailer.count_between(expected[0][0], index) == place
             batch = tailer.to_index(index).read_batch(7)
             assert batch is not None
             assert batch.records() == [record for _, record in expected[place : place + len(batch)]]
 
     @rule(count=st.integers(1, 30))
-    def the_follower_follows(self, count: int) -> None:
+    def read_with_the_follower(self, count: int) -> None:
         expected = [entry[:2] for entry in self.model[self.seen : self.seen + count]]
         assert self.follower.read_many(count) == expected
         self.seen += len(expected)

@@ -26,13 +26,13 @@ from journals_made import (
     numbered,
 )
 
-from journal import Journal, NamedPosition
-from journal.commands.cli import main
-from journal.commands.options import age_s, size, time_ns
-from journal.history import HopStamper
-from journal.layout import DATA_OFFSET
-from journal.roll_cycle import format_index
-from journal.typed import method_writer
+from tandemfeed.journal import Journal, NamedPosition
+from tandemfeed.journal.commands.cli import main
+from tandemfeed.journal.commands.options import age_s, size, time_ns
+from tandemfeed.journal.history import HopStamper
+from tandemfeed.journal.layout import DATA_OFFSET
+from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.typed import method_writer
 
 
 class Orders(Protocol):

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from journals_made import BEGIN_NS, STEP_NS, Process, made, numbered
 
-from journal.commands.cli import main
-from journal.pacing import Pacer, parse_speed
-from journal.roll_cycle import format_index
+from tandemfeed.journal.commands.cli import main
+from tandemfeed.journal.pacing import Pacer, parse_speed
+from tandemfeed.journal.roll_cycle import format_index
 
 HOUR_NS = 3_600_000_000_000
 

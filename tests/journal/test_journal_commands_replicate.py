@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from journal import Journal, Tailer
-from journal.commands.cli import main
-from journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal import Journal, Tailer
+from tandemfeed.journal.commands.cli import main
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
 
 COMMAND = [
     sys.executable,
     "-c",
-    "import sys; from journal.commands.cli import main; raise SystemExit(main(sys.argv[1:]))",
+    "import sys; from tandemfeed.journal.commands.cli import main; raise SystemExit(main(sys.argv[1:]))",
 ]
 
 

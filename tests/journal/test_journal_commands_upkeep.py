@@ -15,23 +15,23 @@ from pathlib import Path
 import pytest
 from journals_made import BEGIN_NS, BLOCK, KEY, ROOT, STEP_NS, Appender, damage, files_of, made, numbered
 
-from journal import Journal, NamedPosition, Tailer
-from journal.commands.cli import main
-from journal.history import Hop, MessageHistory
-from journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET
-from journal.persistent_queue import PersistentQueue
-from journal.roll_cycle import format_index
+from tandemfeed.journal import Journal, NamedPosition, Tailer
+from tandemfeed.journal.commands.cli import main
+from tandemfeed.journal.history import Hop, MessageHistory
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET
+from tandemfeed.journal.persistent_queue import PersistentQueue
+from tandemfeed.journal.roll_cycle import format_index
 
 HOLD = """
 import sys
 from pathlib import Path
-from journal import Journal
-from journal.layout import END, LOCK, NEXT_SEQUENCE
+from tandemfeed.journal import Journal
+from tandemfeed.journal.layout import END, LOCK, NEXT_SEQUENCE
 journal = Journal.open(Path(sys.argv[1]), block_size=int(sys.argv[2]))
 control = journal._control
 journal.append(b"before")
 words = control.word(END), control.word(NEXT_SEQUENCE)
-journal.append(b"published, and the words not moved on")
+journal.append(b"published, but the words not updated")
 control.set_word(LOCK, control.slot)
 control.set_word(END, words[0])
 control.set_word(NEXT_SEQUENCE, words[1])
@@ -236,7 +236,7 @@ def test_unlock_frees_a_dead_holders_lock_and_keeps_its_published_records(
     with Journal.open(tmp_path, block_size=BLOCK) as journal:
         journal.append(b"after")
         assert [record for _, record in journal.records()] == [
-            b"before", b"published, and the words not moved on", b"after"
+            b"before", b"published, but the words not updated", b"after"
         ]  # fmt: skip
 
 
@@ -253,7 +253,7 @@ def test_unlock_frees_a_dead_holders_lock_beside_a_living_appender(
         appender.append("last")
     with Tailer(tmp_path) as tailer:
         assert [record for _, record in tailer] == [
-            b"first", b"before", b"published, and the words not moved on", b"last"
+            b"first", b"before", b"published, but the words not updated", b"last"
         ]  # fmt: skip
 
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from journal import Journal, Tailer
-from journal.block import blocks_in
-from journal.memory import address_of, crc_byte, crc_copy, crc_of
+from tandemfeed.journal import Journal, Tailer
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.memory import address_of, crc_byte, crc_copy, crc_of
 
 EXPECTED = [b"first", b"", b"a batch", b"of", b"three", *(row.tobytes() for row in ROWS), b"in another cycle"]
 
@@ -52,7 +52,7 @@ def test_a_record_can_be_found_with_the_documented_offsets_alone(tmp_path: Path)
     assert (length, sequence, count, size) == (37, 0, 1, 5)
     assert at_ns >= START
     assert data[4_096 + 32 : 4_096 + length] == b"first"
-    # CRC-32C begun with the salt: google_crc32c complements before and after.
+    # CRC-32C that starts from the salt; google_crc32c complements the value before and after.
     assert crc == google_crc32c.extend(salt ^ 0xFFFF_FFFF, data[4_096 + 8 : 4_096 + length]) ^ 0xFFFF_FFFF
 
 
@@ -82,7 +82,7 @@ def test_the_checksum_is_crc32c_at_any_length_and_from_any_start(piece: bytes, r
     assert target.tobytes() == data
 
 
-def test_a_copy_past_the_caches_is_the_same() -> None:
+def test_a_copy_that_bypasses_the_caches_is_equal() -> None:
     data = np.random.default_rng(3).integers(0, 256, 700_001, np.uint8).tobytes()
     target = np.zeros(len(data), np.uint8)
     assert _crc_copy(target, data, 0xFFFF_FFFF) ^ 0xFFFF_FFFF == google_crc32c.value(data)
@@ -95,7 +95,7 @@ def test_an_encrypted_body_cannot_be_decrypted_with_another_header(tmp_path: Pat
     data = bytearray(path.read_bytes())
     (salt,) = struct.unpack_from("<I", data, 92)
     (length,) = struct.unpack_from("<I", data, 4_096)
-    data[4_096 + 28] ^= 1  # the record size, which is not encrypted; with a matching CRC
+    data[4_096 + 28] ^= 1  # change the record size, which is not encrypted, and update the CRC
     crc = google_crc32c.extend(salt ^ 0xFFFF_FFFF, bytes(data[4_096 + 8 : 4_096 + length])) ^ 0xFFFF_FFFF
     struct.pack_into("<I", data, 4_100, crc)
     path.write_bytes(data)

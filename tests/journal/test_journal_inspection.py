@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journals_made import BEGIN_NS, BLOCK, KEY, STEP_NS, Appender, damage, files_of, made, numbered
 
-from journal import Journal, NamedPosition, Tailer
-from journal.block import Block
-from journal.completeness import RecordMissing, RecordOutOfOrder, compare, digest
-from journal.findings import (
+from tandemfeed.journal import Journal, NamedPosition, Tailer
+from tandemfeed.journal.block import Block
+from tandemfeed.journal.completeness import RecordMissing, RecordOutOfOrder, compare, digest
+from tandemfeed.journal.findings import (
     BytesDamaged,
     CheckpointWrong,
     ControlWrong,
@@ -31,9 +31,9 @@ from journal.findings import (
     TailWrong,
     TimeGoesBack,
 )
-from journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentView, records_of, segments
-from journal.journal_files import JournalFiles
-from journal.layout import (
+from tandemfeed.journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentView, records_of, segments
+from tandemfeed.journal.journal_files import JournalFiles
+from tandemfeed.journal.layout import (
     CHECKPOINT_OFFSETS,
     CONTROL_NAME,
     CRC_FROM,
@@ -44,10 +44,10 @@ from journal.layout import (
     SEGMENT_SIZE,
     TAIL_SIZE,
 )
-from journal.source_sequence import ContinuityCheck, NumberGoesBack, NumbersMissing, parse_rule
-from journal.verification import Verification
+from tandemfeed.journal.source_sequence import ContinuityCheck, NumberGoesBack, NumbersMissing, parse_rule
+from tandemfeed.journal.verification import Verification
 
-STEP = 48  # of segments: 32 bytes and a record of at most 16
+STEP = 48  # between segments: 32 bytes and a record of at most 16
 
 
 def sixteen(count: int) -> list[bytes]:
@@ -244,7 +244,7 @@ def test_a_wrong_entry_of_the_sparse_index_is_found(tmp_path: Path) -> None:
     assert [(type(each), each.path.name, each.offset) for each in found] == [
         (IndexEntryWrong, first.name, place),
         (IndexEntryWrong, second.name, place),
-    ]  # the third is after the written data, as after an appender that died during an append
+    ]  # the third is after the written data, as if an appender had died during an append
     assert [each.index for each in found] == [indices[0], indices[10]]
 
 
@@ -324,7 +324,7 @@ def test_source_sequence_numbers_are_checked_per_stream(tmp_path: Path) -> None:
         (r"seq=(\d+)", b"\xff none", None),
     ],
 )
-def test_a_rule_finds_stream_and_number(rule: str, record: bytes, expected: tuple[int | str, int] | None) -> None:
+def test_a_rule_extracts_stream_and_number(rule: str, record: bytes, expected: tuple[int | str, int] | None) -> None:
     assert parse_rule(rule).find(memoryview(record)) == expected
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from journal import (
+from tandemfeed.journal import (
     BlockCorrupt,
     DiskFull,
     ForeignFile,
@@ -26,9 +26,9 @@ from journal import (
     Upkeep,
     WrongKey,
 )
-from journal.block import blocks_in
-from journal.filesystem import file_system_type, require_local
-from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.filesystem import file_system_type, require_local
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
 from tests.small_disk import SmallDisk
 
 BLOCK = BLOCK_SIZE_MIN
@@ -36,7 +36,7 @@ KEY = bytes(range(32))
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    """The contents of every file, without the present appenders."""
+    """The contents of every file, without the list of current appenders."""
     found = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     if CONTROL_NAME in found:
         found[CONTROL_NAME] = found[CONTROL_NAME][:PIDS]
@@ -130,7 +130,7 @@ def test_a_wrong_or_missing_key_opens_nothing_and_no_file_contains_plaintext(tmp
     with Tailer(tmp_path, key=KEY) as tailer:
         records = [record for _, record in tailer]
         assert records == [secret, secret, b"", b"short"]
-        assert {type(record) for record in records} == {bytes}  # as from a journal in plain
+        assert {type(record) for record in records} == {bytes}  # as in a journal without a key
     with pytest.raises(ValueError, match="32 bytes"):
         Journal.open(tmp_path, block_size=BLOCK, key=b"short")
     Journal.open(tmp_path / "plain", block_size=BLOCK).close()
@@ -168,7 +168,7 @@ def test_a_network_file_system_is_detected_from_its_mount(folder: str, kind: str
 READ_ONLY = """
 import os, sys
 from pathlib import Path
-from journal import Journal, ReadOnly, Tailer
+from tandemfeed.journal import Journal, ReadOnly, Tailer
 folder = Path(sys.argv[1])
 with Journal.open(Path(sys.argv[2]), block_size=1 << 18) as journal, journal.tailer() as tailer:
     journal.append(b"everything is imported")
@@ -236,7 +236,7 @@ def test_new_blocks_leave_the_required_disk_space_free(tmp_path: Path) -> None:
     everything = disk.f_bavail * disk.f_frsize
     with pytest.raises(DiskFull, match="must stay free"):
         Journal.open(tmp_path / "journal", block_size=BLOCK, upkeep=Upkeep(free_disk_min=2 * everything))
-    Journal.open(tmp_path / "journal", block_size=BLOCK).close()  # the refused attempt left nothing in the way
+    Journal.open(tmp_path / "journal", block_size=BLOCK).close()  # the refused attempt left no obstacle
 
 
 def test_a_closed_journal_refuses_every_call(journal: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal import (
+from tandemfeed.journal import (
     ForeignFile,
     Journal,
     JournalLocked,
@@ -25,8 +25,8 @@ from journal import (
     Tailer,
     Upkeep,
 )
-from journal.block import blocks_in
-from journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
 
 BLOCK = BLOCK_SIZE_MIN
 
@@ -97,7 +97,7 @@ def test_retention_releases_the_oldest_files_and_reports_them(tmp_path: Path) ->
         assert journal.first_index > first
     assert len(blocks_in(tmp_path)) == 2
     assert len(added) >= 6
-    assert released == added[:-2] or released[1:] == added[:-2]  # the first file was there before any roll
+    assert released == added[:-2] or released[1:] == added[:-2]  # the first file existed before any roll
 
 
 def test_foreign_and_newer_files_are_refused_unchanged(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_journal_that_is_never_synced_keeps_no_old_blocks_mapped_and_no_releas
         journal._keeper._pool.submit(lambda: None).result()  # the keeper has finished its work
         opened = []
         for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(FileNotFoundError):  # the listing's own
+            with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
                 opened.append(os.readlink(f"/proc/self/fd/{name}"))
         assert sum(f"{tmp_path}/" in path and ".tfj" in path for path in opened) <= 4  # two for each mapped block
         assert Path("/proc/self/maps").read_text().count(f"{tmp_path}/0") <= 2

@@ -10,7 +10,7 @@ from pathlib import Path
 SCRIPT = """
 import sys
 from pathlib import Path
-from journal import Journal, kernels, reading
+from tandemfeed.journal import Journal, kernels, reading
 
 def loaded():
     kept = {**vars(kernels), **vars(reading)}

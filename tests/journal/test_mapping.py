@@ -1,4 +1,4 @@
-"""Mapped pages of a block: as many as appends need soon; releasing them loses nothing."""
+"""Mapped pages of a block: only those that appends need soon; releasing pages loses no data."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from journal import Journal, Upkeep
-from journal.block import Block, make_spare
-from journal.layout import DATA_OFFSET
+from tandemfeed.journal import Journal, Upkeep
+from tandemfeed.journal.block import Block, make_spare
+from tandemfeed.journal.layout import DATA_OFFSET
 
 MB = 1 << 20
 AHEAD = MB // 2
@@ -50,11 +50,11 @@ def test_an_appender_keeps_little_of_its_blocks_mapped(tmp_path: Path, monkeypat
     asked: list[tuple[int, int]] = []
     map_around = Block.map_around
 
-    def noted(block: Block, end: int, ahead: int) -> None:
+    def map_and_record(block: Block, end: int, ahead: int) -> None:
         map_around(block, end, ahead)
         asked.append((block.ordinal, end))
 
-    monkeypatch.setattr(Block, "map_around", noted)
+    monkeypatch.setattr(Block, "map_around", map_and_record)
     with Journal.open(tmp_path, block_size=8 * MB, exclusive=True, upkeep=Upkeep(mapped_ahead=AHEAD)) as journal:
         first = journal.append(bytes(1_000))
         for number in range(20_000):
@@ -62,7 +62,7 @@ def test_an_appender_keeps_little_of_its_blocks_mapped(tmp_path: Path, monkeypat
         records = [record for _, record in journal.records()]
         assert records[1:] == [number.to_bytes(8, "little") * 125 for number in range(20_000)]
         assert journal.read(first) == bytes(1_000)
-    assert len({ordinal for ordinal, _ in asked}) >= 3  # each block's pages moved along
+    assert len({ordinal for ordinal, _ in asked}) >= 3  # the mapped pages of each block advanced
     steps = [end for ordinal, end in asked if ordinal == asked[0][0]]
     assert steps == sorted(steps)
     assert len(steps) >= 8 * MB // AHEAD

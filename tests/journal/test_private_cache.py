@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from journal.compiling import compile_into, kernel_folder
-from journal.private_cache import private_file, private_folder
+from tandemfeed.journal.compiling import compile_into, kernel_folder
+from tandemfeed.journal.private_cache import private_file, private_folder
 
-STRANGER = 54_321  # a user that is not us
+STRANGER = 54_321  # a user other than the one who runs the tests
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
 
 
@@ -28,7 +28,7 @@ def mode(bits: int) -> Callable[[Path], None]:
     return lambda path: path.chmod(bits)
 
 
-def behind_a_link(path: Path) -> None:
+def through_a_link(path: Path) -> None:
     """The same folder, reached through a symbolic link."""
     real = path.with_name(f"real-{path.name}")
     path.rename(real)
@@ -42,12 +42,12 @@ def test_a_cache_folder_is_created_private_to_its_owner(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "kernels"
     assert private_folder(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert private_folder(folder), "a second start takes it again"
+    assert private_folder(folder), "a second start cannot use it"
 
 
 @pytest.mark.parametrize(
     "spoil",
-    [mode(0o720), mode(0o702), mode(0o750), mode(0o704), behind_a_link, pytest.param(strange_owner, marks=needs_root)],
+    [mode(0o720), mode(0o702), mode(0o750), mode(0o704), through_a_link, pytest.param(strange_owner, marks=needs_root)],
 )
 def test_a_folder_that_others_can_read_or_replace_is_not_used(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     folder = tmp_path / "kernels"
@@ -55,7 +55,7 @@ def test_a_folder_that_others_can_read_or_replace_is_not_used(tmp_path: Path, sp
     spoil(folder)
     before = folder.lstat()
     assert not private_folder(folder)
-    assert folder.lstat() == before, "nor is it made private again: what lies in it may be another's"
+    assert folder.lstat() == before, "the folder was changed, although its files may be another user's"
 
 
 @pytest.mark.parametrize("spoil", [mode(0o777), pytest.param(strange_owner, marks=needs_root)])
@@ -71,12 +71,12 @@ def test_a_folder_whose_parent_lets_others_replace_it_is_not_used(
 
 def test_a_sticky_parent_folder_is_as_safe_as_a_private_one(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
-    (tmp_path / "shared").chmod(0o1777)  # as /tmp is
+    (tmp_path / "shared").chmod(0o1777)  # like /tmp
     assert private_folder(tmp_path / "shared" / "kernels")
 
 
 def test_kernels_go_to_the_first_folder_that_is_private(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("a file in place of the folder")
     (tmp_path / "open" / "kernels-d").mkdir(parents=True)
     (tmp_path / "open" / "kernels-d").chmod(0o777)
     places = (tmp_path / "file", tmp_path / "open", tmp_path / "own")
@@ -85,7 +85,7 @@ def test_kernels_go_to_the_first_folder_that_is_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [mode(0o620), mode(0o602), behind_a_link, Path.unlink, pytest.param(strange_owner, marks=needs_root)]
+    "spoil", [mode(0o620), mode(0o602), through_a_link, Path.unlink, pytest.param(strange_owner, marks=needs_root)]
 )
 def test_a_file_is_private_if_it_is_regular_and_only_its_owner_can_write_it(
     tmp_path: Path, spoil: Callable[[Path], None]
@@ -98,7 +98,7 @@ def test_a_file_is_private_if_it_is_regular_and_only_its_owner_can_write_it(
     assert not private_file(str(path))
 
 
-# --- what is compiled
+# --- compiled functions
 
 SOURCE = """
 def plus(value):
@@ -119,7 +119,7 @@ def compiled_plus(folder: Path, number: int) -> Any:
 
 
 def hits(function: Any) -> int:
-    """How often it was loaded from the cache instead of compiled."""
+    """How often the function was loaded from the cache instead of compiled."""
     found: int = sum(function.stats.cache_hits.values())
     return found
 
@@ -139,7 +139,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "kernels"
     assert private_folder(folder)
     written = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # the module changes within a second, which Python would not see
+    sys.dont_write_bytecode = True  # Python would not notice that the module changes within a second
     yield folder
     sys.dont_write_bytecode = written
 
@@ -159,7 +159,7 @@ def test_a_compiled_function_is_cached_privately_and_loaded_again(folder: Path) 
 
 def test_a_cached_function_from_another_source_is_not_used(folder: Path) -> None:
     assert compiled_plus(folder, 1)(1) == 2
-    other = compiled_plus(folder, 7)  # the same code but for a constant, which numba's key does not contain
+    other = compiled_plus(folder, 7)  # differs only in a constant, which numba's key does not contain
     assert other(1) == 8
     assert hits(other) == 0
 
@@ -172,7 +172,7 @@ def test_a_function_without_a_source_is_not_cached(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
-@pytest.mark.parametrize("spoil", [mode(0o666), behind_a_link, pytest.param(strange_owner, marks=needs_root)])
+@pytest.mark.parametrize("spoil", [mode(0o666), through_a_link, pytest.param(strange_owner, marks=needs_root)])
 def test_a_planted_file_is_not_run_but_replaced(folder: Path, suffix: str, spoil: Callable[[Path], None]) -> None:
     assert compiled_plus(folder, 1)(1) == 2
     (path,) = folder.glob(f"*{suffix}")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.roll_cycle import (
+from tandemfeed.journal.roll_cycle import (
     DAILY,
     DAY_S,
     FOUR_HOURLY,

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import zstandard
 
-from journal import Journal, NoSuchRecord, RecordTooLong, Retention, Tailer, Upkeep, library
-from journal.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
-from journal.compression import compress_block, open_to_read
-from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, IS_CLEAN
+from tandemfeed.journal import Journal, NoSuchRecord, RecordTooLong, Retention, Tailer, Upkeep, library
+from tandemfeed.journal.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
+from tandemfeed.journal.compression import compress_block, open_to_read
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, IS_CLEAN
 
 BLOCK = BLOCK_SIZE_MIN
 SECOND = 1_000_000_000
@@ -138,7 +138,7 @@ def test_a_named_tailer_continues_after_the_records_it_handled(tmp_path: Path, c
                 assert entry == expected
         with pytest.raises(ZeroDivisionError), tailer.handling():
             _ = 1 / 0
-        assert tailer.read() == written[4]  # read, and not handled
+        assert tailer.read() == written[4]  # read, but not handled
     with Tailer(tmp_path, name="billing") as tailer:
         assert tailer.read() == written[4]
         tailer.commit()
@@ -250,7 +250,7 @@ def test_recovery_decompresses_only_the_last_closed_cycle(
         opened.append(path)
         return open_to_read(path, journal_id)
 
-    monkeypatch.setattr("journal.chain.open_to_read", opening)
+    monkeypatch.setattr("tandemfeed.journal.chain.open_to_read", opening)
     with Journal.open(tmp_path, block_size=BLOCK, roll_cycle="SECONDLY", clock_ns=clock) as journal:
         assert opened == [blocks_in(tmp_path)[-2].path]
         assert list(journal.records()) == written
@@ -265,13 +265,13 @@ def test_files_released_by_another_process_are_tolerated_and_do_not_reappear(
     assert Retention(files=2).surplus(names, 0.0) == [names[1]]
     copy = zstandard.ZstdCompressor.copy_stream
 
-    def released_meanwhile(*arguments: object, **options: object) -> object:
+    def copy_and_release(*arguments: object, **options: object) -> object:
         done = copy(*arguments, **options)
         names[1].path.unlink()
         return done
 
     monkeypatch.setattr(
-        "journal.compression.zstandard", SimpleNamespace(ZstdCompressor=_compressor(released_meanwhile))
+        "tandemfeed.journal.compression.zstandard", SimpleNamespace(ZstdCompressor=_compressor(copy_and_release))
     )
     compress_block(names[1].path)
     assert [name.ordinal for name in blocks_in(tmp_path)] == [name.ordinal for name in names[2:]]
@@ -294,7 +294,7 @@ def test_blocks_released_while_the_folder_is_listed_cause_no_error(
         journal.sync()
         listings = 0
 
-        def listed_and_released(folder: Path) -> list[BlockName]:
+        def list_and_release(folder: Path) -> list[BlockName]:
             nonlocal listings
             names = blocks_in(folder)
             if listings < 3:
@@ -303,7 +303,7 @@ def test_blocks_released_while_the_folder_is_listed_cause_no_error(
             listings += 1
             return names
 
-        monkeypatch.setattr(library, "blocks_in", listed_and_released)
+        monkeypatch.setattr(library, "blocks_in", list_and_release)
         tailer = Tailer(tmp_path)
         indices = [index for index, _ in tailer]
         assert listings >= 4

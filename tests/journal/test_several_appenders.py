@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from journal import Journal, JournalClosed, JournalLocked, Tailer
-from journal.block import BlockName, blocks_in
-from journal.control import Control
-from journal.kernels import store_word
-from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, END, LOCK, NEXT_SEQUENCE
+from tandemfeed.journal import Journal, JournalClosed, JournalLocked, Tailer
+from tandemfeed.journal.block import BlockName, blocks_in
+from tandemfeed.journal.control import Control
+from tandemfeed.journal.kernels import store_word
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, END, LOCK, NEXT_SEQUENCE
 
 BLOCK = BLOCK_SIZE_MIN
 SPAWN = multiprocessing.get_context("spawn")
@@ -90,7 +90,7 @@ def test_several_threads_append_while_blocks_roll(tmp_path: Path) -> None:
 
 def _die_with_the_lock(folder: Path, pipe: Connection, stage: str) -> None:
     journal = Journal.open(folder, block_size=BLOCK)
-    journal.append(b"by the one that dies")
+    journal.append(b"from the one that dies")
     control, block = journal._control, journal.chain.current
     control.lock(lambda: None)
     end = control.word(END)
@@ -141,7 +141,7 @@ def test_a_dead_holders_lock_is_taken_over_and_the_journal_repaired(
     if is_alone:
         survivor = Journal.open(tmp_path, block_size=BLOCK)
     last = survivor.append(b"after")
-    expected = [b"before", b"by the one that dies", *more, b"after"]
+    expected = [b"before", b"from the one that dies", *more, b"after"]
     assert [record for _, record in survivor.records()] == expected
     assert survivor.read(last) == b"after"
     survivor.close()
@@ -159,11 +159,11 @@ def test_a_slot_reused_with_its_dead_owners_lock_does_not_block_other_appenders(
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         child.join()
-        with Journal.open(tmp_path, block_size=BLOCK) as second:  # gets the dead appender's slot, which holds the lock
+        with Journal.open(tmp_path, block_size=BLOCK) as second:  # gets the dead appender's slot with the lock
             assert second._control.word(LOCK) == 0
             second.append(b"two")
             first.append(b"three")
-            assert [record for _, record in first.records()] == [b"one", b"by the one that dies", b"two", b"three"]
+            assert [record for _, record in first.records()] == [b"one", b"from the one that dies", b"two", b"three"]
 
 
 def test_a_forked_child_must_reopen_the_journal_and_does_not_keep_its_parents_slot(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_forked_child_must_reopen_the_journal_and_does_not_keep_its_parents_sl
     assert "forked" in mine.recv()
     journal.append(b"parent again")
     journal.close()
-    Journal.open(tmp_path, block_size=BLOCK, exclusive=True).close()  # the living child holds no lock
+    Journal.open(tmp_path, block_size=BLOCK, exclusive=True).close()  # the living child has no lock
     release.set()
     process.join()
     assert [record for _, record in Tailer(tmp_path)] == [b"parent", b"parent again"]
@@ -208,12 +208,12 @@ def test_an_appender_waits_for_a_living_holder_and_names_it_after_the_time_out(
         child = SPAWN.Process(target=_hold, args=(tmp_path, theirs))
         child.start()
         mine.recv()
-        monkeypatch.setattr("journal.control.LOCK_TIMEOUT_S", 0.05)
+        monkeypatch.setattr("tandemfeed.journal.control.LOCK_TIMEOUT_S", 0.05)
         with pytest.raises(JournalLocked, match=str(child.pid)):
             journal.append(b"in vain")
-        monkeypatch.setattr("journal.control.LOCK_TIMEOUT_S", 30.0)
+        monkeypatch.setattr("tandemfeed.journal.control.LOCK_TIMEOUT_S", 30.0)
         done: list[int] = []
-        waiter = threading.Thread(target=_then(lambda: journal.append(b"at last"), done.append))
+        waiter = threading.Thread(target=_passing_result_to(lambda: journal.append(b"at last"), done.append))
         waiter.start()
         mine.send("let go")
         waiter.join(30)
@@ -221,14 +221,14 @@ def test_an_appender_waits_for_a_living_holder_and_names_it_after_the_time_out(
         assert journal.read(done[0]) == b"at last"
 
 
-def _then(work: Callable[[], int], tell: Callable[[int], None]) -> Callable[[], None]:
-    return lambda: tell(work())
+def _passing_result_to(work: Callable[[], int], receive: Callable[[int], None]) -> Callable[[], None]:
+    return lambda: receive(work())
 
 
 def test_all_slots_can_be_in_use_and_one_more_appender_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("journal.control.SLOT_COUNT", 3)
+    monkeypatch.setattr("tandemfeed.journal.control.SLOT_COUNT", 3)
     journals = [Journal.open(tmp_path, block_size=BLOCK) for _ in range(3)]
     with pytest.raises(JournalLocked, match=str(os.getpid())):
         Journal.open(tmp_path, block_size=BLOCK)
@@ -244,14 +244,14 @@ def test_two_processes_that_create_a_journal_concurrently_get_the_same_one(
 ) -> None:
     others: list[Journal] = []
 
-    def listed_then_overtaken(folder: Path) -> list[BlockName]:
+    def list_and_let_another_open(folder: Path) -> list[BlockName]:
         names = blocks_in(folder)
         if not others and not names:
-            monkeypatch.setattr("journal.store.blocks_in", blocks_in)
+            monkeypatch.setattr("tandemfeed.journal.store.blocks_in", blocks_in)
             others.append(Journal.open(folder, block_size=BLOCK))
         return names
 
-    monkeypatch.setattr("journal.store.blocks_in", listed_then_overtaken)
+    monkeypatch.setattr("tandemfeed.journal.store.blocks_in", list_and_let_another_open)
     with Journal.open(tmp_path, block_size=BLOCK) as journal:
         journal.append(b"one")
         others[0].append(b"two")

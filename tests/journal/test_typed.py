@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.history import Hop, HopStamper, MessageHistory, split_history
-from journal.typed import (
+from tandemfeed.journal.history import Hop, HopStamper, MessageHistory, split_history
+from tandemfeed.journal.typed import (
     BadProtocol,
     MethodReader,
     NotAMethodRecord,
@@ -183,7 +183,7 @@ BAD_RECORDS = {
     "no arguments": (msgspec.msgpack.encode(["cancel"]), "array"),
     "a number": (b"\x05", "Expected `array`"),
     "nothing": (b"", "truncated"),
-    "text that is none": (b"\x92\xa2\xff\xff\x80", "utf-8"),
+    "text that is not UTF-8": (b"\x92\xa2\xff\xff\x80", "utf-8"),
     "too deep": (b"\x92\xa6cancel" + b"\x91" * 100_000 + b"\x01", "recursion"),
     "trailing": (record_of("cancel", order_id=1) + b"x", "trailing"),
     "half a history": (b"\xc1TH\x01\x02abc", "cut off"),
@@ -193,11 +193,11 @@ BAD_RECORDS = {
 @pytest.mark.parametrize("name", BAD_RECORDS)
 def test_a_record_without_a_method_to_handle_it_is_counted_reported_and_skipped(name: str) -> None:
     bad, reason = BAD_RECORDS[name]
-    handler, told = Handler(), list[UnknownMethod | UnreadableRecord]()
-    reader = MethodReader(Records(bad, record_of("cancel", order_id=9)), Orders, handler, on_unknown=told.append)
+    handler, reported = Handler(), list[UnknownMethod | UnreadableRecord]()
+    reader = MethodReader(Records(bad, record_of("cancel", order_id=9)), Orders, handler, on_unknown=reported.append)
     assert [reader.read_one() for _ in range(3)] == [True, True, False]
     assert handler.heard == [("cancel", 9)]
-    (outcome,) = told
+    (outcome,) = reported
     assert (outcome.index, outcome.record) == (100, bad)
     if isinstance(outcome, UnknownMethod):
         assert outcome.method == reason
@@ -212,7 +212,7 @@ def test_a_record_without_a_method_to_handle_it_is_counted_reported_and_skipped(
 
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=60).map(lambda data: b"\x92\xa6cancel" + data)))
 @settings(max_examples=300)
-def test_no_bytes_stop_the_reading(record: bytes) -> None:
+def test_no_malformed_record_stops_the_reader(record: bytes) -> None:
     reader = MethodReader(Records(record), Orders, Handler())
     assert reader.read_one()
     try:
@@ -238,18 +238,18 @@ def test_a_record_whose_handler_raised_is_read_again(kind: type[Records]) -> Non
 
 
 def test_a_reader_interrupted_in_on_unknown_reports_the_record_again() -> None:
-    told: list[object] = []
+    reported: list[object] = []
 
     def refuse_once(outcome: object) -> None:
-        told.append(outcome)
-        if len(told) == 1:
-            raise OSError("no room for the log")
+        reported.append(outcome)
+        if len(reported) == 1:
+            raise OSError("the log has no space")
 
     reader = MethodReader(Records(b""), Orders, Handler(), on_unknown=refuse_once)
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="no space"):
         reader.read_one()
     assert reader.read_one()
-    assert len(told) == 2
+    assert len(reported) == 2
     assert reader.statistics().unreadable_count == 1
 
 

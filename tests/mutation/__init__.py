@@ -1,1 +1,1 @@
-"""Mutation testing: small faults in a module's syntax tree, one at a time; its tests must notice every one."""
+"""Mutation testing: plants small faults in a module's syntax tree, one at a time; its tests must detect each."""

@@ -1,4 +1,4 @@
-"""`python -m tests.mutation`: plant small faults in pure modules, one at a time; list those that no test notices."""
+"""`python -m tests.mutation`: plant small faults in pure modules, one at a time; list those that no test detects."""
 
 from __future__ import annotations
 
@@ -16,26 +16,34 @@ from tests.mutation.table import TESTS_OF
 
 ROOT = Path(__file__).resolve().parents[2]
 BASELINE_TIMEOUT_S = 600.0
-TIMEOUT_PER_BASELINE, TIMEOUT_S_MIN = 5, 20.0  # of a mutant: its tests may take longer, but a loop without end is seen
+TIMEOUT_PER_BASELINE, TIMEOUT_S_MIN = 5, 20.0  # per mutant: allows for slow tests, and ends endless loops
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run mutation testing; status 1 if a mutant survived that is not known to be equivalent."""
+    """Run mutation testing; returns 1 if a mutant survives that is not known to be equivalent."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=main.__doc__)
     parser.add_argument(
-        "--module", action="append", metavar="FILE", help="just this module, such as admin_server/lease_core.py; repeat"
+        "--module",
+        action="append",
+        metavar="FILE",
+        help="test only this module, such as admin_server/lease_core.py; repeatable",
     )
-    parser.add_argument("--tests", nargs="+", metavar="FILE", help="its tests, instead of the table's")
-    parser.add_argument("--sample", type=int, metavar="N", help="N mutants of each module, the same at every run")
-    parser.add_argument("--only", metavar="TEXT", help="mutants whose id contains this")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
+    parser.add_argument("--tests", nargs="+", metavar="FILE", help="tests to run instead of those in the table")
+    parser.add_argument("--sample", type=int, metavar="N", help="test N mutants of each module, the same in every run")
+    parser.add_argument("--only", metavar="TEXT", help="test only mutants whose id contains TEXT")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of processes (default %(default)s)")
     parser.add_argument(
-        "--timeout", type=float, metavar="S", help="per mutant (default: five times the tests' own time)"
+        "--timeout",
+        type=float,
+        metavar="S",
+        help="time-out per mutant in seconds (default: five times the duration of the tests)",
     )
-    parser.add_argument("--resume", action="store_true", help="go on where an earlier run was ended")
-    parser.add_argument("--again", action="store_true", help="with --resume: try those that survived again")
-    parser.add_argument("--list", action="store_true", help="list the mutants and run nothing")
-    parser.add_argument("--out", type=Path, default=ROOT / "var" / "mutation", metavar="FOLDER", help="for the results")
+    parser.add_argument("--resume", action="store_true", help="continue an earlier run")
+    parser.add_argument("--again", action="store_true", help="with --resume: test surviving mutants again")
+    parser.add_argument("--list", action="store_true", help="list the mutants without running tests")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "var" / "mutation", metavar="FOLDER", help="write results to FOLDER"
+    )
     parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     modules = arguments.module or list(TESTS_OF)
@@ -43,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for module in modules:
         tests = tuple(arguments.tests or TESTS_OF.get(module, ()))
         if not tests:
-            parser.error(f"{module}: no tests are known; name them with --tests, or add it to tests/mutation/table.py")
+            parser.error(f"{module}: no tests are known; give --tests, or add the module to tests/mutation/table.py")
         try:
             has_survivor |= _try_module(module, tests, arguments)
         except (CannotRun, OSError, ValueError, SyntaxError) as failed:
@@ -52,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _try_module(module: str, tests: tuple[str, ...], arguments: argparse.Namespace) -> bool:
-    """Returns whether a mutant survived that is not known to be equivalent."""
+    """Test a module; returns True if a mutant survived that is not known to be equivalent."""
     source = (arguments.root / module).read_text()
     every = mutants_of(source, module)
     chosen = _chosen(every, arguments)

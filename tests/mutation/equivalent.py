@@ -1,4 +1,4 @@
-"""Mutants that no test can kill, because what they change cannot be seen: (file, function, change) -> why."""
+"""Mutants that no test can kill, because the change has no observable effect: (file, function, change) -> why."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ _CANDIDATES, _CORE, _TERMS = "admin_server/candidates.py", "admin_server/lease_c
 _MERGE = "feedcore/merge"
 _HOLD, _ORDER = "feedcore/hold_queue.py", f"{_MERGE}/source_order.py"
 _COMPARISON = f"{_MERGE}/comparison.py"
-_SET_AS_IT_OPENS = "read only while a gap is open, and set as it opens"
-_SAME_PLACE = "both histories agree up to there, so where the input_seq are equal the message_seq are"
-_SET_BY_EVERY_GRANT = "read only while somebody holds the lease, and every grant and restoration sets it"
+_SET_AS_IT_OPENS = "read only while a gap is open, and set when it opens"
+_SAME_PLACE = "both histories agree up to there, so equal input_seq imply equal message_seq"
+_SET_BY_EVERY_GRANT = "read only while the lease is held, and every grant and restoration sets it"
 _CONTACT, _VIEW, _PEERS = "feedcore/lease/admin_contact.py", "feedcore/lease/lease_view.py", "feedcore/lease/peers.py"
-_NEXT_IS_LARGER = "the next number is always larger than the newest epoch; the other bound is a second line of defence"
+_NEXT_IS_LARGER = "the next number is always larger than the newest epoch; the other bound is only a safeguard"
 _SET_BEFORE_READ = "read only after a longer term was noted, which sets it"
-_SET_BY_HEARING = "read only after an admin server was heard, which sets it"
+_SET_BY_HEARING = "read only after contact with an admin server, which sets it"
 _SET_BY_AN_OUTAGE = "read only while the adapter settles after an outage, whose end sets it"
 _SET_BY_THE_GRANT = "read only while an epoch is held, and its grant sets it"
-_SETS_WHAT_IS_SET = "of two equal numbers it does not matter which is kept"
-_ONLY_ITS_TRUTH = "only its truth is asked"
+_SETS_WHAT_IS_SET = "it does not matter which of two equal numbers is kept"
+_ONLY_ITS_TRUTH = "callers use only its truth value"
 _RESTORED = (
     "return OutputPacket({}, {}, channel_id, adapter_id, {}, {}, first_input_seq, first_message, count, runs, {}, {}, "
     "payload)"
 )
-_NOT_COMPARED = "neither flags nor session, epoch and times are compared"
-_LATER_THAN_ANY_TIME = "any number larger than every time serves as the start of a minimum"
+_NOT_COMPARED = "flags, session, epoch and times are not compared"
+_LATER_THAN_ANY_TIME = "the initial value of a minimum may be any number larger than every time"
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
         _CANDIDATES,
         "Candidates.best",
         "- return min(order)[-1] if order else None\n+ return min(order)[--1] if order else None",
-    ): "each entry is a pair, whose last is its second",
+    ): "each entry is a pair, so indices -1 and 1 are the same",
     (
         _CORE,
         "FeedLease.__init__",
         "- self.next_epoch_number = 1\n+ self.next_epoch_number = 0",
-    ): "a new epoch is at least the newest one and one more, so the first is 1 either way",
+    ): "a new epoch is larger than the newest one, so the first is 1 in both cases",
     (_CORE, "FeedLease.__init__", "- self._until_ns = 0\n+ pass"): _SET_BY_EVERY_GRANT,
     (_CORE, "FeedLease.__init__", "- self._until_ns = 0\n+ self._until_ns = 1"): _SET_BY_EVERY_GRANT,
     (_TERMS, "Terms.__init__", "- self._longest_until_ns = 0\n+ pass"): _SET_BEFORE_READ,
@@ -55,32 +55,32 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         _CORE,
         "FeedLease.refusal_to_fail",
         "- others = [each for each in in_sync if each != adapter_id]\n+ others = [each for each in in_sync]",
-    ): "the case that the adapter is the only one in sync has been refused above",
+    ): "an adapter that is the only one in sync was refused above",
     (_CORE, "FeedLease._may_renew", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _CORE,
         "FeedLease._may_renew",
         "- return self.holder <= 0 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)\n"
         "+ return True and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)",
-    ): "the last holder of the newest epoch is the holder, if there is one",
+    ): "if there is a holder, it is the last holder of the newest epoch",
     (
         _CORE,
         "FeedLease._may_renew",
         "- return self.holder <= 0 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)\n"
         "+ return self.holder <= 1 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)",
-    ): "the last holder of the newest epoch is the holder, if there is one",
+    ): "if there is a holder, it is the last holder of the newest epoch",
     (
         f"{_MERGE}/place.py",
         "place_of_message",
         "- if packet.first_message_seq < message_seq < packet.end_message_seq:\n"
         "+ if packet.first_message_seq <= message_seq < packet.end_message_seq:",
-    ): "a message_seq at either end has been answered above",
+    ): "a message_seq at either end was handled above",
     (
         f"{_MERGE}/place.py",
         "place_of_message",
         "- if packet.first_message_seq < message_seq < packet.end_message_seq:\n"
         "+ if packet.first_message_seq < message_seq <= packet.end_message_seq:",
-    ): "a message_seq at either end has been answered above",
+    ): "a message_seq at either end was handled above",
     (f"{_MERGE}/declared_gaps.py", "DeclaredGaps.fill", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/forwarders.py",
@@ -94,7 +94,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "HeardStreams.hear",
         "- if end_input_seq > self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):\n"
         "+ if end_input_seq >= self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):",
-    ): "an equal end is set to what it is",
+    ): "assigns an equal value",
     (f"{_MERGE}/gap_repair.py", "GapRepair.watch", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (f"{_MERGE}/gap_repair.py", "GapRepair.is_request_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     **{
@@ -123,16 +123,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
             "HoldQueue.add",
             "- if first < self._firsts[place] if is_newest_wanted else first > self._firsts[place]:\n"
             f"+ if first {older} self._firsts[place] if is_newest_wanted else first {newer} self._firsts[place]:",
-        ): "an item that begins there was answered above"
+        ): "an item that begins there was handled above"
         for older, newer in (("<=", ">"), ("<", ">="))
     },
     (
         _HOLD,
         "HoldQueue.missing",
         "- if not count_max or len(ranges) == range_count_max:\n+ if False or len(ranges) == range_count_max:",
-    ): "a shortcut: a range of no numbers is not named",
+    ): "a shortcut: empty ranges are not listed",
     **{
-        (_ORDER, "SourceOrder.take", f"- {before}\n+ {after}"): "a shortcut: such a packet is one piece, itself"
+        (_ORDER, "SourceOrder.take", f"- {before}\n+ {after}"): "a shortcut: such a packet is a single piece"
         for before, after in (
             (
                 "expected = ends.get(stream) or self.next_source_seqs.get(stream, run.first_source_seq)",
@@ -149,19 +149,19 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         _ORDER,
         "SourceOrder._take_pieces",
         "- if run.first_source_seq > next_source:\n+ if run.first_source_seq >= next_source:",
-    ): "to pass over nothing changes nothing",
+    ): "skipping zero messages changes nothing",
     (
         _ORDER,
         "SourceOrder._take_pieces",
         "- lost.append((first + to_input, end + to_input, SourceGap(self._channel_id, stream, first, end - 1)))\n"
         "+ lost.append((first + to_input, end - to_input, SourceGap(self._channel_id, stream, first, end - 1)))",
-    ): "of a source gap only the first number is read",
+    ): "only the first number of a source gap is read",
     (
         _ORDER,
         "SourceOrder._take_pieces",
         "- for first, end, event in sorted(pieces, key=itemgetter(0)):\n"
         "+ for first, end, event in sorted(pieces, key=itemgetter(1)):",
-    ): "pieces do not overlap, so their ends are in the order of their beginnings",
+    ): "pieces do not overlap, so both keys give the same order",
     (
         _COMPARISON,
         "CopyComparison.__init__",
@@ -171,13 +171,13 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         _COMPARISON,
         "CopyComparison.remember",
         "- if self._every != 1:\n+ if True:",
-    ): "a shortcut: of every packet none is skipped",
+    ): "a shortcut: if every packet is remembered, none is skipped",
     **{
         (
             _COMPARISON,
             "CopyComparison.remember",
             f"- if not packets or first > firsts[-1]:\n+ if {after}:",
-        ): "a shortcut: insort finds the place at the end too"
+        ): "a shortcut: insort also finds the place at the end"
         for after in ("False", "not packets or False")
     },
     (
@@ -190,7 +190,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "CopyComparison._compare_common",
         "- while index < len(self._firsts) and (first := self._firsts[index]) < end_input_seq:\n"
         "+ while index < len(self._firsts) and (first := self._firsts[index]) <= end_input_seq:",
-    ): "a packet that begins at the end has nothing in common with the copy",
+    ): "a packet that begins at the end does not overlap the copy",
     (_COMPARISON, "are_equal", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _COMPARISON,
@@ -222,25 +222,25 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         f"{_MERGE}/history_gate.py",
         "HistoryGate.__init__",
         "- self._awaited_epoch = 0\n+ self._awaited_epoch = 1",
-    ): "an epoch is waited for only after another is known, so it is at least 2",
+    ): "an epoch is awaited only after another is known, so it is at least 2",
     (
         f"{_MERGE}/sessions.py",
         "SessionMerger.on_packet",
         "- if packet.session < self.session:\n+ if packet.session <= self.session:",
-    ): "a packet of the present session has been taken above",
+    ): "a packet of the current session was handled above",
     (
         f"{_MERGE}/confirmation.py",
         "Confirmation.keep",
         "- self._longest = max(self._longest, packet.end_input_seq - packet.first_input_seq)\n"
         "+ self._longest = max(self._longest, packet.end_input_seq + packet.first_input_seq)",
-    ): "it only looks at more copies than it needs to",
+    ): "only searches more copies than necessary",
     **{
         (
             f"{_MERGE}/confirmation.py",
             "Confirmation.passed",
             "- if not self._waiting or self._waiting[0].first_input_seq >= next_input_seq:\n"
             f"+ if not self._waiting or {after}:",
-        ): "a shortcut: without it none of the copies is found to have been passed"
+        ): "a shortcut: without it, no passed copies are found"
         for after in ("False", "self._waiting[0].first_input_seq > next_input_seq")
     },
     (

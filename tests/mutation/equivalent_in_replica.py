@@ -6,12 +6,12 @@ _REPLICA = "feedcore/replica"
 _DECIDING, _FOLLOWING, _ROLE = f"{_REPLICA}/deciding.py", f"{_REPLICA}/following.py", f"{_REPLICA}/role.py"
 _INTAKE, _TRACKER = f"{_REPLICA}/decision_intake.py", f"{_REPLICA}/source_tracker.py"
 _SESSIONS, _CHANNEL, _ENGINE = f"{_REPLICA}/sessions.py", f"{_REPLICA}/channel.py", f"{_REPLICA}/engine.py"
-_ONLY_ITS_TRUTH = "only its truth is asked"
-_NO_HEIR = "a gap begins at source_seq 1 at the earliest, so without any adapter an end of 0 or 1 is not after it"
-_SHORTCUT = "a shortcut for the hot path: the long way finds the same"
-_SETS_WHAT_IS_SET = "of two equal numbers it does not matter which is kept"
-_ONLY_FIRST = "only the first range is looked at"
-_SOME = "the reason names some of the buckets, as an example"
+_ONLY_ITS_TRUTH = "callers use only its truth value"
+_NO_HEIR = "a gap begins at source_seq 1 or later, so neither an end of 0 nor one of 1 is after it"
+_SHORTCUT = "a shortcut for the hot path; the slow path has the same result"
+_SETS_WHAT_IS_SET = "it does not matter which of two equal numbers is kept"
+_ONLY_FIRST = "only the first range is read"
+_SOME = "the reason lists some of the buckets as examples"
 
 EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
     **{
@@ -29,13 +29,13 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         _FOLLOWING,
         "Following.apply",
         "- if channel.is_single_source and (not repair.buckets):\n+ if True and (not repair.buckets):",
-    ): "a channel of several source streams has nothing that needs no decision; asking for it would cost time",
+    ): "with several source streams, every message needs a decision; the check only saves time",
     (
         _FOLLOWING,
         "Following.compare",
         "- pairs = zip(ours.digests, theirs.digests, strict=True)\n"
         "+ pairs = zip(ours.digests, theirs.digests, strict=False)",
-    ): "the lengths have been compared above",
+    ): "the lengths were compared above",
     **{
         (
             _FOLLOWING,
@@ -58,20 +58,20 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         f"{_REPLICA}/active_view.py",
         "FlapDamper.__init__",
         "- self._silences = 0\n+ self._silences = 1",
-    ): "the first silence sets it, and before that one silence costs as little as none",
+    ): "the first silence sets it, and until then one silence has the same effect as none",
     (f"{_REPLICA}/applying.py", "_leads_past", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_REPLICA}/applying.py",
         "_apply_one",
         "- if tracker.next_source_seq is None or run.end_source_seq > tracker.next_source_seq:\n"
         "+ if False or run.end_source_seq > tracker.next_source_seq:",
-    ): "a replica that applies decisions has a place, and so have its trackers; the type asks",
+    ): "a replica that applies decisions has a position, and so have its trackers; the check satisfies mypy",
     (f"{_REPLICA}/bucket_repair.py", "BucketRepair.set_if_reached", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_REPLICA}/decision_log.py",
         "DecisionLog.__init__",
         "- self._count = 0\n+ self._count = 1",
-    ): "a row of zeros is before every position, and the first to be overwritten",
+    ): "a row of zeros is before every position, and is overwritten first",
     (f"{_REPLICA}/save_schedule.py", "SaveSchedule.is_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _CHANNEL,
@@ -89,7 +89,7 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         _INTAKE,
         "DecisionIntake._take",
         "- if not self._is_anchored or run.end_input_seq > self._next_input_seq:\n+ if True:",
-    ): "what was heard already would be held, and taken out again at once",
+    ): "known decisions would be held and immediately removed",
     (
         _TRACKER,
         "SourceTracker.on_packet",
@@ -99,7 +99,7 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         _TRACKER,
         "SourceTracker.on_packet",
         "- if expected is not None and end <= expected:\n+ if expected is not None and end < expected:",
-    ): "a copy would be held, and taken out again at once",
+    ): "a copy would be held and immediately removed",
     (
         _TRACKER,
         "SourceTracker.lost",
@@ -118,5 +118,5 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         _SESSIONS,
         "Sessions.__init__",
         "- self._last_words_at_ns = self._last_words_often_until_ns = 0\n+ pass",
-    ): "read only once there are last words, and set as they come",
+    ): "read only after last words, which set it",
 }

@@ -1,4 +1,4 @@
-"""Mutants of a source file: each with an id that says where and what, and the mutated tree. Pure."""
+"""The mutants of a source file, each with an id that shows its place and kind, and the mutated tree. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Mutant:
     """One fault.
 
     Attributes:
-        id: `file:line:kind`, with `#2` and so on for further ones of the kind on the line.
-        change: what is said about it: the function, and its statement before and after; stays when lines move.
-        place: its number among the file's sites.
+        id: `file:line:kind`; further mutants of the same kind on a line end in `#2` and so on.
+        change: the changed lines before and after, as a diff; does not depend on line numbers.
+        place: the index of its site in the file.
     """
 
     id: str
@@ -28,7 +28,7 @@ class Mutant:
 
 
 def mutants_of(source: str, path: str) -> list[Mutant]:
-    """Every mutant of a file, in the order of its text, without those that read like the original or another."""
+    """Every mutant of a file, in source order, without those equal to the original or to another mutant."""
     made: list[Mutant] = []
     seen: set[tuple[int, str, str]] = set()
     numbers: Counter[str] = Counter()
@@ -39,7 +39,7 @@ def mutants_of(source: str, path: str) -> list[Mutant]:
         site = sites(tree)[place]
         site.plant()
         change = _change(before, ast.unparse(ast.fix_missing_locations(tree)).splitlines())
-        compile(tree, path, "exec")  # a tree that cannot be run would pass for a fault that was noticed
+        compile(tree, path, "exec")  # a tree that does not compile would count as a detected fault
         if not change or (site.line, site.function, change) in seen:
             continue
         seen.add((site.line, site.function, change))
@@ -51,14 +51,14 @@ def mutants_of(source: str, path: str) -> list[Mutant]:
 
 
 def mutated_tree(source: str, place: int) -> ast.Module:
-    """The syntax tree with one fault in it."""
+    """The syntax tree with one fault."""
     tree = ast.parse(source)
     sites(tree)[place].plant()
     return ast.fix_missing_locations(tree)
 
 
 def _change(before: list[str], after: list[str]) -> str:
-    """The lines that a fault changes, as a diff: what is left when the lines before and after them are taken away."""
+    """The lines that a fault changes, as a diff without context."""
     begin = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(after))
     end = 0
     while end < min(len(before), len(after)) - begin and before[-1 - end] == after[-1 - end]:

@@ -1,7 +1,7 @@
-"""The small faults: every place in a syntax tree where one can be made, in a fixed order. Pure.
+"""The small faults: every place in a syntax tree where one can be planted, in a fixed order. Pure.
 
-What is left alone, because a fault there says nothing about logic: texts, annotations, docstrings, assertions,
-decorators, and the values of module and class constants, which are configuration.
+Strings, annotations, docstrings, assertions and decorators get no faults, because these would not test logic; nor do
+the values of module and class constants, which are configuration.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Site:
     """A place for one fault.
 
     Attributes:
-        kind: a word for what is changed.
-        function: qualified name of the function around it.
-        statement: the innermost statement around it.
+        kind: what is changed, in a word.
+        function: qualified name of the enclosing function.
+        statement: the innermost enclosing statement.
         plant: changes the tree.
     """
 
@@ -57,17 +57,17 @@ class Site:
 
 
 def sites(tree: ast.Module) -> list[Site]:
-    """Every place in the functions of a module, in the order of the text."""
+    """Every place in the functions of a module, in source order."""
     return [
         site
         for body, name in _functions(tree, "")
         for site in _of_block(body, name)
-        if site.kind != "return_removed" or site.statement is not body[-1]  # a function returns at its end anyway
+        if site.kind != "return_removed" or site.statement is not body[-1]  # a function returns at its end in any case
     ]
 
 
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[list[ast.stmt], str]]:
-    """The functions of a module or class, with those that are nested in them as part of them."""
+    """The functions of a module or class; nested functions are part of the function that contains them."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
             yield child.body, prefix + child.name
@@ -120,7 +120,7 @@ def _is_none(value: ast.expr) -> bool:
 
 
 def _of_expressions(statement: ast.stmt, function: str) -> Iterator[Site]:
-    """Faults in the expressions of one statement, not in those of the statements inside it."""
+    """Faults in the expressions of one statement, without those of the statements inside it."""
     for node in _expressions(statement):
         for kind, plant in [*_of_operators(node), *_of_conditions(node), *_of_values(node)]:
             yield Site(getattr(node, "lineno", statement.lineno), kind, function, statement, plant)
@@ -179,7 +179,7 @@ def _of_conditions(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
 def _of_values(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
     match node:
         case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
-            # `not x` becomes `x` by way of `not not x`: the node itself stays in its place.
+            # `not x` becomes `not not x`, so that the node itself stays in place.
             other = ast.UnaryOp(node.op, operand)
             yield (
                 "not_removed" if isinstance(node.op, ast.Not) else "sign_removed",

@@ -1,4 +1,4 @@
-"""Results on disk: one JSON line a mutant as they come, and a page of those that survived."""
+"""Results on disk: one JSON line per mutant, written as it ends, and a page of the surviving mutants."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Results:
     """The results of one module.
 
     Args:
-        folder: where they are kept.
-        source: the module's text: results of another text are worth nothing.
-        is_resumed: go on with what an earlier run found.
+        folder: where they are stored.
+        source: the module's source text; results for a different text are not used.
+        is_resumed: continue with the results of an earlier run.
     """
 
     def __init__(self, folder: Path, module: str, source: str, *, is_resumed: bool) -> None:
@@ -33,7 +33,7 @@ class Results:
             self._path.write_text(json.dumps({"source": source}) + "\n")
 
     def note(self, mutant: Mutant, outcome: Outcome) -> None:
-        """Keep a result."""
+        """Store a result."""
         self.outcomes[mutant.id] = outcome
         with self._path.open("a") as file:
             file.write(json.dumps({"id": mutant.id, "outcome": outcome}) + "\n")
@@ -67,5 +67,5 @@ class Results:
 
 
 def reason_of(mutant: Mutant, reasons: Mapping[tuple[str, str, str], str] = EQUIVALENT) -> str | None:
-    """Why a mutant is no fault at all; None if it is one. Found by what changes, not by the line, which moves."""
+    """Why a mutant is equivalent to the original; None if it is not known to be. The line number does not matter."""
     return reasons.get((mutant.id.partition(":")[0], mutant.function, mutant.change))

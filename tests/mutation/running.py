@@ -1,7 +1,7 @@
-"""Runs a module's tests against one mutant, in a process of its own that has the fault in memory only.
+"""Runs a module's tests against one mutant, in a separate process that has the fault only in memory.
 
 The process is forked from one that has imported the test tools and all installed packages that the tests need, but
-nothing of the project: so a mutant costs its tests and not a start of the interpreter.
+nothing of the project. So each mutant costs the time of its tests, without a start of the interpreter.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from hypothesis import Phase, settings
 from tests.mutation.mutants import Mutant, mutated_tree
 
 NO_FAULT = -1
-WAITING_PER_COMPUTING = 20  # one that computes nothing for so long waits for ever
-# Of pytest. Interrupted or not found: a test module could not be imported, which it could without a fault.
+WAITING_PER_COMPUTING = 20  # a process that waits for so much longer than it may compute is blocked
+# pytest's exit statuses. "Interrupted" and "not found" mean that the fault prevents the import of a test module.
 TESTS_PASSED, TESTS_FAILED, TESTS_INTERRUPTED, TESTS_NOT_FOUND = 0, 1, 2, 4
 
 
 class Outcome(StrEnum):
-    """What became of a mutant."""
+    """The result for a mutant."""
 
     KILLED = "killed"
     TIMED_OUT = "timed out"
@@ -46,11 +46,11 @@ class Outcome(StrEnum):
 
 
 class CannotRun(Exception):
-    """The tests cannot be run at all; the text says why."""
+    """The tests cannot be run; the text gives the reason."""
 
 
 class FaultFinder(importlib.abc.MetaPathFinder):
-    """Imports one module with a fault, and leaves every other to the finders after it."""
+    """Imports one module with a fault, and leaves all others to the next finders."""
 
     def __init__(self, name: str, path: Path, place: int) -> None:
         self._name, self._path, self._place = name, path, place
@@ -58,7 +58,7 @@ class FaultFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The faulty module's, if it is asked for."""
+        """The spec of the faulty module; None for any other."""
         if fullname != self._name:
             return None
         loader = _FaultLoader(fullname, str(self._path), self._place)
@@ -71,19 +71,19 @@ class _FaultLoader(importlib.machinery.SourceFileLoader):
         self._place = place
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compiled from the mutated tree: never from, and never into, a cache."""
+        """Compile the mutated tree, without reading or writing a cache."""
         source = Path(self.path).read_text()
         return compile(mutated_tree(source, self._place), self.path, "exec")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every mutant of a module is run with.
+    """What all runs for the mutants of a module have in common.
 
     Attributes:
-        root: the folder that modules and tests are named from.
-        module, tests: paths relative to it.
-        timeout_s: of one mutant, in seconds of the processor's time, so that a busy machine passes for no endless loop.
+        root: the folder to which the other paths are relative.
+        module, tests: paths of the module and of its tests.
+        timeout_s: limit per mutant in seconds of processor time; so a busy machine does not look like an endless loop.
     """
 
     root: Path
@@ -93,15 +93,15 @@ class Job:
 
 
 def baseline_s(job: Job) -> float:
-    """How long the tests take without a fault.
+    """Measure how long the tests take without a fault.
 
     Raises:
-        CannotRun: they fail, or take longer than the job's time-out.
+        CannotRun: the tests fail, or take longer than the job's time-out.
     """
     begun_s = time.monotonic()
-    imported, told = multiprocessing.get_context("fork").Pipe(duplex=False)
-    process = _begin(job, NO_FAULT, told)
-    told.close()
+    imported, report = multiprocessing.get_context("fork").Pipe(duplex=False)
+    process = _begin(job, NO_FAULT, report)
+    report.close()
     if not imported.poll(job.timeout_s):
         process.kill()
         raise CannotRun(f"{job.module}: its tests take longer than {job.timeout_s:.0f} s without a fault")
@@ -117,16 +117,16 @@ def baseline_s(job: Job) -> float:
         )
     spent_s = time.monotonic() - begun_s
     for name in names:
-        with contextlib.suppress(Exception):  # one that needs another to be imported first comes with that one
+        with contextlib.suppress(Exception):  # a module that depends on another is imported with it
             importlib.import_module(name)
     return spent_s
 
 
 def outcomes(job: Job, mutants: Sequence[Mutant], process_count: int) -> Iterator[tuple[Mutant, Outcome]]:
-    """Each mutant and what became of it, as they come; `process_count` at a time.
+    """Yield each mutant with its result as it ends; runs `process_count` at a time.
 
     Raises:
-        CannotRun: a test process ended neither with a verdict nor by a fault of the module.
+        CannotRun: a test process ended with an unexpected status.
     """
     waiting = list(reversed(mutants))
     running: dict[int, tuple[BaseProcess, Mutant, float]] = {}
@@ -164,14 +164,14 @@ def _outcome(process: BaseProcess, mutant: Mutant) -> Outcome:
     raise CannotRun(f"{mutant.id}: the tests ended with status {process.exitcode}; expected 0, 1, 2 or 4")
 
 
-def _begin(job: Job, place: int, told: Connection | None = None) -> BaseProcess:
-    process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(job, place, told))
+def _begin(job: Job, place: int, report: Connection | None = None) -> BaseProcess:
+    process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(job, place, report))
     process.start()
     return process
 
 
-def _run_tests(job: Job, place: int, told: Connection | None) -> None:
-    """In the child: plant the fault, run the tests, tell what was imported, end with the tests' status."""
+def _run_tests(job: Job, place: int, report: Connection | None) -> None:
+    """In the child: plant the fault, run the tests, report the imported packages, and exit with the tests' status."""
     os.chdir(job.root)
     sys.path.insert(0, str(job.root))
     silence = os.open(os.devnull, os.O_WRONLY)
@@ -180,22 +180,24 @@ def _run_tests(job: Job, place: int, told: Connection | None) -> None:
     computing_s = math.ceil(job.timeout_s)
     resource.setrlimit(resource.RLIMIT_CPU, (computing_s, computing_s + 1))
     name = job.module.removesuffix(".py").replace("/", ".")
+    if (job.root / "tandemfeed" / job.module).exists():
+        name = f"tandemfeed.{name}"
     if name in sys.modules:
-        raise CannotRun(f"{name} is imported already: a fault in it would not be seen")
+        raise CannotRun(f"{name} is already imported, so a fault in it would have no effect")
     if place != NO_FAULT:
         sys.meta_path.insert(0, FaultFinder(name, job.root / job.module, place))
-    # Every run alike, and the first failure is enough: nothing is to be shrunk or remembered.
+    # All runs are alike, and stop at the first failure, without shrinking or storing examples.
     settings.register_profile(
         "mutation", phases=[Phase.explicit, Phase.generate], database=None, derandomize=True, deadline=None
     )
     settings.load_profile("mutation")
     options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={job.root}"]
     status = int(pytest.main([*options, *job.tests]))
-    if told is not None:
-        told.send([name for name, module in list(sys.modules.items()) if _is_installed(module)])
+    if report is not None:
+        report.send([name for name, module in list(sys.modules.items()) if _is_installed(module)])
     os._exit(status)
 
 
 def _is_installed(module: ModuleType) -> bool:
-    """It is neither the project's nor a test: a package that lies with the interpreter's."""
+    """True for modules of installed packages and of the standard library."""
     return str(getattr(module, "__file__", None) or "").startswith((sys.prefix, sys.base_prefix))

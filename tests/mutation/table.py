@@ -1,4 +1,4 @@
-"""Which tests answer for which module: run in this order until the first failure, so the quickest come first."""
+"""Which tests must detect the mutants of which module; they run in this order, fastest first, until one fails."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _REPLICA = (
 
 
 def _replica(*first: str) -> tuple[str, ...]:
-    """The tests of the replica and the simulator, those first that look at the module most closely."""
+    """The tests of the replica and the simulator, beginning with the tests closest to the module."""
     nearest = tuple(f"tests/feedcore/test_{name}.py" for name in first)
     return (*nearest, *(test for test in _REPLICA if test not in nearest))
 

@@ -1,4 +1,4 @@
-"""The mutation tool itself: which faults it plants, that it plants them in memory, what it tells of them."""
+"""The mutation tool itself: which faults it plants, that it plants them only in memory, and what it reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT = 7
 
 
 def clip(value: int, is_strict: bool = True) -> int:
-    """Not above the limit."""
+    """Limit the value."""
     assert value >= 0
     if value > LIMIT and is_strict:
         return LIMIT
@@ -34,7 +34,7 @@ TESTS = """\
 from toy_room.toy import clip
 
 
-def test_what_is_small_stays_and_what_is_large_is_clipped():
+def test_clip_limits_only_large_values():
     assert clip(3) == 3
     assert clip(9) == 7
     assert clip(9, False) == 9
@@ -42,7 +42,7 @@ def test_what_is_small_stays_and_what_is_large_is_clipped():
 
 
 def changes_of(line: str) -> dict[str, list[str]]:
-    """kind -> how a line in a function is changed."""
+    """kind -> the changed line of each fault of that kind, in a function with only this line."""
     changes: dict[str, list[str]] = {}
     for mutant in mutants_of(f"def function(a, b, c):\n    {line}\n", "m.py"):
         changes.setdefault(mutant.kind, []).append(mutant.change.splitlines()[-1].removeprefix("+ "))
@@ -77,16 +77,16 @@ def changes_of(line: str) -> dict[str, list[str]]:
         ("if a: return", "return_removed", ["pass"]),
     ],
 )
-def test_a_line_is_changed_in_these_ways(line: str, kind: str, changed: list[str]) -> None:
+def test_a_line_gets_exactly_the_expected_faults(line: str, kind: str, changed: list[str]) -> None:
     assert changes_of(line)[kind] == changed
 
 
 @pytest.mark.parametrize("line", ["'a text'", "assert a > 1", "b: int = c", "b = 'text'", "return None"])
-def test_texts_assertions_and_annotations_are_left_alone(line: str) -> None:
+def test_strings_assertions_and_annotations_get_no_faults(line: str) -> None:
     assert changes_of(line) == {}
 
 
-def test_constants_outside_functions_are_configuration_and_methods_and_branches_are_not() -> None:
+def test_methods_and_branches_get_faults_and_constants_outside_functions_do_not() -> None:
     source = "A = 1\nclass C:\n    b = 2\n    def d(self):\n        if self: pass\n        else: e = 0\n"
     assert {(mutant.function, mutant.kind) for mutant in mutants_of(source, "m.py")} == {
         ("C.d", "condition_true"),
@@ -95,14 +95,14 @@ def test_constants_outside_functions_are_configuration_and_methods_and_branches_
     }
 
 
-def test_ids_are_stable_and_differ() -> None:
+def test_ids_are_stable_and_unique() -> None:
     ids = [mutant.id for mutant in mutants_of(SOURCE, "toy_room/toy.py")]
     assert ids == [mutant.id for mutant in mutants_of(SOURCE, "toy_room/toy.py")]
     assert len(set(ids)) == len(ids)
     assert {"toy_room/toy.py:9:boundary", "toy_room/toy.py:9:operand_removed#2"} <= set(ids)
 
 
-def test_every_module_in_the_table_and_its_tests_are_there() -> None:
+def test_every_module_and_test_in_the_table_exists() -> None:
     for module, tests in TESTS_OF.items():
         assert (ROOT / module).exists()
         assert all((ROOT / test.partition("::")[0]).exists() for test in tests)
@@ -125,7 +125,7 @@ def toy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_fault_is_in_memory_alone(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_planted_only_in_memory(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(toy)
     (boundary,) = [mutant for mutant in mutants_of(SOURCE, "toy_room/toy.py") if mutant.kind == "and_or"]
     finder = FaultFinder("toy_room.toy", toy / "toy_room" / "toy.py", boundary.place)
@@ -138,17 +138,17 @@ def test_a_fault_is_in_memory_alone(toy: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def run_tool(toy: Path, *options: str) -> tuple[int, str]:
-    """The tool in a process of its own: it forks from one that has imported little."""
+    """Run the tool in a separate process, because it must fork from one that has imported little."""
     command = [sys.executable, "-m", "tests.mutation", "--root", str(toy), "--out", str(toy / "out")]
     command += ["--module", "toy_room/toy.py", "--tests", "test_toy.py", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
     return done.returncode, done.stdout + done.stderr
 
 
-def test_killed_and_survived_are_told_apart_kept_and_not_run_again(toy: Path) -> None:
+def test_outcomes_are_stored_and_finished_mutants_are_not_run_again(toy: Path) -> None:
     status, text = run_tool(toy, "--jobs", "2")
     assert status == 1, text
-    # Nothing tests the limit itself: `>=` does the same there. That makes it equivalent, and nobody has said so.
+    # At the limit, `>=` has the same result as `>`: the mutant is equivalent, but is not listed as such.
     assert "survived: toy_room/toy.py:9:boundary in clip" in text
     assert "- if value > LIMIT and is_strict:\n+ if value >= LIMIT and is_strict:" in text
     rows = [json.loads(line) for line in (toy / "out" / "toy_room.toy.jsonl").read_text().splitlines()[1:]]
@@ -165,14 +165,14 @@ def test_killed_and_survived_are_told_apart_kept_and_not_run_again(toy: Path) ->
     assert "has changed since" in text
 
 
-def test_tests_that_fail_without_a_fault_are_told_and_nothing_is_run(toy: Path) -> None:
+def test_if_tests_fail_without_a_fault_the_tool_reports_it_and_runs_no_mutant(toy: Path) -> None:
     (toy / "test_toy.py").write_text(TESTS.replace("== 3", "== 4"))
     status, text = run_tool(toy)
     assert status == 2
     assert "toy_room/toy.py: its tests end with status 1 without a fault; expected 0" in text
 
 
-def test_a_mutant_that_hangs_is_killed_by_the_time_out(toy: Path) -> None:
+def test_a_mutant_that_hangs_is_ended_by_the_time_out(toy: Path) -> None:
     looping = SOURCE + "\n\ndef count(n):\n    while n > 0:\n        n -= 1\n    return n\n"
     (toy / "toy_room" / "toy.py").write_text(looping)
     counted = TESTS + "\n\ndef test_count():\n    from toy_room.toy import count\n    assert count(3) == 0\n"
@@ -182,7 +182,7 @@ def test_a_mutant_that_hangs_is_killed_by_the_time_out(toy: Path) -> None:
     assert '{"id": "toy_room/toy.py:16:arithmetic", "outcome": "timed out"}' in rows
 
 
-def test_a_sample_is_the_same_at_every_run_and_a_module_without_tests_is_refused(
+def test_a_sample_is_the_same_in_every_run_and_a_module_without_tests_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     listed = []
@@ -196,10 +196,10 @@ def test_a_sample_is_the_same_at_every_run_and_a_module_without_tests_is_refused
     assert "admin_server/audit.py: no tests are known" in capsys.readouterr().err
 
 
-def test_an_equivalent_mutant_is_found_by_its_change_wherever_its_line_is() -> None:
+def test_an_equivalent_mutant_is_recognised_by_its_change_even_if_its_line_moved() -> None:
     mutant = mutants_of(SOURCE, "toy_room/toy.py")[0]
-    reasons = {("toy_room/toy.py", mutant.function, mutant.change): "cannot be seen"}
+    reasons = {("toy_room/toy.py", mutant.function, mutant.change): "has no effect"}
     moved = mutants_of("# a line\n" + SOURCE, "toy_room/toy.py")[0]
     assert moved.id != mutant.id
-    assert reason_of(moved, reasons) == "cannot be seen"
+    assert reason_of(moved, reasons) == "has no effect"
     assert reason_of(mutants_of(SOURCE, "toy_room/toy.py")[1], reasons) is None

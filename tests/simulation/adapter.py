@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.replica.channel_state import ChannelSnapshot, PeerState
-from feedcore.replica.config import PublishMode
-from feedcore.replica.effects import (
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot, PeerState
+from tandemfeed.feedcore.replica.config import PublishMode
+from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
     AskToFail,
@@ -25,9 +25,9 @@ from feedcore.replica.effects import (
     Transmit,
     perform,
 )
-from feedcore.replica.engine import AdapterEngine
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME_SIZE,
     PROVISIONAL_BIT,
     RUN_SIZE,
@@ -46,7 +46,7 @@ from tests.simulation.world import SOURCE, Link, World
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
-SOCKET_QUEUE_MAX = 200  # datagrams that sockets keep while the process does not read them
+SOCKET_QUEUE_MAX = 200  # datagrams that sockets keep while the process does not read
 PPM = 1_000_000
 Event = tuple[Callable[..., list[AdapterEffect]], tuple[object, ...]]
 
@@ -57,7 +57,7 @@ class AdapterActor:
     Attributes:
         life: number of the start; replies to an earlier life are dropped.
         is_paused: paused; events wait.
-        is_late: sending what it decided before it was paused.
+        is_late: sending packets that it decided before it was paused.
         journal: survives the process.
     """
 
@@ -71,7 +71,7 @@ class AdapterActor:
         self.journal = OutputJournal()
         self.engine: AdapterEngine
         self.converters: dict[int, ToyConverter] = {}
-        self.counters: list[CounterSet] = []  # of every life
+        self.counters: list[CounterSet] = []  # one per life
         self.from_source: Link = world.link(SOURCE, self.name)
         self._world, self._cluster, self._plan, self._own = world, cluster, plan, own
         self._calls = PeerCalls(world, cluster, self)
@@ -83,7 +83,7 @@ class AdapterActor:
         self._slow_ns = self._resumed = 0
         self._former_ends: dict[tuple[int, int, int], int] = {}
         self._garbles_every = 0  # 0: no packet is garbled
-        self.abstains = False  # as last reported
+        self.abstains = False  # in its last report
         self.is_damaging = False  # the conversion state that it gives to others is damaged
         self._busy_until_ns = 0
         self._wake_at_ns: int | None = None
@@ -144,7 +144,7 @@ class AdapterActor:
         self._pauses_before_sending = True
 
     def resume(self, _: object = None) -> None:
-        """Resume: first send what was about to be sent, then process the waiting events."""
+        """Resume: first send the packets that were about to be sent, then process the waiting events."""
         self._pauses_before_sending = False
         if not self.is_alive or not self.is_paused:
             return
@@ -161,9 +161,9 @@ class AdapterActor:
         self._schedule()
 
     def slow_down(self, event_ns: int) -> None:
-        """Make every event take this long; 0: no time."""
+        """Make every event take this long; 0: events take no time."""
         self._slow_ns = event_ns
-        self._world.log("{} takes {} us per event", self.name, event_ns // 1_000)
+        self._world.log("{} needs {} us per event", self.name, event_ns // 1_000)
 
     def garble(self, every: int) -> None:
         """Garble one in `every` packets; 0: none."""
@@ -290,7 +290,7 @@ class AdapterActor:
         perform(effects, self)
 
     def append_to_journal(self, packet: OutputPacket) -> None:
-        """Append a packet, which from here on survives a crash."""
+        """Append a packet, which then survives a crash."""
         self._check_own_past(packet)
         self.journal.append(packet)
         self._cluster.on_sent(packet)
@@ -298,7 +298,7 @@ class AdapterActor:
             self._cluster.checks.of[packet.session].content.on_journalled(packet)
 
     def save_state(self, snapshot: ChannelSnapshot) -> None:
-        """Append a state, which from here on survives a crash."""
+        """Append a state, which then survives a crash."""
         self._cluster.on_state_given(self, snapshot)
         self.journal.append(snapshot)
 
@@ -328,7 +328,7 @@ class AdapterActor:
                 multicast(link, hear, packet)
 
     def _check_own_past(self, packet: OutputPacket) -> None:
-        """Check that this life does not repeat what an earlier one sent in an epoch, unless a snapshot took it back."""
+        """Check that this life repeats no packet of an earlier life in an epoch, unless a snapshot superseded it."""
         has_own_place = 0 < self.counters[-1].counts[Counter.SNAPSHOTS_INSTALLED] == self._resumed
         end = self._former_ends.get((packet.session, packet.channel_id, packet.epoch), 0)
         if has_own_place and packet.runs and not packet.flags & PROVISIONAL_BIT and packet.end_input_seq <= end:
@@ -373,7 +373,7 @@ class AdapterActor:
 
     def on_session_begun(self, begun: SessionBegun) -> None:
         """Log and report a new session."""
-        how = "" if begun.is_complete else ", whose end it lacks,"
+        how = "" if begun.is_complete else " (its end is missing)"
         self._world.log("{} moves from session {}{} to {}", self.name, begun.old_session, how, begun.new_session)
         self._cluster.admin.on_report(self)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from feedcore.lease.failing import FailConfig
-from feedcore.lease.peers import ConsentConfig
-from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
-from feedcore.replica.decision_intake import IntakeConfig
-from feedcore.replica.source_tracker import TrackerConfig
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.lease.failing import FailConfig
+from tandemfeed.feedcore.lease.peers import ConsentConfig
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
+from tandemfeed.feedcore.replica.decision_intake import IntakeConfig
+from tandemfeed.feedcore.replica.source_tracker import TrackerConfig
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.plan import MS, Plan
 from tests.simulation.toy_feed import FEED_ID
 
 
-def engine_config(plan: Plan, adapter_id: int, session: int, former_life_ended_ns: int | None) -> EngineConfig:
+def engine_config(plan: Plan, adapter_id: int, session: int, previous_process_ended_ns: int | None) -> EngineConfig:
     """The configuration of one adapter."""
     timing = plan.timing
     return EngineConfig(
@@ -37,7 +37,7 @@ def engine_config(plan: Plan, adapter_id: int, session: int, former_life_ended_n
         ),
         consent=ConsentConfig.of(timing.sync_interval_ns),
         failing=FailConfig(plan.fail_policy, times=plan.fail_times, ask_every_ns=100 * MS),
-        former_life_ended_ns=former_life_ended_ns,
+        previous_process_ended_ns=previous_process_ended_ns,
         session_state=plan.session_state,
         session_grace_ns=timing.session_grace_ns,
     )

@@ -1,4 +1,4 @@
-"""The admin server of a run: the real lease core behind connections that break; the server can die and restart.
+"""The admin server of a run: the real lease core, reached over connections that break; the server can die and restart.
 
 Links and a few fields that survive the process (such as the reserved epochs and the notes of grants) take the place of
 the queues and the database of `admin_server.broker.FeedBroker`.
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from admin_server.lease_core import FeedLease, LeaseConfig
-from admin_server.lease_decisions import (
+from tandemfeed.admin_server.lease_core import FeedLease, LeaseConfig
+from tandemfeed.admin_server.lease_decisions import (
     Granted,
     HandedOver,
     HandOverRefused,
@@ -23,9 +23,9 @@ from admin_server.lease_decisions import (
     TermNoted,
     Vacated,
 )
-from admin_server.lease_records import EPOCH_BLOCK
-from feedcore.replica.channel_state import PeerState
-from feedcore.replica.effects import AdapterEffect, RequestHandOver
+from tandemfeed.admin_server.lease_records import EPOCH_BLOCK
+from tandemfeed.feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestHandOver
 from tests.simulation.admin_parts import WORST, Attendance, change, deliver
 from tests.simulation.checkers.terms import PASSED
 from tests.simulation.plan import MS, Plan
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 RETRY_NS = 20 * MS  # how often an adapter that lost its connection retries
-MARGIN_PER_TTL = 10  # as in adapter.registry: at the holder the term ends a tenth early
+MARGIN_PER_TTL = 10  # as in adapter.registry: the holder's term ends a tenth early
 
 
 class AdminActor:
@@ -104,7 +104,7 @@ class AdminActor:
         self._cluster.checks.grants.restart(holder)
         self.lease.restore(epoch, holder, now_ns, next_epoch=next_epoch, failed=self._failed, noted_ttl_ns=noted)
         self._reserved_end += EPOCH_BLOCK
-        for adapter in self._cluster.adapters:  # a stream that had fallen silent is now found broken
+        for adapter in self._cluster.adapters:  # streams that had fallen silent now break
             if adapter.is_alive:
                 self.on_connect(adapter)
         self._schedule()
@@ -135,7 +135,7 @@ class AdminActor:
             del self._attending[adapter.adapter_id]
             self._cluster.checks.grants.forget(adapter.adapter_id)
             self._perform(self.lease.on_gone(adapter.adapter_id, self._world.now_ns))
-            self._tell_everybody()
+            self._announce_roles()
 
     def _try_to_connect(self, who: tuple[AdapterActor, int]) -> None:
         adapter, life = who
@@ -163,7 +163,7 @@ class AdminActor:
             self._perform(self.lease.on_attend(adapter_id, self._world.now_ns))
         if (reason := self._failed.get(adapter_id)) is not None:
             self._send(adapter, adapter.engine.on_failed, reason)
-        self._tell_everybody()
+        self._announce_roles()
         self._schedule()
 
     # ---- reports ----
@@ -173,7 +173,7 @@ class AdminActor:
         state = adapter.engine.report(adapter.clock_ns(), adapter.life)
         adapter.abstains = state.abstains
         report = (adapter, adapter.life, adapter.clock_ns(), state)
-        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_report, report)
+        self._world.call(self._world.link(adapter.name, ADMIN), self._take_report, report)
 
     def on_renew(self, adapter: AdapterActor, epoch: int) -> None:
         """An adapter asks to renew its lease; the new term counts from the request."""
@@ -206,9 +206,11 @@ class AdminActor:
     def on_ask_to_fail(self, adapter: AdapterActor, reason: str) -> None:
         """An adapter asks to leave the group."""
         self._world.log("{} asks to fail: {}", adapter.name, reason)
-        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_ask_to_fail, (adapter, adapter.life, reason))
+        self._world.call(
+            self._world.link(adapter.name, ADMIN), self._take_request_to_fail, (adapter, adapter.life, reason)
+        )
 
-    def _hear_ask_to_fail(self, request: tuple[AdapterActor, int, str]) -> None:
+    def _take_request_to_fail(self, request: tuple[AdapterActor, int, str]) -> None:
         adapter, life, reason = request
         attendance, now_ns = self._attending.get(adapter.adapter_id), self._world.now_ns
         if not self.is_up or attendance is None or attendance.life != life:
@@ -234,7 +236,7 @@ class AdminActor:
             if (attendance := self._attending.get(adapter_id)) is not None:
                 self._send(attendance.adapter, attendance.adapter.engine.on_readmitted)
 
-    def _hear_report(self, report: tuple[AdapterActor, int, int, PeerState]) -> None:
+    def _take_report(self, report: tuple[AdapterActor, int, int, PeerState]) -> None:
         adapter, life, sent_at_ns, state = report
         if not self._note(adapter, life, sent_at_ns):
             return
@@ -257,11 +259,11 @@ class AdminActor:
 
     def _ask(self, adapter: AdapterActor, hear: Callable[[int], list[LeaseDecision]]) -> None:
         """Send an adapter's request to the lease core, which replies with decisions."""
-        said = (adapter, adapter.life, adapter.clock_ns(), hear)
-        self._world.call(self._world.link(adapter.name, ADMIN), self._hear, said)
+        request = (adapter, adapter.life, adapter.clock_ns(), hear)
+        self._world.call(self._world.link(adapter.name, ADMIN), self._hear, request)
 
-    def _hear(self, said: tuple[AdapterActor, int, int, Callable[[int], list[LeaseDecision]]]) -> None:
-        adapter, life, sent_at_ns, hear = said
+    def _hear(self, request: tuple[AdapterActor, int, int, Callable[[int], list[LeaseDecision]]]) -> None:
+        adapter, life, sent_at_ns, hear = request
         if self._note(adapter, life, sent_at_ns):
             self._perform(hear(adapter.adapter_id))
             self._schedule()
@@ -315,7 +317,7 @@ class AdminActor:
         for decision in decisions:
             self._perform_one(decision)
         if any(not isinstance(decision, Renewed | TermNoted | Offered | OrderedHandOver) for decision in decisions):
-            self._tell_everybody()
+            self._announce_roles()
 
     def _perform_one(self, decision: LeaseDecision) -> None:
         """Perform a decision, as `admin_server.lease_keeper` does."""
@@ -363,7 +365,7 @@ class AdminActor:
         return ttl_ns - ttl_ns // MARGIN_PER_TTL
 
     def _grant(self, granted: Granted) -> None:
-        assert granted.epoch <= self._reserved_end, "no run grants so many epochs that it needs another block"
+        assert granted.epoch <= self._reserved_end, "no run grants enough epochs to need another block"
         attendance = self._attending[granted.adapter_id]
         adapter, epoch = attendance.adapter, granted.epoch
         self._notes.append((epoch, granted.adapter_id))
@@ -374,12 +376,12 @@ class AdminActor:
         until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
         self._send(adapter, adapter.engine.on_lease_granted, epoch, until_ns)
 
-    def _tell_everybody(self) -> None:
+    def _announce_roles(self) -> None:
         active, epoch = max(self.lease.holder, 0), self.lease.epoch
-        everybody = frozenset(adapter.adapter_id for adapter in self._cluster.adapters)
+        group = frozenset(adapter.adapter_id for adapter in self._cluster.adapters)
         for attendance in self._attending.values():
             engine = attendance.adapter.engine
-            self._send(attendance.adapter, partial(change, engine, everybody), active, epoch)
+            self._send(attendance.adapter, partial(change, engine, group), active, epoch)
 
     def _send(self, adapter: AdapterActor, order: Callable[..., list[AdapterEffect]], *arguments: object) -> None:
         message = (adapter, self._attending[adapter.adapter_id].life, order, arguments)

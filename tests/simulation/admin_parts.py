@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from feedcore.replica.effects import AdapterEffect
-from feedcore.replica.engine import AdapterEngine
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.effects import AdapterEffect
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.states import ReplicaState
 
 if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor
@@ -41,7 +41,7 @@ class Attendance:
 def change(
     engine: AdapterEngine, everybody: frozenset[int], active: int, epoch: int, now_ns: int
 ) -> list[AdapterEffect]:
-    """Tell an engine the group, the active and the epoch, as the admin server knows them."""
+    """Pass the group, the active and the epoch, as known to the admin server, to an engine."""
     return engine.on_cluster_changed(active, epoch, now_ns, everybody)
 
 

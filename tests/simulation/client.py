@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from feedcore.counters import CounterSet
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SessionChanged
-from feedcore.merge.sessions import SessionMerger
-from feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tests.simulation.plan import MS, ClientPlan, Plan
 from tests.simulation.toy_feed import FIRST_SESSION
 from tests.simulation.world import START_NS, World
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SOCKET_QUEUE_MAX = 200
 CLIENT_GRACE_NS = 3_000 * MS  # longer than the interval of the last words, which is one second
-UNCONFIRMED_NS = 600 * MS  # short enough to declare, during the run, what only one adapter had
+UNCONFIRMED_NS = 600 * MS  # short enough to declare messages of a single adapter missing during the run
 
 
 class ClientActor:
@@ -64,15 +64,15 @@ class ClientActor:
         self._start_ns = START_NS + own.start_ns
         self._random = random.Random((plan.chance_seed << 8) ^ own.number)
         self._wake_at_ns: int | None = None
-        # The adapter whose replay service was asked first last time, for numbered messages (True) and for others.
-        # They are separate, because with alternating requests each kind would always ask the same adapter.
+        # Which adapter's replay service was first in the last request for numbered messages (True) and for others. A
+        # common counter would send each kind to the same adapter if requests of both kinds alternate.
         self._turns = {True: 0, False: 0}
         self._is_paused = False
         self._inbox: list[OutputPacket] = []
 
     @property
     def has_ended(self) -> bool:
-        """True once every channel's `Ended` has come."""
+        """True after the last `Ended` of every channel."""
         return len(self.ended) == len(self.mergers)
 
     def on_output(self, packet: OutputPacket) -> None:
@@ -163,7 +163,7 @@ class ClientActor:
             self._world.call(self._world.link(self.name, adapter.name), self._answer, (adapter, request))
 
     def _answer(self, question: tuple[AdapterActor, RequestReplay]) -> None:
-        """Answer a replay request, at the adapter."""
+        """Answer a replay request at the adapter."""
         adapter, request = question
         if adapter.is_alive and not adapter.is_paused:
             packets = adapter.journal.replay(request.session, request.channel_id, request.input_ranges)

@@ -6,13 +6,13 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from admin_server.lease_terms import LeaseConfig
-from feedcore.counters import Counter
-from feedcore.merge.effects import MergeEffect
-from feedcore.replica.channel_state import ChannelSnapshot, PeerState
-from feedcore.replica.config import PublishMode, SessionState
-from feedcore.replica.effects import AdapterEffect, RunsLost, StateMoved
-from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
+from tandemfeed.admin_server.lease_terms import LeaseConfig
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.effects import MergeEffect
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot, PeerState
+from tandemfeed.feedcore.replica.config import PublishMode, SessionState
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RunsLost, StateMoved
+from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
 from tests.simulation.adapter import AdapterActor
 from tests.simulation.admin import AdminActor
 from tests.simulation.checkers.acked import AckedChecker
@@ -83,7 +83,7 @@ class Checks:
     """Every checker of a run.
 
     Attributes:
-        of: by session.
+        of: the checkers by session.
     """
 
     def __init__(self, plan: Plan, adapters: list[AdapterActor], messages: SessionMessages) -> None:
@@ -109,7 +109,7 @@ class Checks:
 def _truths(plan: Plan, messages: SessionMessages) -> dict[int, Truth]:
     """The expected output by session; if the conversion state is carried over, so are the running sums of a stream."""
     is_carried = plan.session_state is SessionState.CARRY
-    converters = {stream: ToyConverter() for stream in plan.streams}  # symbols belong to one stream each
+    converters = {stream: ToyConverter() for stream in plan.streams}  # each symbol belongs to one stream
     truths: dict[int, Truth] = {}
     for session, streams in messages.items():
         expected = {
@@ -117,10 +117,10 @@ def _truths(plan: Plan, messages: SessionMessages) -> dict[int, Truth]:
             for stream, rows in streams.items()
         }
         # If every adapter loses a carried state in a crash, the sums continue from another state.
-        is_unsure = bool(truths) and is_carried and (plan.has(FaultKind.CRASH) or plan.has(FaultKind.VANISH))
+        is_uncertain = bool(truths) and is_carried and (plan.has(FaultKind.CRASH) or plan.has(FaultKind.VANISH))
         has_losses = (
-            bool(plan.journal_gaps) or is_unsure
-        )  # with journal gaps, adapters declare losses early in every session
+            bool(plan.journal_gaps) or is_uncertain
+        )  # with journal gaps, losses are declared early in every session
         truths[session] = Truth(expected, has_losses=has_losses)
     return truths
 

@@ -1,7 +1,7 @@
 """Draws a plan from a seed: makes all random choices that precede a run.
 
 Most plans are small and quick, so that many interleavings are tried; some are large, so that all parts interact.
-`SIZES` has the sizes, docs/simulation.md what they cost.
+`SIZES` lists the sizes; docs/simulation.md says how long they take.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from feedcore.replica.config import OnSilence, PublishMode, SessionState
+from tandemfeed.feedcore.replica.config import OnSilence, PublishMode, SessionState
 from tests.simulation.plan import (
     ACTIVE,
     ALL_PROCESSES,
@@ -29,12 +29,12 @@ from tests.simulation.scenarios import WHOLE_JOURNAL, Scenario, apply_scenario
 from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN, SOURCE
 
-SCENARIO_SHARE = 0.45  # of seeds: a scenario applies
-NEW_SESSION_SHARE = 0.35  # of the others: the source begins one or two new sessions
+SCENARIO_SHARE = 0.45  # of the seeds: a scenario applies
+NEW_SESSION_SHARE = 0.35  # of the other seeds: the source begins one or two new sessions
 PATIENCE_NS = 600 * MS  # after the storm, before a session without an announced end is concluded
-ACKED_SHARE = 0.15  # of runs: acked publishing
-HOLD_SHARE = 0.3  # of runs: adapters hold on silence; in the others they proceed
-HEARD_BY_SOME_PERCENT = 50  # of journal gaps: some adapters received the messages
+ACKED_SHARE = 0.15  # of the runs: acked publishing
+HOLD_SHARE = 0.3  # of the runs: adapters hold on silence; in the others they proceed
+HEARD_BY_SOME_PERCENT = 50  # of the journal gaps: some adapters received the messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +140,16 @@ def _draw_at_large(seed: int, chance: random.Random, size: Size) -> Plan:
 
 
 def _with_sessions(plan: Plan, size: Size) -> Plan:
-    """The plan, in a share of the runs with one or two new sessions."""
+    """The plan; in a share of the runs, with one or two new sessions."""
     chance = random.Random((plan.seed << 8) ^ 0x5E55)  # a separate generator, so that nothing else changes
     if chance.random() >= NEW_SESSION_SHARE:
         return plan
     new_sessions = _draw_sessions(chance, size, plan.storm_ns)
-    is_said = all(each.is_end_said for each in new_sessions)
+    is_end_announced = all(each.is_end_said for each in new_sessions)
     grace_ns = plan.storm_ns + PATIENCE_NS
-    timing = replace(plan.timing, session_grace_ns=chance.choice((grace_ns, 5_000 * MS)) if is_said else grace_ns)
+    timing = replace(
+        plan.timing, session_grace_ns=chance.choice((grace_ns, 5_000 * MS)) if is_end_announced else grace_ns
+    )
     begins_ns = [plan.source_start_ns + each.begin_ns for each in new_sessions]
     faults = plan.faults + tuple(
         _draw_fault(chance, plan.adapters, plan.clients, plan.storm_ns, begins_ns)

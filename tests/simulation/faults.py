@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from feedcore.replica.config import SessionState
-from feedcore.wire.lineage import UNLIMITED
+from tandemfeed.feedcore.replica.config import SessionState
+from tandemfeed.feedcore.wire.lineage import UNLIMITED
 from tests.simulation.plan import ACTIVE, ALL_PROCESSES, Fault, FaultKind
 from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN, SOURCE, START_NS, Link, World
@@ -31,7 +31,7 @@ class FaultInjector:
     def _inject(self, fault: Fault) -> None:
         cluster, world, kind = self._cluster, self._world, fault.kind
         if kind in PARTITIONS:
-            self._part(fault)
+            self._partition(fault)
         elif kind in (FaultKind.ADMIN_CRASH, FaultKind.ADMIN_VANISH):
             cluster.admin.crash(fault.amount, is_silent=kind is FaultKind.ADMIN_VANISH)
             world.after(fault.length_ns, cluster.admin.restart)
@@ -94,7 +94,7 @@ class FaultInjector:
                 client.pause()
                 self._world.after(fault.length_ns, client.resume)
 
-    def _part(self, fault: Fault) -> None:
+    def _partition(self, fault: Fault) -> None:
         whom, other = self._name(fault.whom), self._name(fault.other)
         if not whom or not other or whom == other:
             return

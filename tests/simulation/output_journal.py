@@ -6,10 +6,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.replica.effects import CommitProvisional
-from feedcore.wire.output_packet import PROVISIONAL_BIT, RETRANSMISSION_BIT, OutputFlag, OutputPacket
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.replica.effects import CommitProvisional
+from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, RETRANSMISSION_BIT, OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.position import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ Entry = OutputPacket | ChannelSnapshot | Commit
 
 
 class OutputJournal:
-    """Entries in order of appending; as in production, a lookup does not find what a newer epoch has replaced."""
+    """The entries in order. As in production, a lookup does not find packets that a newer epoch replaced."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []

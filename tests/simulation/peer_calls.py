@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState, RunsRefused
-from feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
-from feedcore.replica.engine import DecisionLogTooShort, NotActive
+from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState, RunsRefused
+from tandemfeed.feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
+from tandemfeed.feedcore.replica.engine import DecisionLogTooShort, NotActive
 from tests.simulation.world import SOURCE, World
 
-BUCKET_SUM_OFFSET = 8  # of tests.simulation.toy_feed.BUCKET
+BUCKET_SUM_OFFSET = 8  # in tests.simulation.toy_feed.BUCKET
 
 if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor
@@ -75,11 +75,11 @@ class PeerCalls:
             if peer is not adapter and peer.is_alive:
                 state = adapter.engine.report(adapter.clock_ns(), adapter.life)
                 link = world.link(adapter.name, peer.name)
-                world.call(link, self._tell, (peer, peer.life, state))
+                world.call(link, self._deliver_state, (peer, peer.life, state))
 
     # ---- inside ----
 
-    def _tell(self, message: tuple[AdapterActor, int, PeerState]) -> None:
+    def _deliver_state(self, message: tuple[AdapterActor, int, PeerState]) -> None:
         peer, life, state = message
         if peer.life == life and peer.is_alive:
             peer.on_peer_state(state)
@@ -87,7 +87,7 @@ class PeerCalls:
     def _ask(
         self, effect: RequestRuns | RequestSnapshot | RequestBuckets, question: Callable[[AdapterActor], Answer]
     ) -> None:
-        """Send a request to the peer's engine; its reply is an event here. Without a reply the engine asks again."""
+        """Send a request to the peer's engine; the reply arrives as an event. Without a reply, it is sent again."""
         adapter, world, life = self._adapter, self._world, self._adapter.life
         peer = next((each for each in self._cluster.adapters if each.adapter_id == effect.adapter_id), None)
         if peer is None or peer is adapter:

@@ -11,8 +11,8 @@ from enum import Enum
 
 import msgspec
 
-from feedcore.lease.failing import FailPolicy
-from feedcore.replica.config import OnSilence, PublishMode, SessionState
+from tandemfeed.feedcore.lease.failing import FailPolicy
+from tandemfeed.feedcore.replica.config import OnSilence, PublishMode, SessionState
 
 US = 1_000
 MS = 1_000_000
@@ -25,12 +25,12 @@ class FaultKind(Enum):
 
     CRASH = "crash"  # the process dies, loses its last `amount` journal entries, and restarts after `length_ns`
     VANISH = "vanish"  # like CRASH, but its host vanishes: no connection ends, and nothing more arrives
-    PAUSE = "pause"  # the process is paused and then resumed, as an outdated active if it was active
+    PAUSE = "pause"  # the process is paused, then resumes; if it was active, another may be active by then
     PAUSE_BEFORE_SENDING = "pause before sending"  # the process is paused between a decision and sending its packets
     SLOW = "slow"  # every event of the process takes `amount` nanoseconds
     MUTE = "mute"  # one-way partition: `other` receives nothing from `whom`
     CUT = "cut"  # `whom` and `other` cannot reach each other; connections break; with `amount` 1 both ends notice
-    HOLD = "hold"  # like CUT, but connections survive, and what was sent on them arrives late
+    HOLD = "hold"  # like CUT, but connections survive, and their messages arrive late
     ADMIN_CRASH = "admin crash"  # the admin server dies and streams end; it restarts, without its last `amount` notes
     ADMIN_VANISH = "admin vanish"  # like ADMIN_CRASH, but its host vanishes: streams fall silent instead of ending
     SOURCE_STOP = "source stop"  # the feed source sends nothing and answers nothing
@@ -62,13 +62,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What multicast links do to datagrams during the storm: rates from 0 to 1, delays in nanoseconds."""
+    """Loss, duplication and delay of datagrams during the storm: rates from 0 to 1, delays in nanoseconds."""
 
     loss: float = 0.0
     duplication: float = 0.0
     delay_min_ns: int = 20 * US
     delay_span_ns: int = 180 * US
-    replay_loss: float = 0.0  # of the packets in the answers of replay services
+    replay_loss: float = 0.0  # share of the packets in replay answers that are lost
 
 
 CALM = Weather()
@@ -161,15 +161,15 @@ class Plan:
     """Everything that determines a run.
 
     Attributes:
-        seed: the plan and the messages are drawn from it.
-        chance_seed: of the links' random numbers during the run.
+        seed: determines the plan and the messages.
+        chance_seed: determines the links' random numbers during the run.
         channels: the source streams of each channel; channels are numbered from 1.
         message_count: source messages per stream.
         bursts_ns: the source sends half of its packets around these times, so that faults hit many of them.
         journal_gaps: source messages that are missing from the source journal.
         new_sessions: the sessions after the first one, in order.
         has_real_codec: packets are encoded and decoded for every receiver, as on the wire.
-        fail_policy, fail_times: which backup asks to be failed, and after being out of sync how often.
+        fail_policy, fail_times: which backup asks to be failed, and how often it must have been out of sync before.
     """
 
     seed: int

@@ -57,7 +57,7 @@ def judge_seeds(first: int, count: int, jobs: int) -> Iterator[tuple[int, list[V
         for block in blocks:
             yield block[1], _judge_block(block)
         return
-    # Not "fork": a test process has threads, and its copy could wait forever for a lock that one of them held.
+    # Not "fork": a test process has threads, and a forked copy could wait forever for a lock that another thread held.
     with multiprocessing.get_context("forkserver").Pool(jobs) as pool:
         for (_, size), failed in zip(blocks, pool.imap(_judge_block, blocks), strict=True):
             yield size, failed

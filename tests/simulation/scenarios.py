@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from feedcore.lease.failing import FailPolicy
-from feedcore.replica.config import OnSilence, PublishMode
+from tandemfeed.feedcore.lease.failing import FailPolicy
+from tandemfeed.feedcore.replica.config import OnSilence, PublishMode
 from tests.simulation.plan import (
     ACTIVE,
     ALL_PROCESSES,
@@ -28,7 +28,7 @@ from tests.simulation.plan import (
 from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN
 
-WHOLE_JOURNAL = 1_000_000  # entries; more than any run has
+WHOLE_JOURNAL = 1_000_000  # entries; more than in any run
 
 
 class Scenario(Enum):
@@ -71,14 +71,14 @@ def _with_faults(plan: Plan, faults: list[Fault]) -> Plan:
 
 def _split(chance: random.Random, names: list[str], at_ns: int, length_ns: int) -> list[Fault]:
     """A partition into two sides; some of the connections between them survive it."""
-    everybody = [*names, ADMIN]
-    ours = chance.sample(everybody, chance.randint(1, len(everybody) - 1))
+    processes = [*names, ADMIN]
+    ours = chance.sample(processes, chance.randint(1, len(processes) - 1))
     kind = chance.choice((FaultKind.CUT, FaultKind.CUT, FaultKind.HOLD))
     is_seen = int(kind is FaultKind.CUT and chance.random() < 0.5)
     return [
         Fault(kind, at_ns, length_ns, whom, other, is_seen)
-        for whom in everybody
-        for other in everybody
+        for whom in processes
+        for other in processes
         if whom in ours and other not in ours
     ]
 
@@ -122,7 +122,7 @@ def _restored(plan: Plan, chance: random.Random) -> Plan:
         length_ns = chance.choice((5, 10, 20)) * MS
         kind = chance.choice((FaultKind.ADMIN_CRASH, FaultKind.ADMIN_VANISH))
         faults.append(Fault(kind, at_ns, length_ns, ADMIN, "", chance.choice((0, 1, 1, 2))))
-        if chance.random() < 0.5:  # the newest holder is not in the notes and is cut off, and two adapters die
+        if chance.random() < 0.5:  # the newest holder is cut off and missing from the notes, and two adapters die
             faults.append(Fault(FaultKind.HAND_OVER, max(0, at_ns - chance.randrange(5, 30) * MS), 0, ADMIN, ""))
             faults.append(Fault(FaultKind.CUT, max(0, at_ns - MS), 150 * MS, ACTIVE, ADMIN))
             for name in chance.sample(names, 2):

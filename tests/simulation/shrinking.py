@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from feedcore.replica.config import SessionState
+from tandemfeed.feedcore.replica.config import SessionState
 from tests.simulation.plan import CALM, MS, AdapterPlan, ClientPlan, Fault, Plan, Weather
 from tests.simulation.running import Verdict, judge
 
-CHANCE_SEEDS = 3  # how many chance seeds to try with each smaller plan
+CHANCE_SEEDS = 3  # chance seeds to try with each smaller plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ def _fewer_clients(plan: Plan) -> Iterator[Plan]:
 def _fewer_sessions(plan: Plan) -> Iterator[Plan]:
     for session in plan.new_sessions:
         yield replace(plan, new_sessions=tuple(each for each in plan.new_sessions if each is not session))
-        said = tuple(replace(each, is_end_said=True) for each in plan.new_sessions)
-        yield replace(plan, new_sessions=said, session_state=SessionState.RESET)
+        announced = tuple(replace(each, is_end_said=True) for each in plan.new_sessions)
+        yield replace(plan, new_sessions=announced, session_state=SessionState.RESET)
 
 
 def _fewer_adapters(plan: Plan) -> Iterator[Plan]:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SourceFlag
+from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SourceFlag
 from tests.simulation.plan import MS, JournalGap, Plan
 from tests.simulation.toy_feed import FIRST_SESSION, SOURCE_MESSAGE_SIZE, encode_source
 from tests.simulation.world import SOURCE, START_NS, World
@@ -73,7 +73,7 @@ class SourceActor:
         return chance.choice(bursts) + chance.randrange(BURST_NS)
 
     def stop_for(self, length_ns: int) -> None:
-        """Pause the source; what was due is sent when it resumes."""
+        """Pause the source; packets that fall due are sent when it resumes."""
         self._stopped_until_ns = max(self._stopped_until_ns, self._world.now_ns + length_ns)
 
     def number_foreign_session(self, until_ns: int) -> None:
@@ -88,7 +88,7 @@ class SourceActor:
             self._world.after(FOREIGN_EVERY_NS, self.number_foreign_session, until_ns)
 
     def fill(self, session: int, stream: int, first: int, last: int) -> list[bytes]:
-        """What the source journal has of `source_seq` first to last of a session, and its end if it is over."""
+        """The packets in the source journal with `source_seq` first to last of a session, and its end if it is over."""
         if self._is_stopped():
             return []
         found = [

@@ -1,6 +1,6 @@
 """The simulator finds faults: each planted fault is caught by one of its seeds or by its unit test.
 
-`./run simulate --mutants` also runs the faults that take long.
+`./run simulate --mutants` also runs the faults that take longer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_every_killer_passes_without_a_planted_fault() -> None:
 
 def test_a_fault_that_survives_is_reported_and_counted() -> None:
     console = Console(record=True, width=160)
-    harmless = Mutant("nothing is wrong", Mutant, "plan", lambda right: right, seed_count_max=2)
+    harmless = Mutant("no fault at all", Mutant, "plan", lambda right: right, seed_count_max=2)
     assert print_hunts(console, hunt_all(console, [harmless])) == 1
     assert "survived 2 seeds" in console.export_text()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from feedcore.replica.config import SessionState
+from tandemfeed.feedcore.replica.config import SessionState
 from tests.simulation.cluster import Cluster
 from tests.simulation.drawing import KINDS, draw_plan
 from tests.simulation.plan import decode_plan
@@ -46,7 +46,7 @@ def test_the_same_seed_gives_the_same_run_for_any_hash_seed() -> None:
     code = "from tests.simulation.test_simulation import digests; print(*digests())"
     runs = []
     for hash_seed in ("1", "4242"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
         run = subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
         )

@@ -16,9 +16,14 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.replica.converter import Converted
-from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
-from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, SOURCE_HEADER_SIZE, encode_source_header
+from tandemfeed.feedcore.replica.converter import Converted
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from tandemfeed.feedcore.wire.source_packet import (
+    SOURCE_FRAME,
+    SOURCE_FRAME_SIZE,
+    SOURCE_HEADER_SIZE,
+    encode_source_header,
+)
 
 BODY = struct.Struct("<BQ")
 BUCKET = struct.Struct("<QQQ")  # symbol, sum, count
@@ -127,7 +132,7 @@ def state_after(
 
     Args:
         skipped: (source_stream_id, source_seq) declared lost.
-        before: the state before them; empty: none.
+        before: the state before the messages; empty: the initial state.
     """
     converter = ToyConverter()
     if before:
@@ -149,7 +154,7 @@ def expected_bodies(messages: list[tuple[int, int]], converter: ToyConverter | N
     """The expected bodies for each source message of one stream, in order.
 
     Args:
-        converter: holds the state before them; None: an empty state.
+        converter: its state before the messages; None: an empty state.
     """
     converter = converter or ToyConverter()
     bodies = []

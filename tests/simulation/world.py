@@ -18,13 +18,13 @@ from tests.simulation.plan import CALM, MS, US, Weather
 START_NS = 1_000 * MS
 CALL_DELAY_MIN_NS = 100 * US
 CALL_DELAY_SPAN_NS = 300 * US
-EVENTS_AT_ONCE_MAX = 20_000  # no run has a tenth of this
+EVENTS_AT_ONCE_MAX = 20_000  # more than ten times the maximum of any run
 SOURCE = "source"
 ADMIN = "admin"
 
 
 class Livelock(AssertionError):
-    """Events keep causing events without any time passing."""
+    """Events keep causing events while time does not advance."""
 
 
 class Link:
@@ -49,7 +49,7 @@ class World:
     """Time, links and the timeline of one run.
 
     Args:
-        seed: of the links' random numbers.
+        seed: determines the links' random numbers.
         is_verbose: include every packet and request in the timeline, not only important events.
     """
 
@@ -85,7 +85,7 @@ class World:
         while heap and heap[0][0] <= end_ns:
             count = count + 1 if heap[0][0] == self.now_ns else 0
             if count > EVENTS_AT_ONCE_MAX:
-                raise Livelock(f"more than {EVENTS_AT_ONCE_MAX:,} events without any time passing")
+                raise Livelock(f"more than {EVENTS_AT_ONCE_MAX:,} events while time does not advance")
             self.now_ns, _, action, argument = pop(heap)
             action(argument)
         self.now_ns = max(self.now_ns, end_ns)
@@ -123,7 +123,7 @@ class World:
             self.after(weather.delay_min_ns + int(chance() * weather.delay_span_ns), deliver, datagram)
 
     def call(self, link: Link, action: Callable[[Any], object], argument: Any = None) -> None:
-        """Send one message over a connection: it is never reordered, lost during a cut, and late after a hold."""
+        """Send one message over a connection: never reordered, but lost during a cut, and late after a hold."""
         if link.cuts:
             return
         if link.holds:

@@ -28,12 +28,12 @@ from source_material import (
     packets_of,
 )
 
-from feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
+from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.login import login
+from tandemfeed.transport.rpc import open_channel
+from tandemfeed.transport.source_sealing import SourceOpener
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
-from transport.dgram import MulticastReceiver
-from transport.login import login
-from transport.rpc import open_channel
-from transport.source_sealing import SourceOpener
 
 pytestmark = pytest.mark.processes
 
@@ -128,7 +128,7 @@ def admin(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "policy.toml").write_text(POLICY)
     arguments = ["--cluster", str(tmp_path / "cluster.toml"), "--policy", str(tmp_path / "policy.toml")]
     arguments += ["--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
-    with _process(tmp_path, "admin_server.cli:serve", *arguments) as (_, ready):
+    with _process(tmp_path, "tandemfeed.admin_server.cli:serve", *arguments) as (_, ready):
         yield ready["admin"]
 
 
@@ -219,7 +219,7 @@ def test_the_gateway_multicasts_and_fills_what_the_journal_contains(
     make_recording(tmp_path / "recording", 4_000, 1_000)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
     arguments = _gateway_arguments(tmp_path, admin, "--rate", "8000", "--wait-for-start")
-    with _process(tmp_path, "spark_feed.cli:gateway", *arguments) as (gateway, ready):
+    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (gateway, ready):
         listener.listen_until(lambda heard: {beat.source_stream_id for beat in heard.heartbeats} == {1, 2})
         assert {beat.first_source_seq for beat in listener.heartbeats} == {1}
         assert not listener.packets
@@ -288,16 +288,16 @@ def test_a_killed_gateway_resumes_with_the_same_numbers(tmp_path: Path, admin: s
     make_recording(tmp_path / "recording", 6_000, 1_000)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
     arguments = _gateway_arguments(tmp_path, admin, "--rate", "6000")
-    with _process(tmp_path, "spark_feed.cli:gateway", *arguments) as (gateway, _):
+    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (gateway, _):
         listener.listen_until(lambda heard: len(heard.packets) > 100)
         os.kill(gateway.pid, signal.SIGKILL)
         gateway.wait()
     before = len(listener.packets)
-    with _process(tmp_path, "spark_feed.cli:gateway", *arguments) as (_, ready):
+    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (_, ready):
         listener.listen_until(lambda heard: heard.ended_streams() == {1, 2})
         distinct = {packet[:2]: packet for packet in listener.packets}
         assert len(distinct) > before
-        assert len(listener.packets) - len(distinct) < 100  # a few packets went out twice
+        assert len(listener.packets) - len(distinct) < 100  # a few packets were sent twice
         for packet in listener.packets:
             assert frames_in(packet) == frames_in(distinct[packet[:2]])
         assert sum(assert_gapless([distinct[key] for key in sorted(distinct)]).values()) == 6_000
@@ -311,9 +311,11 @@ def test_a_journal_of_another_session_is_refused(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(POLICY)
     state = ["--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
     files = ["--cluster", str(tmp_path / "cluster.toml"), "--policy", str(tmp_path / "policy.toml")]
-    with _process(tmp_path, "admin_server.cli:serve", *files, *state) as (_, ready):
+    with _process(tmp_path, "tandemfeed.admin_server.cli:serve", *files, *state) as (_, ready):
         done = subprocess.run(
-            _command("spark_feed.cli:gateway", *_gateway_arguments(tmp_path, ready["admin"]), "--session=20261122"),
+            _command(
+                "tandemfeed.spark_feed.cli:gateway", *_gateway_arguments(tmp_path, ready["admin"]), "--session=20261122"
+            ),
             cwd=ROOT,
             capture_output=True,
             text=True,

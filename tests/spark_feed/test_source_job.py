@@ -26,13 +26,13 @@ from source_material import (
     records_of,
 )
 
-from journal.named_position import NamedPosition
-from journal.tailer import Tailer
-from spark_feed import cli
-from spark_feed.java import JavaMissing, find_java_home
-from spark_feed.job import JobOptions, SourceJob, numbering_plan
-from spark_feed.source_journal import POSITION_NAME, RecordKind, SourceJournalWriter
-from spark_feed.split import SplitRule
+from tandemfeed.journal.named_position import NamedPosition
+from tandemfeed.journal.tailer import Tailer
+from tandemfeed.spark_feed import cli
+from tandemfeed.spark_feed.java import JavaMissing, find_java_home
+from tandemfeed.spark_feed.job import JobOptions, SourceJob, numbering_plan
+from tandemfeed.spark_feed.source_journal import POSITION_NAME, RecordKind, SourceJournalWriter
+from tandemfeed.spark_feed.split import SplitRule
 
 CLUSTER = (
     '[[feed]]\nfeed_id = 1\nname = "equities"\nsession = 20261121\n'
@@ -43,7 +43,11 @@ PATIENCE_S = 120.0
 
 def _start_job(folder: Path, *more: str) -> subprocess.Popen[str]:
     (folder / "cluster.toml").write_text(CLUSTER)
-    command = [sys.executable, "-c", "import sys; from spark_feed.cli import job; sys.exit(job(sys.argv[1:]))"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from tandemfeed.spark_feed.cli import job; sys.exit(job(sys.argv[1:]))",
+    ]
     command += ["--recording", str(folder / "recording"), "--source-format", str(SOURCE_FORMAT)]
     command += ["--feed-description", f"{folder / 'cluster.toml'}#equities", "--journal", str(folder / "journal")]
     command += ["--checkpoint", str(folder / "checkpoint"), "--until-idle", *more]
@@ -68,7 +72,7 @@ def _kill_after(folder: Path, job: subprocess.Popen[str], reached: Callable[[lis
     orphans = psutil.Process(job.pid).children(recursive=True)
     job.kill()
     job.wait()
-    _, alive = psutil.wait_procs(orphans, timeout=PATIENCE_S)  # Spark's JVM ends with its driver
+    _, alive = psutil.wait_procs(orphans, timeout=PATIENCE_S)  # Spark's JVM ends together with its driver
     assert not alive
 
 

@@ -22,13 +22,13 @@ from source_material import (
     records_of,
 )
 
-from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, decode_source_packet
-from journal.store import Journal
-from spark_feed.feed_plan import FeedPlan, FeedPlanError, read_feed_plan
-from spark_feed.job import numbering_plan
-from spark_feed.packing import Frames, pack_batch
-from spark_feed.source_journal import RecordKind, SourceJournalError, SourceJournalWriter
-from spark_feed.split import SplitRule, assign_streams, stream_of_letter
+from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, decode_source_packet
+from tandemfeed.journal.store import Journal
+from tandemfeed.spark_feed.feed_plan import FeedPlan, FeedPlanError, read_feed_plan
+from tandemfeed.spark_feed.job import numbering_plan
+from tandemfeed.spark_feed.packing import Frames, pack_batch
+from tandemfeed.spark_feed.source_journal import RecordKind, SourceJournalError, SourceJournalWriter
+from tandemfeed.spark_feed.split import SplitRule, assign_streams, stream_of_letter
 
 
 @st.composite
@@ -161,7 +161,7 @@ def test_unsent_micro_batches_are_counted_however_many_segments_each_takes(tmp_p
             writer.append_batch(batch_id, batch)
             assert writer.unsent_batch_count(None) == batch_id + 1
         first, second = commit_indices_of(tmp_path / "journal")
-        assert writer.unsent_batch_count(first) == 2, "the gateway has reached the commit and not passed it"
+        assert writer.unsent_batch_count(first) == 2, "the gateway has reached the commit but not passed it"
         assert writer.unsent_batch_count(first + 1) == 1
         assert writer.unsent_batch_count(second + 1) == 0
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_material import FEED, frames_in, journal_without_spark, make_recording
 
-from feedcore.range_set import RangeSet
-from feedcore.wire.source_packet import SourceFlag, decode_source_packet
-from journal.tailer import Tailer
-from spark_feed.fill_service import JournalReader, PreviousSession, SourceReplayService
-from spark_feed.gateway import session_of
-from spark_feed.pacing import CATCH_UP_NS, Pacer, RatePacer, SpeedPacer
-from spark_feed.send_core import (
+from tandemfeed.feedcore.range_set import RangeSet
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
+from tandemfeed.journal.tailer import Tailer
+from tandemfeed.spark_feed.fill_service import JournalReader, PreviousSession, SourceReplayService
+from tandemfeed.spark_feed.gateway import session_of
+from tandemfeed.spark_feed.pacing import CATCH_UP_NS, Pacer, RatePacer, SpeedPacer
+from tandemfeed.spark_feed.send_core import (
     HEARTBEAT_INTERVAL_NS,
     SEND_EARLY_NS,
     AllSent,
@@ -26,8 +26,8 @@ from spark_feed.send_core import (
     SendPacket,
     stamped,
 )
-from spark_feed.sent_index import SentIndex, SentPacket
-from spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers, packets_in
+from tandemfeed.spark_feed.sent_index import SentIndex, SentPacket
+from tandemfeed.spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers, packets_in
 
 START_NS = 5_000_000_000
 
@@ -126,8 +126,8 @@ def test_a_stall_is_followed_by_a_bounded_burst(steps: list[tuple[int, int]]) ->
         due_ns = pacer.due_ns(0, now_ns)
         now_ns = max(now_ns, due_ns) + delay_ns
         pacer.on_sent(count, due_ns, now_ns)
-        behind_ns = now_ns + count * 100_000 - pacer.due_ns(0, now_ns)
-        assert behind_ns <= CATCH_UP_NS + count * 100_000
+        lag_ns = now_ns + count * 100_000 - pacer.due_ns(0, now_ns)
+        assert lag_ns <= CATCH_UP_NS + count * 100_000
 
 
 @given(st.lists(st.integers(0, 10**10), min_size=1, max_size=60), st.floats(0.1, 1_000))

@@ -20,16 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_material import SOURCE_FORMAT, make_recording, shared_file
 
-from feedcore.documents.source_format import load_source_format
-from spark_feed.cli import ticks
-from spark_feed.encoding import EncodingError, TickEncoder
-from spark_feed.generator import CENT, GeneratorOptions, TickGenerator
-from spark_feed.ingest import ingest
-from spark_feed.ingest_columns import IngestOptions
-from spark_feed.prices import BadNumber, to_nine_digits
-from spark_feed.recording import NULL_PRICE, SCHEMA, Manifest, RecordingError, restore_file_order
-from spark_feed.split import SplitRule
-from spark_feed.tickers import make_tickers
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.spark_feed.cli import ticks
+from tandemfeed.spark_feed.encoding import EncodingError, TickEncoder
+from tandemfeed.spark_feed.generator import CENT, GeneratorOptions, TickGenerator
+from tandemfeed.spark_feed.ingest import ingest
+from tandemfeed.spark_feed.ingest_columns import IngestOptions
+from tandemfeed.spark_feed.prices import BadNumber, to_nine_digits
+from tandemfeed.spark_feed.recording import NULL_PRICE, SCHEMA, Manifest, RecordingError, restore_file_order
+from tandemfeed.spark_feed.split import SplitRule
+from tandemfeed.spark_feed.tickers import make_tickers
 
 
 def _rows(recording: Path) -> list[dict[str, Any]]:
@@ -154,7 +154,7 @@ def test_every_record_of_a_real_futures_file_is_kept(tmp_path: Path) -> None:
     ingest(file, tmp_path / "r", IngestOptions(), rows_per_file=1_000)
     rows = _rows(tmp_path / "r")
     raw = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(file.read_bytes()), read_across_frames=True).read()
-    # Not with the decoder that the product uses: the records are fixed structures after the metadata.
+    # Decoded without the product's decoder: after the metadata, the records are fixed structures.
     records = np.frombuffer(raw[8 + int.from_bytes(raw[4:8], "little") :], databento_dbn.MBOMsg._dtypes)
     assert len(rows) == len(records) == 8_725
     for row, record in zip(rows, records, strict=True):

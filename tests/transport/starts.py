@@ -1,4 +1,4 @@
-"""A start of an adapter with its keys, as tests seal and open with it."""
+"""A start of an adapter with its keys, for tests that seal and open packets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from transport.announced_starts import AnnouncedStart
-from transport.opening import Opener, StreamOpener
-from transport.sealing import Sealer
-from transport.start_keys import SealingKey
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.opening import Opener, StreamOpener
+from tandemfeed.transport.sealing import Sealer
+from tandemfeed.transport.start_keys import SealingKey
 
-FEED_ID, CHANNEL_ID, ADAPTER_ID = 7, 1, 2  # of tests.feedcore.packets.output_packet
+FEED_ID, CHANNEL_ID, ADAPTER_ID = 7, 1, 2  # as in tests.feedcore.packets.output_packet
 KEY = SealingKey(5, CHANNEL_ID, bytes(range(32)), bytes(range(100, 132)))
 READERS_KEY = replace(KEY, decision_key=b"")
 PRIVATE_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(200, 232)))
@@ -21,14 +21,14 @@ START = AnnouncedStart(
 
 
 def sealer(start: AnnouncedStart = START, key: SealingKey = KEY, first_counter: int = 1) -> Sealer:
-    """Of the adapter."""
+    """The adapter's sealer."""
     made = Sealer(FEED_ID, start, PRIVATE_KEY, first_counter=first_counter)
     made.use_key(key)
     return made
 
 
 def opener(*keys: SealingKey, start: AnnouncedStart = START) -> Opener:
-    """Of another adapter."""
+    """The opener of another adapter."""
     made = Opener(FEED_ID)
     made.announce([start])
     for key in keys or (KEY,):
@@ -37,7 +37,7 @@ def opener(*keys: SealingKey, start: AnnouncedStart = START) -> Opener:
 
 
 def stream_opener(*keys: SealingKey, start: AnnouncedStart = START) -> StreamOpener:
-    """Of a reader."""
+    """The opener of a reader."""
     made = StreamOpener(FEED_ID)
     made.announce([start])
     for key in keys or (READERS_KEY,):
@@ -46,7 +46,7 @@ def stream_opener(*keys: SealingKey, start: AnnouncedStart = START) -> StreamOpe
 
 
 def forger(start: AnnouncedStart = START, first_counter: int = 1) -> Sealer:
-    """A reader who seals as an adapter: it has the channel's key, and makes up the rest."""
+    """The sealer of a reader that impersonates the adapter: it has the channel's key, and invents the rest."""
     made = Sealer(FEED_ID, start, Ed25519PrivateKey.generate(), first_counter=first_counter)
     made.use_key(replace(KEY, decision_key=bytes(32)))
     return made

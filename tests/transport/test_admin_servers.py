@@ -1,17 +1,17 @@
-"""Which of several admin servers is asked: in turn, the active when a standby names it, with pauses between rounds."""
+"""Which of several admin servers is called: each in turn, or the active that a standby names, with pauses per round."""
 
 from __future__ import annotations
 
 import grpc
 import pytest
 
-from transport.admin_servers import ACTIVE_SERVER_KEY, AdminServers, ask_active
+from tandemfeed.transport.admin_servers import ACTIVE_SERVER_KEY, AdminServers, ask_active
 
 ADDRESSES = "a:1,b:2,c:3"
 
 
 class Failure(grpc.RpcError):
-    """A call that failed, as grpc tells of it."""
+    """The error that grpc raises for a failed call."""
 
     def __init__(self, code: grpc.StatusCode, active: str = "") -> None:
         super().__init__()
@@ -28,7 +28,7 @@ def standby(active: str = "") -> Failure:
     return Failure(grpc.StatusCode.UNAVAILABLE, active)
 
 
-def test_servers_are_asked_in_turn_and_one_that_served_is_asked_first() -> None:
+def test_servers_are_called_in_turn_and_a_server_that_answered_is_called_first() -> None:
     servers = AdminServers(ADDRESSES)
     assert servers.current == "a:1"
     assert servers.move_on("a:1", standby()) == 0
@@ -58,7 +58,7 @@ def test_two_servers_that_name_each_other_do_not_cause_a_loop() -> None:
     assert pause_s > 0
 
 
-def test_the_pause_grows_each_round_up_to_its_limit_and_is_reset_when_a_server_served() -> None:
+def test_the_pause_grows_each_round_up_to_its_limit_and_an_answer_resets_it() -> None:
     servers = AdminServers("a:1", pause_s=1, pause_max_s=4)
     for longest_s in (1, 2, 4, 4):
         assert longest_s / 2 <= servers.move_on("a:1", standby()) <= longest_s
@@ -66,7 +66,7 @@ def test_the_pause_grows_each_round_up_to_its_limit_and_is_reset_when_a_server_s
     assert servers.move_on("a:1", standby()) <= 1
 
 
-def test_a_question_goes_to_the_active_server_and_a_refusal_ends_it() -> None:
+def test_a_call_finds_the_active_server_and_a_refusal_ends_it() -> None:
     servers = AdminServers(ADDRESSES)
     asked = []
 
@@ -90,7 +90,7 @@ def test_a_question_goes_to_the_active_server_and_a_refusal_ends_it() -> None:
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
-def test_an_unanswered_question_ends_with_the_last_failure_when_its_time_is_over() -> None:
+def test_a_call_that_no_server_answers_ends_with_the_last_failure_after_its_time_out() -> None:
     asked = []
 
     def ask(address: str, _timeout_s: float) -> str:
@@ -103,4 +103,4 @@ def test_an_unanswered_question_ends_with_the_last_failure_when_its_time_is_over
     asked.clear()
     with pytest.raises(Failure):
         ask_active(AdminServers("a:1"), ask, 0.5)
-    assert asked == ["a:1"], "who knows one server has pauses of its own"
+    assert asked == ["a:1"], "with one address, the caller pauses between calls itself"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 
-from transport.dgram import BadGroup, DatagramTooLong, MulticastReceiver, MulticastSender, parse_group
+from tandemfeed.transport.dgram import BadGroup, DatagramTooLong, MulticastReceiver, MulticastSender, parse_group
 
 GROUP, OTHER = "239.192.77.1:17001", "239.192.77.2:17002"
 WAIT_MS = 10_000
@@ -29,7 +29,7 @@ def receive(receiver: MulticastReceiver) -> bytes:
     return datagram
 
 
-def test_every_receiver_of_a_group_hears_a_datagram_and_no_other_group_does(context: zmq.Context[Any]) -> None:
+def test_a_datagram_reaches_every_receiver_of_its_group_and_no_other_group(context: zmq.Context[Any]) -> None:
     first, second = (MulticastReceiver(context, "127.0.0.1", GROUP) for _ in range(2))
     other = MulticastReceiver(context, "127.0.0.1", OTHER)
     sender = MulticastSender(context, "127.0.0.1")
@@ -47,7 +47,7 @@ def test_a_receiver_reports_the_address_of_the_last_datagrams_sender(context: zm
         plain.bind(("127.0.0.1", 0))
         plain.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
         plain.sendto(b"from here", ("239.192.77.1", 17001))
-        while not receiver.socket.poll(20):  # libzmq joins the group in a thread of its own, a little later
+        while not receiver.socket.poll(20):  # libzmq joins the group a little later, in another thread
             plain.sendto(b"from here", ("239.192.77.1", 17001))
         assert receive(receiver) == b"from here"
         assert receiver.last_sender == f"127.0.0.1:{plain.getsockname()[1]}"
@@ -75,7 +75,7 @@ def test_a_bad_group_is_refused_by_name(group: str) -> None:
         parse_group(group)
 
 
-def test_an_unknown_interface_is_a_clear_error(context: zmq.Context[Any]) -> None:
+def test_the_error_for_an_unknown_interface_names_its_address(context: zmq.Context[Any]) -> None:
     with pytest.raises(BadGroup, match=r"203\.0\.113\.9"):
         MulticastReceiver(context, "203.0.113.9", GROUP)
 
@@ -90,13 +90,13 @@ def test_the_sender_refuses_an_unknown_interface_and_an_invalid_group(context: z
 
 
 def test_the_receive_queue_is_bounded_and_continues_after_an_overflow(context: zmq.Context[Any]) -> None:
-    """The mark counts datagrams, with the pipe's slack; the kernel's buffer adds some hundred."""
+    """The limit counts datagrams in libzmq, approximately; the kernel's buffer has room for some hundred more."""
     receiver = MulticastReceiver(context, "127.0.0.1", GROUP, receive_queue_count_max=100)
     other = MulticastReceiver(context, "127.0.0.1", GROUP)
     sender = MulticastSender(context, "127.0.0.1")
     for _ in range(1_000):
         sender.send(GROUP.encode(), bytes(1_400))
-        receive(other)  # paces the sender: all that was sent has arrived
+        receive(other)  # paces the sender: every datagram sent so far has arrived
     kept = 0
     while receiver.socket.poll(200):
         assert receiver.receive() is not None
@@ -106,7 +106,7 @@ def test_the_receive_queue_is_bounded_and_continues_after_an_overflow(context: z
     assert receive(receiver) == b"after"
 
 
-def test_an_empty_datagram_arrives_as_one(context: zmq.Context[Any]) -> None:
+def test_an_empty_datagram_arrives_empty(context: zmq.Context[Any]) -> None:
     receiver, sender = MulticastReceiver(context, "127.0.0.1", GROUP), MulticastSender(context, "127.0.0.1")
     sender.send(GROUP.encode(), b"")
     assert receive(receiver) == b""

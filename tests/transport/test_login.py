@@ -1,4 +1,4 @@
-"""Authentication by SCRAM-SHA-256 over a real TLS connection, against a small servicer of scramp's server side."""
+"""Authentication by SCRAM-SHA-256 over a real TLS connection, against a small server that uses scramp."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import grpc
 import pytest
 import scramp
 
+from tandemfeed.transport.login import AuthenticationRefused, TokenSource, login
+from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.client_lib.toy_cluster import make_certificates
-from transport.login import AuthenticationRefused, TokenSource, login
-from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 
 SERVICE = "tandemfeed.v1.Authentication"
 MECHANISM = scramp.ScramMechanism("SCRAM-SHA-256")
@@ -22,7 +22,7 @@ IDENTITY, SECRET = "ann", "correct horse"
 
 
 class ToyAuthentication(admin_pb2_grpc.AuthenticationServicer):
-    """Knows one identity; its tokens are numbered and live as long as `token_life_s`."""
+    """Knows one identity. Its tokens are numbered, and valid for `token_life_s`."""
 
     def __init__(self) -> None:
         self.token_life_s = 3_600.0
@@ -34,7 +34,7 @@ class ToyAuthentication(admin_pb2_grpc.AuthenticationServicer):
     def Begin(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         def look_up(identity: str) -> Any:
             if identity != IDENTITY:
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, "who?")
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "unknown identity")
             return self._verifier
 
         server = MECHANISM.make_server(look_up)
@@ -82,13 +82,13 @@ def server(toy: ToyAuthentication, certificates: tuple[bytes, bytes, bytes]) -> 
     running.stop()
 
 
-def test_the_right_secret_gets_a_token(server: RpcServer, certificates: tuple[bytes, bytes, bytes]) -> None:
+def test_the_correct_secret_yields_a_token(server: RpcServer, certificates: tuple[bytes, bytes, bytes]) -> None:
     got = login(server.endpoint, certificates[0], IDENTITY, SECRET)
     assert got.token == "token 1"
     assert got.expires_unix_ns > time.time_ns()
 
 
-@pytest.mark.parametrize(("identity", "secret"), [(IDENTITY, "wrong"), ("nobody", SECRET), (IDENTITY, "")])
+@pytest.mark.parametrize(("identity", "secret"), [(IDENTITY, "wrong"), ("stranger", SECRET), (IDENTITY, "")])
 def test_a_wrong_identity_or_secret_is_refused(
     identity: str, secret: str, server: RpcServer, certificates: tuple[bytes, bytes, bytes]
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_server_that_cannot_prove_itself_is_refused(
         login(server.endpoint, certificates[0], IDENTITY, SECRET)
 
 
-def test_an_unreachable_server_is_an_rpc_error_in_time(
+def test_an_unreachable_server_causes_an_rpc_error_within_the_time_out(
     certificates: tuple[bytes, bytes, bytes],
 ) -> None:
     with pytest.raises(grpc.RpcError) as unreachable:
@@ -120,10 +120,10 @@ def test_a_token_source_keeps_its_token_while_it_is_valid(
     assert toy.logins == 1
 
 
-def test_a_short_lived_token_is_kept_too(
+def test_a_token_source_also_keeps_a_short_lived_token(
     toy: ToyAuthentication, server: RpcServer, certificates: tuple[bytes, bytes, bytes]
 ) -> None:
-    toy.token_life_s = 59.0  # shorter than the margin of a long one
+    toy.token_life_s = 59.0  # shorter than the renewal margin of a long-lived token
     source = TokenSource(server.endpoint, certificates[0], IDENTITY, SECRET)
     assert [source(), source()] == ["token 1", "token 1"]
 
@@ -136,7 +136,7 @@ def test_a_token_source_logs_in_again_when_its_token_has_expired(
     assert [source(), source()] == ["token 1", "token 2"]
 
 
-def test_while_no_server_answers_the_present_token_serves_for_the_rest_of_its_life(
+def test_while_no_server_answers_the_current_token_is_used_until_it_expires(
     toy: ToyAuthentication,
     server: RpcServer,
     certificates: tuple[bytes, bytes, bytes],
@@ -144,15 +144,15 @@ def test_while_no_server_answers_the_present_token_serves_for_the_rest_of_its_li
 ) -> None:
     passed_s = 0.0
     clock = SimpleNamespace(time_ns=lambda: time.time_ns() + int(passed_s * 1e9))
-    monkeypatch.setattr("transport.login.time", clock)
+    monkeypatch.setattr("tandemfeed.transport.login.time", clock)
     source = TokenSource(server.endpoint, certificates[0], IDENTITY, SECRET)
     assert source() == "token 1"
     passed_s = 0.6 * toy.token_life_s
     assert source() == "token 2"
     server.stop(0)
-    passed_s = 0.85 * toy.token_life_s  # the server's clock stood still: this is more than half the second one's life
+    passed_s = 0.85 * toy.token_life_s  # the server's clock did not move: past half the second life
     assert [source(), source()] == ["token 2", "token 2"]
     passed_s = 1.01 * toy.token_life_s
-    monkeypatch.setattr("transport.login.PATIENCE_S", 0.5)
+    monkeypatch.setattr("tandemfeed.transport.login.PATIENCE_S", 0.5)
     with pytest.raises(grpc.RpcError):
         source()

@@ -10,9 +10,9 @@ import signal
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.wire.refusal import Refusal
-from transport.process_shell import CounterCollector, JsonFormatter, StopSignal
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.wire.refusal import Refusal
+from tandemfeed.transport.process_shell import CounterCollector, JsonFormatter, StopSignal
 
 
 def test_a_log_line_is_one_json_object_with_its_fields() -> None:

@@ -1,4 +1,4 @@
-"""The replay window over the whole of u64: any counter costs one look."""
+"""The replay window over the whole range of u64: any counter takes constant time and memory."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport.replay_window import REPLAY_WINDOW, ReplayWindow
+from tandemfeed.transport.replay_window import REPLAY_WINDOW, ReplayWindow
 
 COUNTER_MAX = (1 << 64) - 1
 near = st.integers(1, 3 * REPLAY_WINDOW)
-counters = st.one_of(near, st.integers(0, COUNTER_MAX), near.map(lambda behind: COUNTER_MAX - behind + 1))
+counters = st.one_of(near, st.integers(0, COUNTER_MAX), near.map(lambda distance: COUNTER_MAX - distance + 1))
 
 
 @given(st.lists(counters, max_size=60), counters)
-def test_it_accepts_what_a_set_of_all_counters_would_or_calls_it_too_old(heard: list[int], first: int) -> None:
+def test_the_window_accepts_each_counter_once_unless_it_is_too_old(heard: list[int], first: int) -> None:
     window, seen = ReplayWindow(first), set[int]()
     for counter in heard:
         is_known = counter in seen

@@ -21,8 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.client_lib.toy_cluster import make_certificates
-from transport.rpc import (
+from tandemfeed.transport.rpc import (
     AuthorizationInterceptor,
     Caller,
     RpcServer,
@@ -32,6 +31,7 @@ from transport.rpc import (
     open_channel,
     serve,
 )
+from tests.client_lib.toy_cluster import make_certificates
 
 KEY = Ed25519PrivateKey.generate()
 DEADLINE_S = 20
@@ -50,7 +50,7 @@ def who(context: grpc.ServicerContext) -> bytes:
 
 
 def handlers(service: str) -> grpc.GenericRpcHandler:
-    """One method of each of the four shapes; each answers with the caller's name."""
+    """One method of each of the four kinds; each returns the caller's name."""
     return grpc.method_handlers_generic_handler(
         service,
         {
@@ -129,7 +129,7 @@ def refusal_of(call: Call, channel: grpc.Channel, method: str) -> tuple[grpc.Sta
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_call_of_any_shape_with_the_role_gets_through_and_knows_its_caller(shape: str, open_as: Any) -> None:
+def test_a_call_of_any_shape_with_the_role_succeeds_and_its_caller_is_known(shape: str, open_as: Any) -> None:
     call, expected = SHAPES[shape]
     assert call(open_as(token()), f"/toy.Clients/{shape}") == expected
 
@@ -142,7 +142,7 @@ def test_a_call_of_any_shape_without_a_token_is_unauthenticated(shape: str, open
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_call_of_any_shape_without_the_role_is_denied_and_names_it(shape: str, open_as: Any) -> None:
+def test_the_error_for_a_call_of_any_shape_without_the_role_names_the_role(shape: str, open_as: Any) -> None:
     code, details = refusal_of(SHAPES[shape][0], open_as(token()), f"/toy.Admins/{shape}")
     assert code is grpc.StatusCode.PERMISSION_DENIED
     assert "role admin; ann has ['client']" in details
@@ -159,7 +159,7 @@ def test_a_call_of_any_shape_without_the_role_is_denied_and_names_it(shape: str,
         (lambda: jwt.encode({"sub": "ann", "roles": ["admin"], "exp": 2**40}, "", algorithm="none"), "alg"),
     ],
 )
-def test_a_bad_token_is_unauthenticated_and_says_why(bearer: Callable[[], str], why: str, open_as: Any) -> None:
+def test_a_bad_token_is_unauthenticated_with_the_reason(bearer: Callable[[], str], why: str, open_as: Any) -> None:
     code, details = refusal_of(SHAPES["UnaryUnary"][0], open_as(bearer()), "/toy.Clients/UnaryUnary")
     assert code is grpc.StatusCode.UNAUTHENTICATED
     assert why.lower() in details.lower()
@@ -183,7 +183,7 @@ def test_concurrent_callers_are_never_confused(open_as: Any) -> None:
         assert all(pool.map(call, list(channels) * 10))
 
 
-def test_a_channel_asks_for_its_token_at_every_call(open_as: Any) -> None:
+def test_a_channel_requests_its_token_for_every_call(open_as: Any) -> None:
     names = iter(["ann", "bob"])
     method = open_as(lambda: token(next(names))).unary_unary("/toy.Clients/UnaryUnary")
     assert [method(b"", timeout=DEADLINE_S) for _ in range(2)] == [b"ann", b"bob"]
@@ -208,12 +208,14 @@ def test_a_server_with_a_certificate_of_another_ca_is_refused(server: RpcServer)
     assert code is grpc.StatusCode.UNAVAILABLE
 
 
-def test_an_address_in_use_is_a_clear_error(server: RpcServer, certificates: tuple[bytes, bytes, bytes]) -> None:
+def test_the_error_for_an_address_in_use_names_the_address(
+    server: RpcServer, certificates: tuple[bytes, bytes, bytes]
+) -> None:
     with pytest.raises(OSError, match=server.endpoint):
         serve([], [], server.endpoint, certificates[1], certificates[2], [])
 
 
-def test_a_verifier_without_a_key_refuses_and_trusts_later() -> None:
+def test_a_verifier_refuses_every_token_until_it_has_a_key() -> None:
     verifier = TokenVerifier()
     with pytest.raises(TokenRefused, match="not registered"):
         verifier.verify(token())
@@ -234,7 +236,7 @@ DOOMED_SERVER = """
 import json, sys, threading
 from pathlib import Path
 import grpc
-from transport.rpc import serve
+from tandemfeed.transport.rpc import serve
 
 folder = Path(sys.argv[1])
 silence = threading.Event()
@@ -253,7 +255,7 @@ silence.wait()
 def test_a_silent_stream_of_a_peer_that_is_gone_ends_long_before_its_deadline(
     fate: signal.Signals, tmp_path: Path, certificates: tuple[bytes, bytes, bytes]
 ) -> None:
-    """A killed process breaks its connection; one that is frozen, as a host that vanished, answers no ping."""
+    """A killed process breaks its connection; a frozen process, like a vanished host, answers no ping."""
     for name, content in zip(("ca", "crt", "key"), certificates, strict=True):
         (tmp_path / name).write_bytes(content)
     with subprocess.Popen([sys.executable, "-c", DOOMED_SERVER, str(tmp_path)], stdout=subprocess.PIPE) as process:
@@ -266,6 +268,6 @@ def test_a_silent_stream_of_a_peer_that_is_gone_ends_long_before_its_deadline(
                 process.send_signal(fate)
                 with pytest.raises(grpc.RpcError) as ended:
                     next(stream)
-                assert ended.value.code() is grpc.StatusCode.UNAVAILABLE  # and not DEADLINE_EXCEEDED
+                assert ended.value.code() is grpc.StatusCode.UNAVAILABLE  # not DEADLINE_EXCEEDED
         finally:
             process.kill()

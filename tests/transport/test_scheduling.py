@@ -9,47 +9,47 @@ import sys
 
 import pytest
 
-from transport.scheduling import LAST_THREADS_MAX, SLICE_NS, SWITCH_INTERVAL_S
+from tandemfeed.transport.scheduling import LAST_THREADS_MAX, SLICE_NS, SWITCH_INTERVAL_S
 
-# Prints the slice of a thread, in nanoseconds, and the nice value: of struct sched_attr, read with sched_getattr(2).
+# Prints the slice of a thread in nanoseconds, and its nice value, from the struct sched_attr of sched_getattr(2).
 THREADS_SLICE = """
 import ctypes, os, platform, struct, threading
-from transport.scheduling import prefer_short_turns
-os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # whatever this process has inherited
+from tandemfeed.transport.scheduling import prefer_short_turns
+os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # this process may have inherited another policy
 {first}
 asked = prefer_short_turns()
-def tell():
-    told = ctypes.create_string_buffer(48)
+def report():
+    buffer = ctypes.create_string_buffer(48)
     number = {{"x86_64": 315, "aarch64": 275}}[platform.machine()]
-    assert ctypes.CDLL(None).syscall(number, 0, told, 48, 0) == 0
-    attributes = struct.unpack("=IIQiIQQQ", told.raw)
+    assert ctypes.CDLL(None).syscall(number, 0, buffer, 48, 0) == 0
+    attributes = struct.unpack("=IIQiIQQQ", buffer.raw)
     print(asked, attributes[5], attributes[3])
-thread = threading.Thread(target=tell)
+thread = threading.Thread(target=report)
 thread.start()
 thread.join()
 """
 
 
 def kernel() -> tuple[int, ...]:
-    """Its version, as far as it is numbers."""
+    """The numeric part of the kernel's version."""
     return tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
 
 
 def slice_of_a_thread(first: str = "") -> list[str]:
-    """What a process that asked for short turns says of a thread of its own."""
-    told = subprocess.run(
+    """In a process that requested short turns: whether this succeeded, and slice and nice value of a thread."""
+    done = subprocess.run(
         [sys.executable, "-c", THREADS_SLICE.format(first=first)], capture_output=True, text=True, check=True
     )
-    return told.stdout.split()
+    return done.stdout.split()
 
 
-@pytest.mark.skipif(sys.platform != "linux" or kernel() < (6, 12), reason="slices are told to Linux 6.12 and later")
-def test_every_thread_made_from_then_on_has_short_turns_and_the_same_nice_value() -> None:
+@pytest.mark.skipif(sys.platform != "linux" or kernel() < (6, 12), reason="slices need Linux 6.12 or later")
+def test_every_later_thread_has_short_turns_and_the_same_nice_value() -> None:
     assert slice_of_a_thread("os.nice(3)") == ["True", str(SLICE_NS), "3"]
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="the policies are Linux's")
-def test_a_policy_that_was_chosen_for_the_process_stays() -> None:
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has these policies")
+def test_a_scheduling_policy_that_was_set_for_the_process_is_kept() -> None:
     asked, _, nice = slice_of_a_thread("os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))")
     assert (asked, nice) == ("False", "0")
 
@@ -57,35 +57,35 @@ def test_a_policy_that_was_chosen_for_the_process_stays() -> None:
 def test_objects_made_before_steady_running_are_not_scanned_by_collections() -> None:
     script = (
         "import gc, sys\n"
-        "from transport.scheduling import begin_steady_running\n"
+        "from tandemfeed.transport.scheduling import begin_steady_running\n"
         "made = [[] for _ in range(10_000)]\n"
         "begin_steady_running()\n"
         "print(gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 1_000, gc.isenabled(), sys.getswitchinterval())"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["True", "True", "True", str(SWITCH_INTERVAL_S)]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "True", str(SWITCH_INTERVAL_S)]
 
 
 LAST_THREADS = """
 import os, threading, time
-from transport.scheduling import begin_steady_running
-os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # whatever this process has inherited
+from tandemfeed.transport.scheduling import begin_steady_running
+os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # this process may have inherited another policy
 NICE = os.getpriority(os.PRIO_PROCESS, 0)
 begin_steady_running()
 begin_steady_running()
 last = [thread for thread in threading.enumerate() if thread.name.startswith("last-")]
 give_up_at_s = time.monotonic() + 20
 while any(os.getpriority(os.PRIO_PROCESS, thread.native_id) != NICE + 10 for thread in last):
-    assert time.monotonic() < give_up_at_s, "they do not yield"
+    assert time.monotonic() < give_up_at_s, "the threads do not yield"
 print(*sorted(str(os.sched_getaffinity(thread.native_id)) for thread in last), sep="|")
 print(os.getpriority(os.PRIO_PROCESS, 0))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux" or kernel() < (6, 12), reason="slices are told to Linux 6.12 and later")
+@pytest.mark.skipif(sys.platform != "linux" or kernel() < (6, 12), reason="slices need Linux 6.12 or later")
 def test_each_processor_has_a_yielding_thread_that_ends_last() -> None:
-    told = subprocess.run([sys.executable, "-c", LAST_THREADS], capture_output=True, text=True, check=True)
-    threads, nice_of_main = told.stdout.splitlines()
+    done = subprocess.run([sys.executable, "-c", LAST_THREADS], capture_output=True, text=True, check=True)
+    threads, nice_of_main = done.stdout.splitlines()
     processors = sorted(os.sched_getaffinity(0))[:LAST_THREADS_MAX]
     assert threads.split("|") == sorted(str({processor}) for processor in processors)
     assert int(nice_of_main) == os.getpriority(os.PRIO_PROCESS, 0)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import (
     DECISION_TAG_SIZE,
     OUTPUT_HEADER,
     OUTPUT_HEADER_SIZE,
@@ -18,14 +18,14 @@ from feedcore.wire.output_packet import (
     OutputFlag,
     OutputPacket,
 )
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.opening import ImpersonationRefused, Opener, ReceivedPacket, StreamOpener
+from tandemfeed.transport.replay_window import REPLAY_WINDOW
+from tandemfeed.transport.sealing import COUNTER_MAX, NoKey, NonceExhausted, Sealer
+from tandemfeed.transport.start_keys import SealingKey
 from tests.feedcore.packets import output_packet, output_packets
 from tests.transport.starts import KEY, PRIVATE_KEY, READERS_KEY, START, forger, opener, sealer, stream_opener
-from transport.announced_starts import AnnouncedStart
-from transport.opening import HeardPacket, ImpersonationRefused, Opener, StreamOpener
-from transport.replay_window import REPLAY_WINDOW
-from transport.sealing import COUNTER_MAX, NoKey, NonceExhausted, Sealer
-from transport.start_keys import SealingKey
 
 GOLDEN = (
     "54464f3202040700010002000129350103000000050000000900000002000100010000000000000065000000000000002d010000"
@@ -46,13 +46,13 @@ def refusal_of(datagram: bytes, by: Opener | StreamOpener) -> Refusal:
 
 def heartbeat(epoch: int) -> OutputPacket:
     """What an active sends when it opens an epoch: a header and one entry of lineage."""
-    told = Lineage().opened(epoch, 301, 101)
+    lineage = Lineage().opened(epoch, 301, 101)
     return output_packet(epoch=epoch)._replace(
-        flags=OutputFlag.HEARTBEAT | OutputFlag.FROM_ACTIVE, message_count=0, runs=(), payload=told.encode(1_000)
+        flags=OutputFlag.HEARTBEAT | OutputFlag.FROM_ACTIVE, message_count=0, runs=(), payload=lineage.encode(1_000)
     )
 
 
-def test_the_golden_packet_seals_to_these_bytes() -> None:
+def test_the_golden_packet_is_always_sealed_to_the_same_bytes() -> None:
     datagram = sealer().seal(output_packet(), 12)
     assert datagram[:OUTPUT_HEADER_SIZE].hex() == GOLDEN
     assert datagram[OUTPUT_HEADER_SIZE:].hex() == GOLDEN_SEALED
@@ -60,11 +60,11 @@ def test_the_golden_packet_seals_to_these_bytes() -> None:
 
 
 @given(output_packets, st.integers(0, 2**63))
-def test_what_is_sealed_opens_to_itself(packet: OutputPacket, sent_at_ns: int) -> None:
+def test_a_sealed_packet_opens_to_the_original(packet: OutputPacket, sent_at_ns: int) -> None:
     datagram = sealer().seal(packet, sent_at_ns)
     assert opener().open(datagram) == packet._replace(sent_at_ns=sent_at_ns)
     heard = stream_opener().open(datagram)
-    assert isinstance(heard, HeardPacket)
+    assert isinstance(heard, ReceivedPacket)
     assert (heard.packet, heard.incarnation, heard.counter) == (packet._replace(sent_at_ns=sent_at_ns), 9, 1)
 
 
@@ -85,26 +85,26 @@ def test_any_flipped_bit_before_the_decision_tag_is_refused_by_a_reader(place: i
 
 
 @given(st.binary(max_size=1_500))
-def test_random_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
+def test_random_bytes_are_refused_and_have_no_other_effect(data: bytes) -> None:
     for by in (opener(), stream_opener()):
         refusal_of(b"-" + data, by)
         refusal_of(bytes.fromhex(GOLDEN) + data, by)
     refusal_of(b"TFD1" + data, stream_opener())
-    assert opener().open(b"TFD1" + data) is None, "signatures are for readers"
+    assert opener().open(b"TFD1" + data) is None, "adapters ignore signatures"
 
 
-def test_another_key_does_not_open_it() -> None:
+def test_a_different_key_does_not_open_a_packet() -> None:
     datagram = sealer().seal(output_packet(), 12)
     assert refusal_of(datagram, opener(replace(KEY, key_id=6))) is Refusal.UNKNOWN_KEY
     assert refusal_of(datagram, stream_opener(replace(READERS_KEY, key=bytes(32)))) is Refusal.FORGED
 
 
-def test_a_key_of_another_channel_does_not_pass_for_this_one() -> None:
+def test_a_key_of_another_channel_does_not_open_a_packet() -> None:
     assert refusal_of(sealer().seal(output_packet(), 12), opener(replace(KEY, channel_id=2))) is Refusal.UNKNOWN_KEY
 
 
-def test_no_plaintext_of_a_message_is_on_the_wire() -> None:
-    body = b"a message body that anyone would recognise"
+def test_a_sealed_packet_does_not_contain_the_plaintext() -> None:
+    body = b"a message body that is easy to recognise"
     assert body not in sealer().seal(output_packet(runs=((1, 1, [body]),)), 12)
 
 
@@ -113,13 +113,13 @@ def test_no_plaintext_of_a_message_is_on_the_wire() -> None:
 
 def test_an_adapter_refuses_a_heartbeat_with_a_huge_epoch_that_a_reader_forged() -> None:
     forged = forger().seal(heartbeat(2**32 - 2), 12)
-    assert isinstance(stream_opener().open(forged), HeardPacket), "it is sealed with the channel's key"
+    assert isinstance(stream_opener().open(forged), ReceivedPacket), "it is sealed with the channel's key"
     assert refusal_of(forged, opener()) is Refusal.UNTAGGED
 
 
-def test_a_forger_who_copies_a_true_tag_does_not_get_through() -> None:
-    true, forged = sealer().seal(heartbeat(3), 12), forger().seal(heartbeat(4), 12)
-    assert refusal_of(forged[:-DECISION_TAG_SIZE] + true[-DECISION_TAG_SIZE:], opener()) is Refusal.UNTAGGED
+def test_a_forged_packet_with_the_tag_of_a_genuine_one_is_refused() -> None:
+    genuine, forged = sealer().seal(heartbeat(3), 12), forger().seal(heartbeat(4), 12)
+    assert refusal_of(forged[:-DECISION_TAG_SIZE] + genuine[-DECISION_TAG_SIZE:], opener()) is Refusal.UNTAGGED
 
 
 def test_a_datagram_without_room_for_both_tags_is_truncated() -> None:
@@ -132,11 +132,11 @@ def test_a_datagram_without_room_for_both_tags_is_truncated() -> None:
     assert refusal_of(datagram[:-DECISION_TAG_SIZE], stream_opener()) is Refusal.FORGED
 
 
-def test_an_adapter_without_the_decision_key_believes_nothing() -> None:
+def test_an_adapter_without_the_decision_key_refuses_every_packet() -> None:
     assert refusal_of(sealer().seal(output_packet(), 12), opener(READERS_KEY)) is Refusal.UNTAGGED
 
 
-def test_a_new_decision_key_comes_with_its_stream_key_and_the_former_opens_nothing_once_it_is_removed() -> None:
+def test_a_decision_key_changes_with_its_stream_key_and_a_removed_key_opens_nothing() -> None:
     made, receiver = sealer(), opener()
     former = [made.seal(output_packet(), 12) for _ in range(2)]
     successor = SealingKey(6, 1, os.urandom(32), os.urandom(32))
@@ -144,23 +144,23 @@ def test_a_new_decision_key_comes_with_its_stream_key_and_the_former_opens_nothi
     made.use_key(successor)
     fresh = [made.seal(output_packet(), 12) for _ in range(2)]
     receiver.open(fresh[0])
-    receiver.open(former[0])  # late, and still good
+    receiver.open(former[0])  # late, but still valid
     receiver.remove_key(5)
     assert refusal_of(former[1], receiver) is Refusal.UNKNOWN_KEY
     receiver.open(fresh[1])
-    assert refusal_of(fresh[0], receiver) is Refusal.REPLAYED, "the counter continues over a change of keys"
+    assert refusal_of(fresh[0], receiver) is Refusal.REPLAYED, "the counter continues across a change of keys"
 
 
 # ---- announced starts ----
 
 
 def test_a_start_that_was_not_announced_is_refused() -> None:
-    strange = replace(START, incarnation=10)
+    unknown = replace(START, incarnation=10)
     for by in (opener(), stream_opener()):
-        assert refusal_of(sealer(strange).seal(output_packet(), 12), by) is Refusal.UNANNOUNCED
-        by.announce([START, strange])
-        by.open(sealer(strange).seal(output_packet(), 12))
-        by.announce([strange])
+        assert refusal_of(sealer(unknown).seal(output_packet(), 12), by) is Refusal.UNANNOUNCED
+        by.announce([START, unknown])
+        by.open(sealer(unknown).seal(output_packet(), 12))
+        by.announce([unknown])
         assert refusal_of(sealer().seal(output_packet(), 12), by) is Refusal.UNANNOUNCED
 
 
@@ -170,7 +170,7 @@ def test_a_start_of_one_adapter_is_not_valid_for_another() -> None:
         assert refusal_of(datagram, by) is Refusal.UNANNOUNCED
 
 
-def test_a_start_is_not_believed_until_it_has_reported_its_packet_counter() -> None:
+def test_packets_of_a_start_are_refused_until_its_packet_counter_is_known() -> None:
     datagram = sealer(first_counter=50).seal(output_packet(), 12)
     receiver = opener(start=replace(START, next_counters={}))
     assert refusal_of(datagram, receiver) is Refusal.UNANNOUNCED
@@ -178,11 +178,11 @@ def test_a_start_is_not_believed_until_it_has_reported_its_packet_counter() -> N
     receiver.open(datagram)
 
 
-def test_an_announcement_that_repeats_a_start_forgets_nothing_of_it() -> None:
+def test_a_repeated_announcement_of_a_start_keeps_its_replay_window() -> None:
     made, receiver = sealer(), opener()
     datagram = made.seal(output_packet(), 12)
     receiver.open(datagram)
-    receiver.announce([replace(START, next_counters={})])  # by a server that has just started
+    receiver.announce([replace(START, next_counters={})])  # from a server that has just started
     assert refusal_of(datagram, receiver) is Refusal.REPLAYED
     receiver.open(made.seal(output_packet(), 12))
 
@@ -199,8 +199,8 @@ def test_a_packet_sent_before_an_adapter_started_is_refused() -> None:
 # ---- nonces ----
 
 
-def test_starts_that_share_a_number_share_no_key() -> None:
-    """As after a state folder was restored: the same key of the channel, the same incarnation, the same counter."""
+def test_starts_with_the_same_incarnation_have_different_keys() -> None:
+    """A restored state folder repeats the channel's key, the incarnation and the counter."""
     other_salt, other_process = replace(START, salt=os.urandom(32)), replace(START, public_key=os.urandom(32))
     sealed = {
         sealer(start).seal(output_packet(), 12)[OUTPUT_HEADER_SIZE:] for start in (START, other_salt, other_process)
@@ -236,7 +236,7 @@ def test_a_nonce_is_never_used_twice() -> None:
     opener(start=another).open(datagram)
 
 
-def test_a_start_that_is_adopted_again_continues_its_counters() -> None:
+def test_a_start_that_is_adopted_twice_continues_its_counters() -> None:
     made = sealer()
     made.seal(output_packet(), 12)
     made.adopt_start(replace(START, next_counters={1: 1}))
@@ -267,11 +267,11 @@ def test_each_packet_opens_once_in_any_order() -> None:
         receiver.open(datagram)
         assert refusal_of(datagram, receiver) is Refusal.REPLAYED
     receiver.open(datagrams[-1])
-    assert refusal_of(datagrams[1], receiver) is Refusal.REPLAYED  # too old to tell
+    assert refusal_of(datagrams[1], receiver) is Refusal.REPLAYED  # too old to know
     receiver.open(datagrams[-2])
 
 
-def test_a_forged_packet_does_not_use_up_the_nonce_of_the_true_one() -> None:
+def test_a_forged_packet_does_not_use_up_the_nonce_of_the_genuine_one() -> None:
     receiver, datagram = opener(), sealer().seal(output_packet(), 12)
     assert refusal_of(datagram[:-1] + bytes([datagram[-1] ^ 1]), receiver) is Refusal.UNTAGGED
     assert refusal_of(forger().seal(output_packet(), 12), receiver) is Refusal.UNTAGGED
@@ -279,7 +279,7 @@ def test_a_forged_packet_does_not_use_up_the_nonce_of_the_true_one() -> None:
 
 
 @given(ANY_COUNTER)
-def test_no_counter_that_a_reader_makes_up_moves_an_adapter(counter: int) -> None:
+def test_no_counter_in_a_forged_packet_affects_an_adapter(counter: int) -> None:
     receiver, made = opener(), sealer()
     receiver.open(made.seal(output_packet(), 12))
     counter = min(counter, COUNTER_MAX - 1)
@@ -294,7 +294,7 @@ def test_a_packet_without_the_decision_tag_is_refused_with_the_start_that_it_imp
     assert (refused.value.adapter_id, refused.value.incarnation) == START.identity
 
 
-def test_a_datagram_that_no_sender_may_send_is_refused() -> None:
+def test_a_datagram_larger_than_any_sender_may_send_is_refused() -> None:
     datagram = sealer().seal(output_packet(runs=((1, 1, [bytes(8_192)]),)), 12)
     for by in (opener(), stream_opener()):
         assert refusal_of(datagram, by) is Refusal.MALFORMED

@@ -1,4 +1,4 @@
-"""Sealed source packets: only a holder of the source key makes one; a gateway that starts again repeats no nonce."""
+"""Sealed source packets: only holders of the source key can make them; a restarted gateway repeats no nonce."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.refusal import PacketRefused, Refusal
-from transport.source_sealing import (
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.source_sealing import (
     HEADER_SIZE,
     SEALED_SOURCE_MAGIC,
     SOURCE_SEAL_SIZE,
@@ -40,7 +40,7 @@ def refusal_of(datagram: bytes, by: SourceOpener) -> Refusal:
 
 
 @given(st.binary(max_size=1_424))
-def test_a_sealed_packet_opens_to_itself_and_reveals_nothing(packet: bytes) -> None:
+def test_a_sealed_packet_opens_to_the_original_and_does_not_contain_it(packet: bytes) -> None:
     datagram = sealer().seal(packet)
     assert len(datagram) == len(packet) + SOURCE_SEAL_SIZE
     assert opener().open(datagram) == packet
@@ -55,28 +55,28 @@ def test_any_flipped_bit_is_refused(place: int, bit: int) -> None:
 
 
 @given(st.binary(max_size=1_500))
-def test_random_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
+def test_random_bytes_are_refused_and_have_no_other_effect(data: bytes) -> None:
     refusal_of(b"-" + data, opener())
     refusal_of(SEALED_SOURCE_MAGIC + data, opener())
 
 
-def test_a_packet_in_clear_is_foreign_to_a_sealed_line() -> None:
+def test_a_packet_in_clear_is_refused_as_foreign_on_a_sealed_line() -> None:
     assert refusal_of(b"TFS1" + bytes(100), opener()) is Refusal.FOREIGN
 
 
-def test_another_key_or_another_feed_does_not_open_it() -> None:
+def test_a_different_key_or_feed_does_not_open_a_packet() -> None:
     assert refusal_of(sealer().seal(b"-"), opener({5: bytes(32)})) is Refusal.FORGED
     assert refusal_of(sealer().seal(b"-"), opener({6: KEY})) is Refusal.UNKNOWN_KEY
     assert refusal_of(sealer(feed_id=8).seal(b"-"), opener()) is Refusal.FORGED
 
 
-def test_two_starts_of_a_gateway_share_no_key_and_one_start_no_nonce() -> None:
+def test_two_starts_of_a_gateway_share_no_key_and_one_start_repeats_no_nonce() -> None:
     one, other = sealer(), sealer()
     sealed = {made.seal(b"the same packet")[HEADER_SIZE:] for made in (one, other, one, other)}
     assert len(sealed) == 4
 
 
-def test_a_key_is_changed_without_a_gap_and_the_former_opens_nothing_once_it_has_ended() -> None:
+def test_a_change_of_keys_loses_no_packet_and_a_removed_key_opens_nothing() -> None:
     made, receiver, successor = sealer(), opener(), os.urandom(32)
     former = made.seal(b"before")
     receiver.use_keys({5: KEY, 6: successor})
@@ -87,7 +87,7 @@ def test_a_key_is_changed_without_a_gap_and_the_former_opens_nothing_once_it_has
     assert refusal_of(former, receiver) is Refusal.UNKNOWN_KEY
 
 
-def test_any_number_of_strangers_salts_displaces_no_start_in_use() -> None:
+def test_salts_of_strangers_never_displace_a_start_in_use() -> None:
     made, receiver = sealer(), opener()
     receiver.open(made.seal(b"-"))
     for _ in range(10 * STARTS_MAX):

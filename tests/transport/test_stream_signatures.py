@@ -1,4 +1,4 @@
-"""Signature datagrams: which packets they list, what they bind, and what of them is refused."""
+"""Signature datagrams: which packets they list, what they bind, and which ones are refused."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.refusal import PacketRefused, Refusal
-from tests.feedcore.packets import output_packet
-from tests.transport.starts import CHANNEL_ID, KEY, START, forger, opener, sealer, stream_opener
-from transport.opening import HeardSignature, StreamOpener
-from transport.sealing import Sealer
-from transport.stream_signatures import (
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.opening import ReceivedSignature, StreamOpener
+from tandemfeed.transport.sealing import Sealer
+from tandemfeed.transport.stream_signatures import (
     DIGEST_SIZE,
     HEARTBEATS_PER_SIGNATURE,
     OVERHEAD,
@@ -24,6 +22,8 @@ from transport.stream_signatures import (
     digest_of,
     digests_max,
 )
+from tests.feedcore.packets import output_packet
+from tests.transport.starts import CHANNEL_ID, KEY, START, forger, opener, sealer, stream_opener
 
 HEARTBEAT = output_packet()._replace(flags=int(OutputFlag.HEARTBEAT), message_count=0, runs=(), payload=b"")
 GOLDEN = (
@@ -39,7 +39,7 @@ def signed_by(made: Sealer, by: StreamOpener | None = None) -> SignedDigests:
 
 def verified(datagram: bytes, by: StreamOpener) -> SignedDigests:
     opened = by.open(datagram)
-    assert isinstance(opened, HeardSignature)
+    assert isinstance(opened, ReceivedSignature)
     return opened.verified()
 
 
@@ -49,13 +49,13 @@ def refusal_of(datagram: bytes, by: StreamOpener) -> Refusal:
     return refused.value.reason
 
 
-def test_the_golden_signature_is_these_bytes() -> None:
+def test_the_bytes_of_the_golden_signature_never_change() -> None:
     made = sealer()
     made.seal(output_packet(), 12)
     assert made.sign(CHANNEL_ID, 13).hex() == GOLDEN
 
 
-def test_a_signature_lists_what_was_sealed_by_its_counters() -> None:
+def test_a_signature_lists_sealed_packets_by_their_counters() -> None:
     made = sealer(first_counter=40)
     datagrams = [made.seal(output_packet(), 12) for _ in range(3)]
     signed = signed_by(made, stream_opener(start=replace(START, next_counters={CHANNEL_ID: 40})))
@@ -64,7 +64,7 @@ def test_a_signature_lists_what_was_sealed_by_its_counters() -> None:
     assert signed.digests == tuple(map(digest_of, datagrams))
 
 
-def test_every_packet_is_listed_twice_so_that_a_lost_signature_costs_nothing() -> None:
+def test_every_packet_is_listed_twice_so_that_losing_one_signature_does_no_harm() -> None:
     made, listed = sealer(), []
     for count in (3, 1, 2):
         for _ in range(count):
@@ -89,13 +89,13 @@ def test_many_packets_sealed_together_take_as_many_signatures_as_needed(count: i
     assert listed == dict(enumerate(sealed, 1))
 
 
-def heartbeat(**said: object) -> OutputPacket:
-    """An idle adapter's packet; `said`: what differs from HEARTBEAT."""
-    return HEARTBEAT._replace(**said)  # type: ignore[arg-type]
+def heartbeat(**changes: object) -> OutputPacket:
+    """HEARTBEAT, the packet of an idle adapter, with these changes."""
+    return HEARTBEAT._replace(**changes)  # type: ignore[arg-type]
 
 
 def signed_at(made: Sealer, packets: Iterable[OutputPacket]) -> list[int]:
-    """Seal these, signing whatever is due; after which of them, by place, a signature was."""
+    """Seal these packets, sign when due, and return the indices of the packets after which a signature was made."""
     places = []
     for place, packet in enumerate(packets):
         made.seal(packet, 12)
@@ -107,13 +107,13 @@ def signed_at(made: Sealer, packets: Iterable[OutputPacket]) -> list[int]:
 
 
 def idle_sealer() -> Sealer:
-    """One that has said all there is to say: its last two signatures are out."""
+    """A sealer without news: it has signed its last news twice."""
     made = sealer()
     assert signed_at(made, [HEARTBEAT, HEARTBEAT]) == [0, 1]
     return made
 
 
-def test_an_idle_start_signs_its_first_heartbeat_and_the_next_and_then_every_fifth() -> None:
+def test_an_idle_adapter_signs_its_first_two_heartbeats_and_then_every_fifth() -> None:
     assert HEARTBEATS_PER_SIGNATURE == 5
     assert signed_at(sealer(), [HEARTBEAT] * 17) == [0, 1, 6, 11, 16]
 
@@ -132,7 +132,7 @@ def test_an_idle_start_signs_its_first_heartbeat_and_the_next_and_then_every_fif
     ],
     ids=["epoch", "end of epoch", "end of stream", "role", "input_seq", "message_seq", "session", "lineage"],
 )
-def test_a_heartbeat_that_says_something_new_is_signed_immediately_and_once_more(news: OutputPacket) -> None:
+def test_a_heartbeat_with_news_is_signed_immediately_and_once_more(news: OutputPacket) -> None:
     assert signed_at(idle_sealer(), [HEARTBEAT, HEARTBEAT, news, *[news] * 10]) == [2, 3, 8]
 
 
@@ -141,7 +141,7 @@ def test_packets_with_messages_are_signed_with_the_next_heartbeat_and_once_more(
     assert signed_at(idle_sealer(), [HEARTBEAT, message, message, *[HEARTBEAT] * 10]) == [3, 4, 9]
 
 
-def test_last_heartbeats_of_an_earlier_session_between_those_of_the_present_one_are_not_news() -> None:
+def test_repeated_last_heartbeats_of_an_earlier_session_are_not_news() -> None:
     last_word = heartbeat(session=HEARTBEAT.session - 1, flags=HEARTBEAT.flags | OutputFlag.END_OF_STREAM)
     assert signed_at(sealer(), [HEARTBEAT, last_word] * 8) == [0, 1, 2, 7, 12]
 
@@ -150,13 +150,13 @@ def test_last_heartbeats_of_an_earlier_session_between_those_of_the_present_one_
 def test_news_is_listed_at_two_heartbeats_and_repetitions_within_five(kinds: list[str], datagram_size_max: int) -> None:
     made = Sealer(7, START, sealer()._private_key, datagram_size_max=datagram_size_max)
     made.use_key(KEY)
-    beats: list[int] = []  # by counter: how many heartbeats there were up to this packet
-    listed: dict[int, list[int]] = {}  # counter -> at which heartbeats
-    said = HEARTBEAT
+    beats: list[int] = []  # for each packet, in order of counters: the number of heartbeats up to it
+    listed: dict[int, list[int]] = {}  # counter -> the heartbeats at which it was listed
+    latest = HEARTBEAT
     for kind in kinds:
-        said = said._replace(epoch=said.epoch + (kind == "news"))
+        latest = latest._replace(epoch=latest.epoch + (kind == "news"))
         is_beat = kind != "messages"
-        made.seal(said if is_beat else output_packet(), 12)
+        made.seal(latest if is_beat else output_packet(), 12)
         beats.append((beats[-1] if beats else 0) + is_beat)
         while made.channels_to_sign():
             signature = made.sign(CHANNEL_ID, 12)
@@ -194,7 +194,7 @@ def test_the_last_signature_is_sent_again_if_the_next_list_has_no_room_for_its_p
     assert (listed[4].first_counter, listed[4].end_counter) == (2 * most + 1, 2 * most + 3)
 
 
-def test_nothing_is_signed_twice_with_one_nonce() -> None:
+def test_no_two_signatures_share_a_nonce() -> None:
     made = sealer()
     made.seal(output_packet(), 12)
     made.sign(CHANNEL_ID, 12)
@@ -214,7 +214,7 @@ def test_a_reader_cannot_sign_as_an_adapter() -> None:
     assert refusal_of(made.sign(CHANNEL_ID, 12), stream_opener()) is Refusal.BAD_SIGNATURE
 
 
-def test_a_sender_without_the_key_costs_no_verification() -> None:
+def test_a_signature_from_a_sender_without_the_key_is_refused_before_verification() -> None:
     made = forger()
     made.use_key(replace(KEY, key=bytes(32)))
     made.seal(output_packet(), 12)
@@ -234,7 +234,7 @@ def test_a_signature_of_another_start_with_the_same_number_does_not_verify() -> 
 
 
 @given(st.integers(4, 10_000), st.integers(0, 7))
-def test_any_flipped_bit_is_refused(place: int, bit: int) -> None:
+def test_a_signature_with_any_flipped_bit_is_refused(place: int, bit: int) -> None:
     made = sealer()
     made.seal(output_packet(), 12)
     damaged = bytearray(made.sign(CHANNEL_ID, 12))
@@ -247,11 +247,11 @@ def test_any_flipped_bit_is_refused(place: int, bit: int) -> None:
 
 
 @given(st.binary(max_size=1_500))
-def test_random_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
+def test_random_bytes_are_refused_and_have_no_other_effect(data: bytes) -> None:
     refusal_of(SIGNATURE_MAGIC + data, stream_opener())
 
 
-def test_the_smallest_datagram_holds_a_useful_list() -> None:
+def test_a_signature_in_the_smallest_datagram_has_room_for_a_useful_list() -> None:
     assert OVERHEAD + digests_max(576) * DIGEST_SIZE <= 576
     assert digests_max(576) == 28
     assert digests_max() == digests_max(8_192) == 80

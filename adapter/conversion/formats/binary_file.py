@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
-from feedcore.documents.source_layout import SourceFormat
+from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 LENGTH_SIZE = 2
 

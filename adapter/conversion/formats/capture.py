@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
 
 PCAP_MAGICS = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}  # -> nanoseconds per unit of the time stamp's fraction
 SECTION_HEADER, INTERFACE, OLD_PACKET, SIMPLE_PACKET, ENHANCED_PACKET = 0x0A0D0D0A, 1, 2, 3, 6

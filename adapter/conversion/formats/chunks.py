@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from feedcore.wire.source_packet import encode_source_header
+from tandemfeed.feedcore.wire.source_packet import encode_source_header
 
 MESSAGE_COUNT_MAX = 65_535  # per source packet: its count has 16 bits
 

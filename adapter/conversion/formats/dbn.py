@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import zstandard
 
-from adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
+from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
 
 DBN_MAGIC = b"DBN"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

@@ -9,9 +9,15 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from adapter.conversion.formats.chunks import FormatError
-from feedcore.documents.primitive_types import Place
-from feedcore.documents.source_layout import SourceData, SourceField, SourceFormat, SourceGroup, SourceMessageType
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+from tandemfeed.feedcore.documents.primitive_types import Place
+from tandemfeed.feedcore.documents.source_layout import (
+    SourceData,
+    SourceField,
+    SourceFormat,
+    SourceGroup,
+    SourceMessageType,
+)
 
 
 def _unsigned(data: memoryview, header: int, place: Place, is_big_endian: bool) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from adapter.conversion.formats.chunks import FormatError, FrameChunk
+from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
 
 IEX_TP_HEADER = struct.Struct("<BxHIIHHQQQ")
 IEX_TP_HEADER_SIZE = IEX_TP_HEADER.size

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
-from adapter.conversion.formats.tick_table import SYMBOL_SIZE, nine_decimals
-from feedcore.documents.source_layout import SourceFormat
+from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
+from tandemfeed.adapter.conversion.formats.tick_table import SYMBOL_SIZE, nine_decimals
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 COLUMNS = {  # in the order of the file
     "time": pa.string(),

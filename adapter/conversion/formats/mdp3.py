@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from adapter.conversion.formats.chunks import FormatError, FrameChunk
+from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
 
 MDP_HEADER = struct.Struct("<IQ")
 MDP_HEADER_SIZE = MDP_HEADER.size

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from adapter.conversion.formats.chunks import FormatError, FrameChunk
-from feedcore.wire.source_packet import SourceFlag, encode_source_header
+from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, encode_source_header
 
 MOLD_HEADER = struct.Struct(">10sQH")
 MOLD_HEADER_SIZE = MOLD_HEADER.size

@@ -11,9 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from adapter.conversion.formats.chunks import FormatError, FrameChunk
-from adapter.conversion.formats.moldudp64 import MoldPacket, chunk_from, decode_mold_packet, encode_mold_request
-from feedcore.range_set import RangeSet
+from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
+from tandemfeed.adapter.conversion.formats.moldudp64 import (
+    MoldPacket,
+    chunk_from,
+    decode_mold_packet,
+    encode_mold_request,
+)
+from tandemfeed.feedcore.range_set import RangeSet
 
 MILLISECOND_NS = 1_000_000
 

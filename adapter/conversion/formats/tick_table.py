@@ -20,8 +20,8 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
-from feedcore.documents.source_layout import SourceFormat
+from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 DECIMALS = 9
 NULL = (1 << 63) - 1

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from journal.layout import BLOCK_SIZE_MIN
-from journal.persistent_queue import Cancelled, PersistentQueue
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.persistent_queue import Cancelled, PersistentQueue
 
 BLOCK = BLOCK_SIZE_MIN
 PUTS_MAX = 20
@@ -32,20 +32,20 @@ def open_queue(folder: Path) -> PersistentQueue:
 
 def child(folder: Path, pipe: Connection, seed: int) -> None:
     """Put, get, settle, release and cancel at random until killed, while other threads put; report each operation."""
-    telling = threading.Lock()
+    lock = threading.Lock()
 
-    def tell(*report: Any) -> None:
-        with telling:
-            pipe.send(report)
+    def report(*values: Any) -> None:
+        with lock:
+            pipe.send(values)
 
     with open_queue(folder) as queue:
-        tell("begin", "life")
+        report("begin", "life")
         ids: list[int] = []
 
         def produce(thread_seed: int) -> None:
             chance = random.Random(thread_seed)
             while True:
-                _put(queue, chance, tell, ids)
+                _put(queue, chance, report, ids)
 
         for number in range(PRODUCERS):
             threading.Thread(target=produce, args=(seed * PRODUCERS + number,), daemon=True).start()
@@ -55,36 +55,36 @@ def child(folder: Path, pipe: Connection, seed: int) -> None:
                 ["put", "get", "get", "get", "get", "done", "done", "done", "release", "cancel", "all"]
             )
             if kind == "put":
-                _put(queue, chance, tell, ids)
+                _put(queue, chance, report, ids)
             elif kind == "get":
                 entry = queue.get()
                 if entry is not None:
                     held.append(entry[0])
-                    tell("end", "get", *entry)
+                    report("end", "get", *entry)
             elif kind == "done" and held:
                 item_id = held.pop(chance.randrange(len(held)))
-                tell("begin", "done", item_id)
+                report("begin", "done", item_id)
                 queue.done(item_id, durable=chance.random() < 0.2)
-                tell("end", "done", item_id)
+                report("end", "done", item_id)
             elif kind == "release" and held:
                 queue.release(held.pop(chance.randrange(len(held))))
             elif kind == "cancel" and ids:
                 item_id = chance.choice(ids)
-                tell("begin", "cancel", item_id)
+                report("begin", "cancel", item_id)
                 if isinstance(queue.cancel(item_id), Cancelled):
-                    tell("end", "cancel", item_id)
+                    report("end", "cancel", item_id)
             elif kind == "all" and chance.random() < 0.02:
-                tell("begin", "cancel_all")
+                report("begin", "cancel_all")
                 queue.cancel_all()
-                tell("end", "cancel_all", set(held))
+                report("end", "cancel_all", set(held))
 
 
-def _put(queue: PersistentQueue, chance: random.Random, tell: Callable[..., None], ids: list[int]) -> None:
+def _put(queue: PersistentQueue, chance: random.Random, report: Callable[..., None], ids: list[int]) -> None:
     items = [chance.randbytes(chance.randrange(8, 200)) for _ in range(chance.choice([1, 1, 1, PUTS_MAX]))]
-    tell("begin", "put", items)
+    report("begin", "put", items)
     found = [queue.put(items[0])] if len(items) == 1 else list(queue.put_many(items))
     ids += found
-    tell("end", "put", found, items)
+    report("end", "put", found, items)
 
 
 def verify(folder: Path, reported: list[Report]) -> None:
@@ -93,7 +93,7 @@ def verify(folder: Path, reported: list[Report]) -> None:
     Reports are in the order in which they were sent, one process after the other.
 
     Raises:
-        AssertionError: an acknowledged item is lost, or an item came twice or was never put.
+        AssertionError: an acknowledged item is lost, or an item was delivered twice or was never put.
     """
     expected = Expected()
     for report in reported:
@@ -105,15 +105,15 @@ def verify(folder: Path, reported: list[Report]) -> None:
         for item_id, _ in served:
             queue.release(item_id)
     ids = [item_id for item_id, _ in served]
-    assert ids == sorted(set(ids)), "served out of order, or twice"
-    assert not (again := expected.settled & set(ids)), f"delivered or cancelled, and served again: {sorted(again)[:5]}"
+    assert ids == sorted(set(ids)), "items were served out of order or twice"
+    assert not (again := expected.settled & set(ids)), f"delivered or cancelled, but served again: {sorted(again)[:5]}"
     for item_id, item in served:
         if item_id in expected.items:
-            assert item == expected.items[item_id], f"item {item_id} is not what was put"
+            assert item == expected.items[item_id], f"item {item_id} differs from what was put"
         else:
             assert item in expected.doubtful_items, f"item {item_id} was never put: {item!r}"
     certain = expected.items.keys() - expected.settled - expected.doubtful_ids
-    assert not (lost := certain - set(ids)), f"acknowledged and lost: {sorted(lost)[:5]} of {len(certain)}"
+    assert not (lost := certain - set(ids)), f"acknowledged but lost: {sorted(lost)[:5]} of {len(certain)}"
 
 
 class Expected:
@@ -126,7 +126,7 @@ class Expected:
         self.doubtful_ids: set[int] = set()
         self._before_cancel_all: set[int] = set()
         self._is_cancelling = False
-        self._open_puts: dict[bytes, bool] = {}  # by their first item: whether a cancel_all was under way meanwhile
+        self._open_puts: dict[bytes, bool] = {}  # by first item: whether a cancel_all overlapped
 
     def note(self, report: Report) -> None:
         """Apply one report."""
@@ -137,17 +137,17 @@ class Expected:
                 self.doubtful_items.update(items)
                 self._open_puts[items[0]] = self._is_cancelling
             case "end", "put", ids, items:
-                if self._open_puts.pop(items[0]):  # it met a cancel_all, which took it or did not
+                if self._open_puts.pop(items[0]):  # a concurrent cancel_all may have cancelled it
                     self.doubtful_ids.update(ids)
                 for item_id, item in zip(ids, items, strict=True):  # `get` may have been reported before
-                    assert self.items.setdefault(item_id, item) == item, f"id {item_id} was given twice"
+                    assert self.items.setdefault(item_id, item) == item, f"id {item_id} was assigned twice"
             case "begin", ("done" | "cancel"), item_id:
                 self.doubtful_ids.add(item_id)
             case "end", ("done" | "cancel"), item_id:
                 self.settled.add(item_id)
             case "end", "get", item_id, item:
-                assert item_id not in self.settled, f"item {item_id} was settled and came again"
-                assert self.items.get(item_id, item) == item, f"item {item_id} came as something else"
+                assert item_id not in self.settled, f"item {item_id} was settled but delivered again"
+                assert self.items.get(item_id, item) == item, f"item {item_id} was delivered with different content"
                 assert item_id in self.items or item in self.doubtful_items, f"item {item_id} was never put"
                 self.items[item_id] = item
             case "begin", "cancel_all":
@@ -158,4 +158,4 @@ class Expected:
                 self.settled |= self._before_cancel_all - held
                 self._is_cancelling = False
             case _:
-                raise AssertionError(f"no such report: {report!r}")
+                raise AssertionError(f"unknown report: {report!r}")

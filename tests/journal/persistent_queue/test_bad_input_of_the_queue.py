@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import (
+from tandemfeed.journal import (
     BlockCorrupt,
     ForeignFile,
     Journal,
@@ -19,9 +19,9 @@ from journal import (
     ReadOnly,
     SettingsDiffer,
 )
-from journal.block import blocks_in
-from journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
-from journal.persistent_queue import NotInFlight, PersistentQueue, QueueFailed, TooManyInFlight, Unknown
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
+from tandemfeed.journal.persistent_queue import NotInFlight, PersistentQueue, QueueFailed, TooManyInFlight, Unknown
 
 BLOCK = BLOCK_SIZE_MIN
 
@@ -103,7 +103,7 @@ def test_invalid_settings_are_refused(tmp_path: Path, settings: dict[str, float]
     assert not list(tmp_path.iterdir())
 
 
-def _open_and_tell(folder: Path, pipe: Connection) -> None:
+def _open_and_report(folder: Path, pipe: Connection) -> None:
     try:
         PersistentQueue.open(folder, block_size=BLOCK).close()
         pipe.send("opened")
@@ -117,7 +117,7 @@ def test_a_second_opener_is_refused_and_the_error_names_the_first_process(tmp_pa
         with pytest.raises(JournalLocked, match=str(os.getpid())):
             PersistentQueue.open(tmp_path, block_size=BLOCK)
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_open_and_tell, args=(tmp_path, sender))
+        process = context.Process(target=_open_and_report, args=(tmp_path, sender))
         process.start()
         assert str(os.getpid()) in receiver.recv()
         process.join()
@@ -130,7 +130,7 @@ def test_a_file_instead_of_the_folder_is_refused(tmp_path: Path) -> None:
         PersistentQueue.open(tmp_path / "file", block_size=BLOCK)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everything")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write any file")
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     with pytest.raises(ReadOnly):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import journal.persistent_queue.spares as spares_module
-from journal import DiskFull
-from journal.block import Block, blocks_in
-from journal.journal_files import JournalFiles
-from journal.layout import BLOCK_SIZE_MIN
-from journal.persistent_queue import Cancelled, PathMissing, PersistentQueue, QueueFull, Recycled
-from journal.verification import Verification
+import tandemfeed.journal.persistent_queue.spares as spares_module
+from tandemfeed.journal import DiskFull
+from tandemfeed.journal.block import Block, blocks_in
+from tandemfeed.journal.journal_files import JournalFiles
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.persistent_queue import Cancelled, PathMissing, PersistentQueue, QueueFull, Recycled
+from tandemfeed.journal.verification import Verification
 
 BLOCK = BLOCK_SIZE_MIN
 ITEM = bytes(10_000)
@@ -76,7 +76,7 @@ def test_old_items_of_a_recycled_block_never_reappear_although_their_bytes_remai
         assert queue.get() is None
 
 
-def test_a_block_that_was_named_but_never_begun_is_removed(tmp_path: Path) -> None:
+def test_a_block_that_was_named_but_never_used_is_removed(tmp_path: Path) -> None:
     with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
         item_id = queue.put(b"item")
     spare = spares_module.make_spare(tmp_path / ".x.spare", BLOCK, flushed=True)
@@ -113,7 +113,7 @@ def test_a_missing_path_is_named_in_the_error_and_paths_can_be_added(tmp_path: P
         ids = put_blocks(queue, 2)
     with pytest.raises(PathMissing, match="two"):
         PersistentQueue.open(one, block_size=BLOCK)
-    with pytest.raises(PathMissing, match="two"):  # an empty mount point in its place
+    with pytest.raises(PathMissing, match="two"):  # leaves an empty mount point
         PersistentQueue.open(one, more_paths=[three], block_size=BLOCK)
     assert not three.exists()
     two.rename(tmp_path / "moved")

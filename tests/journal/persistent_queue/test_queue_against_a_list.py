@@ -11,16 +11,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from journal.layout import BLOCK_SIZE_MIN
-from journal.persistent_queue import NotInFlight, PersistentQueue
-from journal.persistent_queue.item_state import CANCEL_ANSWERS, MOVES, ItemEvent, ItemState, Recycled, Unknown, diagram
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.persistent_queue import NotInFlight, PersistentQueue
+from tandemfeed.journal.persistent_queue.item_state import (
+    CANCEL_ANSWERS,
+    MOVES,
+    ItemEvent,
+    ItemState,
+    Recycled,
+    Unknown,
+    diagram,
+)
 
 ITEMS = st.one_of(st.binary(max_size=100), st.integers(10_000, 90_000).map(bytes))
 PLACES = st.integers(0, 1 << 30)
 
 
 class QueueAgainstAList(RuleBasedStateMachine):
-    """The model: every item ever put, and its state. Its moves come from the table that the manual draws."""
+    """The model: every item ever put, and its state. Its moves come from the table in the manual."""
 
     @initialize(path_count=st.integers(1, 3))
     def open_first(self, path_count: int) -> None:
@@ -116,7 +124,7 @@ class QueueAgainstAList(RuleBasedStateMachine):
 
     @rule(is_crash=st.booleans())
     def reopen(self, is_crash: bool) -> None:
-        if is_crash:  # the files as they are, as a process that dies leaves them
+        if is_crash:  # copies of the files, as left by a process that dies
             before = self._folders()
             self.life += 1
             for old, new in zip(before, self._folders(), strict=True):
@@ -144,8 +152,8 @@ TestQueueAgainstAList = QueueAgainstAList.TestCase
 TestQueueAgainstAList.settings = settings(max_examples=100, stateful_step_count=40)
 
 
-def test_the_manual_draws_the_table_of_states() -> None:
+def test_the_manual_contains_the_table_of_states() -> None:
     manual = Path(__file__).parents[3] / "docs" / "persistent-queue.md"
     if not manual.exists():
-        pytest.skip("no manual beside this")
+        pytest.skip("the manual is not available")
     assert f"```mermaid\n{diagram()}\n```" in manual.read_text()

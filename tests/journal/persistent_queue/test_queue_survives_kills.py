@@ -24,12 +24,12 @@ def work_until_killed(folder: Path, seed: int, count: int) -> list[Report]:
     reported = [receiver.recv() for _ in range(count)]
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
-    reported += rest(receiver)
+    reported += remaining_reports(receiver)
     process.join()
     return reported
 
 
-def rest(receiver: Connection) -> list[Report]:
+def remaining_reports(receiver: Connection) -> list[Report]:
     found = []
     try:
         while True:

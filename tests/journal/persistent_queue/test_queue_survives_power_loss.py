@@ -1,4 +1,5 @@
-"""After a power loss each page is as last flushed, or as written since, at random: no acknowledged item may be lost.
+"""After a power loss, each page contains either its last flushed or its latest content, at random. No acknowledged
+item may be lost.
 
 Images of the disk are taken before flushes, in the middle of groups, checkpoints and recycling.
 """
@@ -13,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from journal.layout import BLOCK_SIZE_MIN
-from journal.persistent_queue import Cancelled, PersistentQueue
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.persistent_queue import Cancelled, PersistentQueue
 
 PAGE = 4_096
 STEPS = 250
@@ -23,11 +24,11 @@ IMAGES = 8
 
 @dataclass
 class Known:
-    """What the caller knows at one moment."""
+    """What the caller knows at a moment."""
 
     acknowledged: dict[int, bytes]
-    settled: set[int]  # for certain
-    doubtful: set[int]  # settled, not acknowledged as on the disk
+    settled: set[int]  # and durable
+    doubtful: set[int]  # settled, but perhaps not yet on the disk
 
 
 class Disk:
@@ -38,14 +39,14 @@ class Disk:
         self._chance = chance
         self._flushed: dict[int, bytes] = {}
         self._flush = os.fdatasync
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
         self.known = Known({}, set(), set())
         self.begun: set[bytes] = set()
         self.images: list[tuple[Path, Known]] = []
         monkeypatch.setattr(os, "fdatasync", self._fdatasync)
 
     def _fdatasync(self, descriptor: int) -> None:
-        with self._one_at_a_time:
+        with self._lock:
             if len(self.images) < IMAGES and self._chance.random() < 0.06:
                 self._take_image()
             self._flush(descriptor)
@@ -76,7 +77,7 @@ class Disk:
 
 
 def work(queue: PersistentQueue, disk: Disk, chance: random.Random) -> None:
-    """Random steps, one after the other."""
+    """Perform random operations, one after another."""
     known, held = disk.known, []
     for _ in range(STEPS):
         kind = chance.choice(["put", "put", "get", "get", "get", "done", "done", "cancel", "all", "checkpoint"])
@@ -101,7 +102,7 @@ def work(queue: PersistentQueue, disk: Disk, chance: random.Random) -> None:
             cancelled = known.acknowledged.keys() - set(held)
             known.doubtful |= cancelled
             queue.cancel_all()
-            known.settled |= cancelled  # what `done` was said for before is in the same group, or in an earlier one
+            known.settled |= cancelled  # earlier calls of `done` are in the same group, or in an earlier one
         elif kind == "checkpoint" and chance.random() < 0.5:
             queue.checkpoint()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from journal.replication.limits import TAIL_COUNT_MAX
-from journal.replication.messages import Segment, SegmentDigest
-from journal.replication.segments import digest_of
-from journal.roll_cycle import SECONDLY
+from tandemfeed.journal.replication.limits import TAIL_COUNT_MAX
+from tandemfeed.journal.replication.messages import Segment, SegmentDigest
+from tandemfeed.journal.replication.segments import digest_of
+from tandemfeed.journal.roll_cycle import SECONDLY
 
 BITS = SECONDLY.sequence_bits
 

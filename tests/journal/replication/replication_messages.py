@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from journal.layout import HAS_TABLE
-from journal.replication.messages import (
+from tandemfeed.journal.layout import HAS_TABLE
+from tandemfeed.journal.replication.messages import (
     NO_ID,
     Acknowledge,
     Heartbeat,

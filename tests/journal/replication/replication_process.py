@@ -7,17 +7,17 @@ import sys
 import threading
 from pathlib import Path
 
-from journal import Journal, Tailer
-from journal.layout import BLOCK_SIZE_MIN
-from journal.replication import Limits, Mode, ReplicationFollower, ReplicationLeader
-from journal.replication.messages import Segment
-from journal.replication.segments import SegmentReader
+from tandemfeed.journal import Journal, Tailer
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.replication import Limits, Mode, ReplicationFollower, ReplicationLeader
+from tandemfeed.journal.replication.messages import Segment
+from tandemfeed.journal.replication.segments import SegmentReader
 
 MS = 1_000_000
 LIMITS = Limits(
     heartbeat_interval_ns=100 * MS, silence_ns_max=2_000 * MS, backoff_ns_min=5 * MS, backoff_ns_max=50 * MS
 )
-PACE_S = 0.000_5  # between appends, or the disk fills faster than a test ends
+PACE_S = 0.000_5  # between appends, so that a test does not fill the disk
 
 
 def records_of(folder: Path) -> list[tuple[int, bytes]]:
@@ -27,14 +27,14 @@ def records_of(folder: Path) -> list[tuple[int, bytes]]:
 
 
 def segments_of(folder: Path) -> list[Segment]:
-    """All segments, shown to tailers or not."""
+    """All segments, whether tailers see them or not."""
     reader = SegmentReader(folder)
     place = reader.place_at(0)
     assert place is not None
     return reader.read(place, 1 << 40)
 
 
-def _say(*words: object) -> None:
+def _print(*words: object) -> None:
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
@@ -47,7 +47,7 @@ def lead(folder: Path, endpoint: str, seed: int) -> None:
         Journal.open(folder, roll_cycle="SECONDLY", block_size=BLOCK_SIZE_MIN) as journal,
         ReplicationLeader(folder, endpoint, mode=Mode.SHOW_REPLICATED, limits=LIMITS) as leader,
     ):
-        _say("serves", leader.endpoint)
+        _print("serves", leader.endpoint)
         threading.Thread(target=lambda: (sys.stdin.readline(), finish.set()), daemon=True).start()
         while not finish.wait(PACE_S):
             kind = chance.random()
@@ -56,17 +56,17 @@ def lead(folder: Path, endpoint: str, seed: int) -> None:
             else:
                 last = [chance.randbytes(chance.randint(0, 100)) for _ in range(chance.randint(1, 20))]
                 journal.append_batch(last if kind < 0.999 else [*last, bytes(1_500_000)])
-        _say("ends", journal.append(b"the last one"))
+        _print("ends", journal.append(b"the last one"))
         sys.stdin.read()
 
 
 def follow(folder: Path, endpoint: str, durable: bool) -> None:
     """Follow, and print the position whenever it changes."""
     with ReplicationFollower(folder, endpoint, durable=durable, limits=LIMITS) as follower:
-        said = 0
-        while follower.wait_for(lambda status: status.next_index > said, 60):  # noqa: B023 it waits here
-            said = follower.status.next_index
-            _say("at", said)
+        printed = 0
+        while follower.wait_for(lambda status: status.next_index > printed, 60):  # noqa: B023 - the call ends here
+            printed = follower.status.next_index
+            _print("at", printed)
 
 
 if __name__ == "__main__":

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from journal.control import Settings
-from journal.replication import effects as do
-from journal.replication.codec import decode, encode
-from journal.replication.comparison import first_difference, is_same
-from journal.replication.follower_core import FollowerCore
-from journal.replication.leader_core import LeaderCore
-from journal.replication.limits import PIECE_SIZE_MAX, Limits
-from journal.replication.messages import NO_ID, Acknowledge, Position, Segment
-from journal.replication.segments import digest_of
-from journal.replication.states import FINAL, FollowerState
+from tandemfeed.journal.control import Settings
+from tandemfeed.journal.replication import effects as do
+from tandemfeed.journal.replication.codec import decode, encode
+from tandemfeed.journal.replication.comparison import first_difference, is_same
+from tandemfeed.journal.replication.follower_core import FollowerCore
+from tandemfeed.journal.replication.leader_core import LeaderCore
+from tandemfeed.journal.replication.limits import PIECE_SIZE_MAX, Limits
+from tandemfeed.journal.replication.messages import NO_ID, Acknowledge, Position, Segment
+from tandemfeed.journal.replication.segments import digest_of
+from tandemfeed.journal.replication.states import FINAL, FollowerState
 from tests.journal.replication.replication_memory import BITS, MemoryJournal
 
 MS = 1_000_000
@@ -46,7 +46,7 @@ class Link:
     key: bytes
     follower: FollowerNode
     is_up: bool = True
-    due_ns: list[int] = field(default_factory=lambda: [0, 0])  # of the last message each way: order is kept
+    due_ns: list[int] = field(default_factory=lambda: [0, 0])  # of the last message each way, to keep the order
 
 
 class FollowerNode:
@@ -58,7 +58,7 @@ class FollowerNode:
         self.durable = durable
         self.leader_id = NO_ID
         self.journal: MemoryJournal | None = None
-        self.synced = 0  # segments on the disk for certain
+        self.synced = 0  # segments that are durable
         self.link: Link | None = None
         self.core: FollowerCore | None = None
         self.queue: deque[do.FollowerEffect] = deque()
@@ -107,7 +107,7 @@ class FollowerNode:
                 found = self.journal.segment_at(effect.index)
                 return core.on_looked_up(effect.index, digest_of(found, BITS) if found else None)
             case do.Append() | do.Sync():
-                if world.chance.random() < world.failing:
+                if world.chance.random() < world.failure_rate:
                     self.queue.clear()
                     return core.on_append_failed("the disk is full", world.now_ns)
                 self._append(effect)
@@ -135,8 +135,8 @@ class FollowerNode:
             assert self.journal is not None
             assert message.next_index == self.journal.end_index()
             assert not self.durable or self.synced == len(self.journal.segments)
-            said = self.world.said
-            said[self.journal.id] = max(said.get(self.journal.id, 0), message.next_index)
+            claimed = self.world.claimed
+            claimed[self.journal.id] = max(claimed.get(self.journal.id, 0), message.next_index)
 
 
 class World:
@@ -160,9 +160,9 @@ class World:
         ]
         self.journal = MemoryJournal(5, b"L" * 16)
         self.removed: dict[int, Segment] = {}
-        self.said: dict[bytes, int] = {}
+        self.claimed: dict[bytes, int] = {}
         self.visible = self.journal.end_index()
-        self.failing = 0.002
+        self.failure_rate = 0.002
         self.delay_ms_max = self.chance.choice([1, 20, 120])
         self.log: list[object] = []
         self._power_loss, self._tampering, self._losing = power_loss_at_leader, tampering, losing
@@ -175,14 +175,14 @@ class World:
         for node in self.followers:
             node.start()
 
-    # -- the world's course ------------------------------------------------------------------------------------------
+    # -- the run -----------------------------------------------------------------------------------------------------
 
     def run(self, steps: int) -> None:
         """Run with faults and appends for a while, then without faults until nothing happens any more."""
         for _ in range(steps):
             self._advance(self.now_ns + self.chance.randint(1, 60) * MS)
-            self._accident()
-        self.failing = 0.0
+            self._fault()
+        self.failure_rate = 0.0
         if self.core is None:
             self.start_leader()
         for node in self.followers:
@@ -242,20 +242,20 @@ class World:
 
     def connect(self, node: FollowerNode) -> Link | None:
         if self.core is None or self.chance.random() < 0.1:
-            self._tell_broken(node, None)
+            self._report_broken(node, None)
             return None
         self._number += 1
         link = Link(self._number.to_bytes(5, "big"), node)
         self._links[link.key] = link
         return link
 
-    def _tell_broken(self, node: FollowerNode, link: Link | None) -> None:
-        def tell() -> None:
+    def _report_broken(self, node: FollowerNode, link: Link | None) -> None:
+        def report() -> None:
             if node.core is not None and node.link is link:
                 node.cut()
                 node.perform(node.core.on_disconnected("broken", self.now_ns))
 
-        self.at(MS, tell)
+        self.at(MS, report)
 
     def send(self, link: Link, way: int, frame: bytes) -> None:
         delay_ns = self.chance.randint(0, self.delay_ms_max * MS)
@@ -296,7 +296,7 @@ class World:
                 return core.on_read(effect.peer, journal.read(effect.from_index, effect.size_max), self.now_ns)
             case do.ShowUntil():
                 assert effect.index > self.visible
-                assert sum(index >= effect.index for index in self.said.values()) >= self.acks
+                assert sum(index >= effect.index for index in self.claimed.values()) >= self.acks
                 self.visible = effect.index
             case do.LookUpOldest():
                 return core.on_oldest(effect.peer, journal.oldest_index(), self.now_ns)
@@ -309,9 +309,9 @@ class World:
                 pass
         return []
 
-    # -- accidents ---------------------------------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------------------------
 
-    def _accident(self) -> None:
+    def _fault(self) -> None:
         chance = self.chance.random()
         node = self.chance.choice(self.followers)
         if chance < 0.6:
@@ -351,7 +351,7 @@ class World:
         if (link := node.link) is not None:
             link.is_up = False
             if not silently:
-                self._tell_broken(node, link)
+                self._report_broken(node, link)
 
     def _crash_leader(self) -> None:
         self.core = None

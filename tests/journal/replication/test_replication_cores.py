@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from journal.control import Settings
-from journal.replication import effects as do
-from journal.replication.follower_core import FollowerCore
-from journal.replication.leader_core import LeaderCore
-from journal.replication.limits import PIECE_SIZE_MAX, RUN_SIZE, Limits
-from journal.replication.messages import (
+from tandemfeed.journal.control import Settings
+from tandemfeed.journal.replication import effects as do
+from tandemfeed.journal.replication.follower_core import FollowerCore
+from tandemfeed.journal.replication.leader_core import LeaderCore
+from tandemfeed.journal.replication.limits import PIECE_SIZE_MAX, RUN_SIZE, Limits
+from tandemfeed.journal.replication.messages import (
     NO_ID,
     Acknowledge,
     Heartbeat,
@@ -31,7 +31,7 @@ from journal.replication.messages import (
     Segments,
     Welcome,
 )
-from journal.replication.states import (
+from tandemfeed.journal.replication.states import (
     FOLLOWER_MOVES,
     PEER_MOVES,
     FollowerState,
@@ -40,7 +40,7 @@ from journal.replication.states import (
     check_follower_move,
     check_move,
 )
-from journal.roll_cycle import DAILY
+from tandemfeed.journal.roll_cycle import DAILY
 
 BITS = DAILY.sequence_bits
 START = 5 << BITS
@@ -100,7 +100,7 @@ def test_bytes_in_flight_exceed_the_window_by_one_run_or_piece_at_most() -> None
         sent += sum(len(s.body) for each in effects if _is_run(each) for s in each.message.segments)  # type: ignore[union-attr]
     assert LIMITS.window_size <= sent <= LIMITS.window_size + PIECE_SIZE_MAX
     effects = core.on_message(b"one", Acknowledge(1, START + 2, sent), 0)
-    assert any(_is_piece(each) for each in effects)  # room again
+    assert any(_is_piece(each) for each in effects)  # the window has room again
 
 
 def _is_piece(effect: Any) -> bool:
@@ -119,7 +119,7 @@ def test_the_replicated_index_needs_the_required_acknowledgements_and_only_grows
     assert not _shown(core.on_message(b"one", Acknowledge(1, START + 4, 40), 0))
     assert _shown(core.on_message(b"two", Acknowledge(1, START + 1, 10), 0)) == [do.ShowUntil(START + 1)]
     assert _shown(core.on_message(b"two", Acknowledge(1, START + 3, 30), 0)) == [do.ShowUntil(START + 3)]
-    _join(core, b"two again", follower_id=b"two".ljust(16))  # it lost what it had
+    _join(core, b"two again", follower_id=b"two".ljust(16))  # it lost its records
     assert core.replicated_index == START + 3
 
 
@@ -220,9 +220,9 @@ def test_pieces_become_a_segment_only_when_all_have_arrived() -> None:
 @pytest.mark.parametrize(
     ("from_index", "segment"),
     [
-        (START + 1, _segment(1)),  # one was left out
-        (START, Segment(4, 7, 1, 1, 1, b"x")),  # it lies before
-        (START, Segment(5, 1 << BITS, 1, 1, 1, b"x")),  # no index has room for it
+        (START + 1, _segment(1)),  # a piece is missing
+        (START, Segment(4, 7, 1, 1, 1, b"x")),  # it precedes the position
+        (START, Segment(5, 1 << BITS, 1, 1, 1, b"x")),  # its count does not fit an index
         (START, Segment(DAILY.cycle_max + 1, 0, 1, 1, 1, b"x")),
     ],
 )
@@ -304,7 +304,7 @@ def diagram(table: Mapping[Any, frozenset[Any]], first: Enum) -> str:
 
 
 @pytest.mark.parametrize(("table", "first"), [(PEER_MOVES, PeerState.GREETED), (FOLLOWER_MOVES, FollowerState.WAITING)])
-def test_every_state_is_in_its_table_can_be_reached_and_is_drawn(
+def test_every_state_is_in_its_table_is_reachable_and_is_in_the_manual(
     table: Mapping[Any, frozenset[Any]], first: Any
 ) -> None:
     assert set(table) == set(type(first))

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 import pytest
 
-from journal import Journal
-from journal.layout import BLOCK_SIZE_MIN
-from journal.replication import Limits, ReplicationFollower, ReplicationLeader
+from tandemfeed.journal import Journal
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.replication import Limits, ReplicationFollower, ReplicationLeader
 from tests.journal.replication.replication_process import segments_of
 
 MS = 1_000_000
@@ -72,7 +72,7 @@ class Network:
 
 
 @pytest.mark.parametrize("interrupt", [Network.cut, Network.freeze])
-def test_a_follower_catches_up_whenever_the_network_is_interrupted(tmp_path: Path, interrupt: Any) -> None:
+def test_a_follower_catches_up_after_every_interruption_of_the_network(tmp_path: Path, interrupt: Any) -> None:
     with (
         Journal.open(tmp_path / "leader", block_size=BLOCK_SIZE_MIN) as journal,
         ReplicationLeader(tmp_path / "leader", "tcp://127.0.0.1:*", limits=LIMITS) as leader,
@@ -82,7 +82,7 @@ def test_a_follower_catches_up_whenever_the_network_is_interrupted(tmp_path: Pat
         for _ in range(TIMES):
             for number in range(300):
                 last = journal.append(b"record %d" % number * 20)
-            assert follower.wait_for(lambda status: status.next_index > last - 200, WAIT_S)  # noqa: B023 it waits here
+            assert follower.wait_for(lambda status: status.next_index > last - 200, WAIT_S)  # noqa: B023 - ends here
             interrupt(network)
             journal.append(bytes(3_000_000))
             last = journal.append(b"after the interruption")

@@ -1,4 +1,4 @@
-"""A leader and a follower in two processes, killed under load at any moment, and equal in the end."""
+"""A leader and a follower in two processes, killed under load at any moment; their journals are equal in the end."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Process:
         )
 
     def wait_for(self, word: str) -> str:
-        """The rest of the next line with this beginning."""
+        """Wait for a line that begins with this word; return the rest of the line."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             first, _, rest = line.strip().partition(" ")
             if first == word:
                 return rest
-        raise AssertionError(f"ended with {self._process.wait()} before it said {word!r}")
+        raise AssertionError(f"ended with {self._process.wait()} before it printed {word!r}")
 
     def wait_until_at(self, index: int) -> None:
         """Wait until a follower's journal ends at an index or after it."""

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal import Journal, Retention, Tailer, Upkeep
-from journal.block import blocks_in
-from journal.compression import compress_block
-from journal.layout import BLOCK_SIZE_MIN, COUNT_MASK, DATA_OFFSET, SEGMENT_SIZE
-from journal.replication.comparison import first_difference, is_same
-from journal.replication.messages import Segment
-from journal.replication.segments import SegmentReader
+from tandemfeed.journal import Journal, Retention, Tailer, Upkeep
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.compression import compress_block
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, COUNT_MASK, DATA_OFFSET, SEGMENT_SIZE
+from tandemfeed.journal.replication.comparison import first_difference, is_same
+from tandemfeed.journal.replication.messages import Segment
+from tandemfeed.journal.replication.segments import SegmentReader
 
 BLOCK = BLOCK_SIZE_MIN
 KEY = bytes(range(32))
@@ -116,7 +116,7 @@ def test_damage_leaves_a_gap_and_the_copy_has_the_same_indices(tmp_path: Path) -
     reader = SegmentReader(source)
     kept = [index for number, index in enumerate(indices) if number not in (0, 4)]
     assert [each.first_index(reader.sequence_bits) for each in _all(reader)] == kept
-    for _ in range(2):  # and again after recovery
+    for _ in range(2):  # the same after recovery
         if not target.exists():
             _copy(source, target)
         else:
@@ -169,7 +169,7 @@ def test_a_journal_that_began_later_than_the_leaders_oldest_record_cannot_take_i
     assert first_difference(reader, first, ()) is None
     assert first_difference(reader, second, ()) == first
     assert first_difference(reader, second + 1, (reader.digest(_all(reader)[0]),)) == second
-    assert first_difference(reader, second + 2, reader.tail(4)) == second + 1  # and one that has more
+    assert first_difference(reader, second + 2, reader.tail(4)) == second + 1  # the other journal has more records
 
 
 def test_after_retention_at_the_leader_a_copy_gets_the_remaining_records(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import (
+from tandemfeed.journal import (
     Diverged,
     ForeignFile,
     Journal,
@@ -21,9 +21,9 @@ from journal import (
     Upkeep,
     WrongKey,
 )
-from journal.block import blocks_in
-from journal.layout import BLOCK_SIZE_MIN
-from journal.replication import (
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.replication import (
     FollowerKeys,
     FollowerState,
     LeaderKeys,
@@ -64,7 +64,7 @@ def test_a_follower_has_the_leaders_records_at_the_leaders_indices(tmp_path: Pat
         assert records_of(tmp_path / "follower") == list(journal.records())
 
 
-def test_in_mode_as_soon_as_possible_nothing_waits_for_followers(tmp_path: Path) -> None:
+def test_in_the_mode_as_soon_as_possible_nothing_waits_for_followers(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader"):
         index = journal.append(b"seen by tailers, replicated or not")
         assert journal.read(index)
@@ -123,7 +123,7 @@ def test_a_follower_begins_where_the_leader_still_has_records(tmp_path: Path) ->
     with Journal.open(tmp_path / "leader", block_size=BLOCK, upkeep=upkeep) as journal:
         for _ in range(20):
             last = journal.append(bytes(60_000))
-        journal.close()  # waits for what retention releases
+        journal.close()  # waits for records that retention releases
     with _leader(tmp_path / "leader") as leader, _follower(tmp_path / "follower", leader) as follower:
         assert _reaches(follower, last)
     ours = records_of(tmp_path / "leader")
@@ -206,7 +206,7 @@ def test_only_a_follower_with_an_allowed_key_can_connect(tmp_path: Path) -> None
         index = journal.append(b"secret")
         for wrong in (
             FollowerKeys(leader_public, strange_public, strange_secret),  # not allowed
-            FollowerKeys(strange_public, public, secret),  # takes another for the leader
+            FollowerKeys(strange_public, public, secret),  # expects another leader
             None,  # no keys at all
         ):
             with _follower(tmp_path / "wrong", leader, keys=wrong) as follower:

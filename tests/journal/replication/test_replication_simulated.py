@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from journal.replication.states import FollowerState
+from tandemfeed.journal.replication.states import FollowerState
 from tests.journal.replication.replication_memory import BITS
 from tests.journal.replication.replication_world import FollowerNode, World
 
@@ -69,7 +69,7 @@ def test_only_a_diverged_follower_reports_divergence_and_its_index(block: int) -
             assert node.core.state is FollowerState.DIVERGED, f"seed {seed}: {node.core.reason}"
             assert node.core.diverged_at == _first_true_difference(world, node), f"seed {seed}"
             diverged_count += 1
-    assert diverged_count >= 3  # else these seeds prove nothing
+    assert diverged_count >= 3  # otherwise these seeds prove nothing
 
 
 def test_one_seed_always_gives_the_same_run() -> None:

@@ -1,7 +1,7 @@
-"""A process that runs random transactions until it is killed, and a check that no transaction is lost or in part.
+"""A process that runs random transactions until it is killed, and a check that none is lost or incomplete.
 
 The child reports each operation before it begins, and again when it is acknowledged. Each transaction puts its token
-into the queue `tokens`, from which no transaction reads: the token is there if the transaction happened. Replaying
+into the queue `tokens`, from which no transaction reads. So the queue shows which transactions happened. Replaying
 these transactions, in the order in which their ends were reported, must give the contents of every queue.
 
 By hand: `python -m tests.journal.transactional.crash_child FOLDER SEED` prints its reports until it is killed.
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from journal.transactional import (
+from tandemfeed.journal.transactional import (
     Message,
     StoreLimits,
     Transaction,
@@ -45,7 +45,7 @@ Report = tuple[str, str, object]
 - ("rolled back", token, None): it is rolled back;
 - ("prepared", token, None): it is prepared;
 - ("deciding", token, commit) and then ("acknowledged" | "rolled back", token, None);
-- ("broken", "", text): the store refused something that it must accept.
+- ("broken", "", text): the store refused an operation that it must accept.
 """
 
 
@@ -58,9 +58,9 @@ def child(folder: Path, pipe: Connection, seed: int) -> None:
     """Run random transactions on the store in the folder until killed, and report each.
 
     Args:
-        folder: of the store; created if needed.
-        pipe: where reports go (see `Report`); the receiver must keep reading.
-        seed: of all random choices; different for each child on the same folder.
+        folder: the folder of the store; created if needed.
+        pipe: receives the reports (see `Report`); the receiver must keep reading.
+        seed: determines all random choices; must differ between the children on one folder.
     """
     lock = threading.Lock()
 
@@ -177,7 +177,7 @@ def _finish(
     else:
         transaction.prepare()
         report("prepared", token)
-        # One left undecided keeps its locks: few, or the queues would run dry.
+        # An undecided transaction keeps its locks. With too many of them, the queues would run empty.
         if chance.random() < 0.8 or len(store.prepared()) > 20:
             _decide(store, report, token, commit=chance.random() < 0.7, by_hand=False)
 
@@ -189,13 +189,13 @@ def _decide(store: TransactionalStore, report: Callable[..., None], token: str, 
 
 
 @dataclass
-class Told:
+class Reported:
     """The reports about one transaction."""
 
     removed: list[tuple[str, str]]
     added: list[tuple[str, str]]
-    place: int  # of the last report on it, which is where its end belongs
-    said: set[str] = field(default_factory=set)
+    place: int  # of its last report, which determines the order of replay
+    reports: set[str] = field(default_factory=set)
     decisions: set[bool] = field(default_factory=set)
 
 
@@ -204,15 +204,15 @@ def verify(folder: Path, reported: Iterable[Report]) -> None:
 
     Args:
         folder: of the store.
-        reported: everything that every child on this folder reported, in order.
+        reported: the reports of all children on this folder, in order.
 
     Raises:
-        AssertionError: something acknowledged is lost, something exists in part, twice or in the wrong place, or a
-            prepared transaction is lost.
+        AssertionError: an acknowledged or prepared transaction is lost, or a transaction is incomplete, duplicated or
+            out of order.
     """
-    told, started = _told(reported)
+    transactions, started = _by_token(reported)
     if not started:
-        return  # killed before there was a store
+        return  # killed before the store was created
     try:
         opened = TransactionalStore.open(folder, limits=LIMITS)
     except TransactionalStoreError as error:
@@ -223,16 +223,18 @@ def verify(folder: Path, reported: Iterable[Report]) -> None:
         in_doubt = {each.global_id for each in store.in_doubt()}
         happened = _contents(store, TOKENS)
         assert len(happened) == len(set(happened)), "a transaction happened twice"
-        _check_ends(told, set(happened), in_doubt)
-        _check_queues(store, told, set(happened))
+        _check_ends(transactions, set(happened), in_doubt)
+        _check_queues(store, transactions, set(happened))
         locked = sum(queue.locked_count for queue in store.queues())
-        assert locked or all(not told[token].removed for token in in_doubt), "promised messages are not locked"
+        assert locked or all(not transactions[token].removed for token in in_doubt), (
+            "prepared transactions have no locks"
+        )
         assert store.statistics().volatile_message_count == 0
         assert not list(folder.glob("swap-*")), "swap files of a dead process are left"
 
 
-def _told(reported: Iterable[Report]) -> tuple[dict[str, Told], bool]:
-    told: dict[str, Told] = {}
+def _by_token(reported: Iterable[Report]) -> tuple[dict[str, Reported], bool]:
+    transactions: dict[str, Reported] = {}
     started = False
     for place, (what, token, detail) in enumerate(reported):
         assert what != "broken", f"the store broke under load: {detail}"
@@ -240,45 +242,45 @@ def _told(reported: Iterable[Report]) -> tuple[dict[str, Told], bool]:
             started = True
         elif what == "begun":
             assert isinstance(detail, dict)
-            told[token] = Told(detail["removed"], detail["added"], place)
+            transactions[token] = Reported(detail["removed"], detail["added"], place)
         else:
-            told[token].said.add(what)
-            told[token].place = place
+            transactions[token].reports.add(what)
+            transactions[token].place = place
             if what == "deciding":
                 assert isinstance(detail, bool)
-                told[token].decisions.add(detail)
-    return told, started
+                transactions[token].decisions.add(detail)
+    return transactions, started
 
 
-def _check_ends(told: dict[str, Told], happened: set[str], in_doubt: set[str]) -> None:
-    assert happened <= told.keys(), f"no child began {sorted(happened - told.keys())[:3]}"
-    for token, each in told.items():
-        if "acknowledged" in each.said:
-            assert token in happened, f"{token} was acknowledged and is lost"
-            assert token not in in_doubt, f"{token} was committed and is in doubt"
-        elif "rolled back" in each.said:
-            assert token not in happened, f"{token} was rolled back and happened"
-            assert token not in in_doubt, f"{token} was rolled back and is in doubt"
-        elif "prepared" in each.said:
+def _check_ends(transactions: dict[str, Reported], happened: set[str], in_doubt: set[str]) -> None:
+    assert happened <= transactions.keys(), f"no child began {sorted(happened - transactions.keys())[:3]}"
+    for token, each in transactions.items():
+        if "acknowledged" in each.reports:
+            assert token in happened, f"{token} was acknowledged but is lost"
+            assert token not in in_doubt, f"{token} was committed but is in doubt"
+        elif "rolled back" in each.reports:
+            assert token not in happened, f"{token} was rolled back but happened"
+            assert token not in in_doubt, f"{token} was rolled back but is in doubt"
+        elif "prepared" in each.reports:
             ended = token in happened or (False in each.decisions and token not in in_doubt)
-            assert ended != (token in in_doubt), f"{token} was promised: neither in doubt nor decided"
+            assert ended != (token in in_doubt), f"{token} was prepared, so it must be either in doubt or decided"
             assert token not in happened or True in each.decisions, f"{token} happened without a decision"
         else:
-            assert not (token in happened and token in in_doubt), f"{token} is committed and in doubt"
+            assert not (token in happened and token in in_doubt), f"{token} is both committed and in doubt"
 
 
-def _check_queues(store: TransactionalStore, told: dict[str, Told], happened: set[str]) -> None:
+def _check_queues(store: TransactionalStore, transactions: dict[str, Reported], happened: set[str]) -> None:
     """Replay the transactions that happened."""
     expected: dict[str, list[str]] = {}
     for name, pattern in SUBSCRIBERS.items():
         of_pattern = pattern.removeprefix("work.")
         meant = sorted(token for token in happened if of_pattern in ("#", token.split("/")[1]))
         expected[subscriber_queue(name)] = meant
-    for token, each in sorted(told.items(), key=lambda item: item[1].place):
+    for token, each in sorted(transactions.items(), key=lambda item: item[1].place):
         if token in happened:
             for queue, body in each.removed:
                 there = expected.get(queue, [])
-                assert body in there, f"{token} consumed {body[:40]!r} of {queue}, which was not there"
+                assert body in there, f"{token} consumed {body[:40]!r} of {queue}, which did not contain it"
                 there.remove(body)
             for queue, body in each.added:
                 expected.setdefault(queue, []).append(body)
@@ -286,13 +288,13 @@ def _check_queues(store: TransactionalStore, told: dict[str, Told], happened: se
         found = _contents(store, queue)
         if queue.startswith("of-"):
             assert found == wanted, f"{queue}: {_difference(found, wanted)}"
-        else:  # several threads publish: their order is that of the log, which reports do not show
+        else:  # several threads publish, in an order that the reports do not show
             assert Counter(found) == Counter(wanted), f"{queue}: {_difference(found, wanted)}"
 
 
 def _difference(found: list[str], wanted: list[str]) -> str:
     lost, strange = Counter(wanted) - Counter(found), Counter(found) - Counter(wanted)
-    return f"lost {[body[:40] for body in lost][:3]}, not expected {[body[:40] for body in strange][:3]}, or the order"
+    return f"lost {[body[:40] for body in lost][:3]}, unexpected {[body[:40] for body in strange][:3]}, or wrong order"
 
 
 def _contents(store: TransactionalStore, queue: str) -> list[str]:

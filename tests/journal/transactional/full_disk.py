@@ -1,4 +1,4 @@
-"""Runs on a small file system: fills the store, consumes from it, opens it while full, frees space. Asserts each."""
+"""Runs on a small file system: fills the store, consumes from it, opens it while full, and frees space."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import StoreFull, StoreLimits, TransactionalStore
+from tandemfeed.journal.transactional import StoreFull, StoreLimits, TransactionalStore
 from tests.journal.transactional.store_copies import bodies, put_all
 
 LIMITS = StoreLimits(log_bytes_max=500_000, volatile_memory_bytes_max=10_000)
@@ -55,7 +55,7 @@ def main(root: Path) -> None:
         assert numbers(store) == list(range(full_at))
         consume(store, full_at // 2)
         left = list(range(full_at // 2, full_at))
-        again_at = put_until_full(store, full_at)  # into the pages that were freed
+        again_at = put_until_full(store, full_at)  # uses the freed pages
         assert again_at > full_at
         left += range(full_at, again_at)
         assert numbers(store) == left

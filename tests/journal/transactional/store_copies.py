@@ -1,17 +1,18 @@
-"""A simulated crash: copies of the files at one moment, which is what a killed process leaves."""
+"""A simulated crash: copies of the files at one moment, as a killed process leaves them."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-from journal.transactional import TransactionalStore
+from tandemfeed.journal.transactional import TransactionalStore
 
 
 def crashed_copy(store: TransactionalStore, folder: Path) -> Path:
     """A copy of the files of an open store, to be opened as after a crash.
 
-    Files are copied one by one, a crash stops them at one moment: no group and no checkpoint may be under way.
+    Files are copied one by one, while a crash affects all at the same moment. So no group or checkpoint may be in
+    progress.
     """
     with store._parts.pages._write_lock:
         shutil.copytree(store.folder, folder, ignore=shutil.ignore_patterns("store.reserve"))

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from journal.errors import JournalError
-from journal.transactional import (
+from tandemfeed.journal.errors import JournalError
+from tandemfeed.journal.transactional import (
     BadName,
     ForeignStore,
     NewerStore,
@@ -29,8 +29,8 @@ from journal.transactional import (
     TransactionalStore,
     TransactionState,
 )
-from journal.transactional import page_store as page_store_module
-from journal.transactional import store as store_module
+from tandemfeed.journal.transactional import page_store as page_store_module
+from tandemfeed.journal.transactional import store as store_module
 from tests.journal.transactional.store_copies import bodies, crashed_copy, put_all
 
 
@@ -53,20 +53,20 @@ def check_refused(folder: Path, error: type[JournalError], text: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"SQLite format 3\0", os.urandom(10_000)])
-def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_a_foreign_file_is_refused_unchanged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "store.db").write_bytes(content)
     check_refused(tmp_path, ForeignStore, "store.db is not a transactional store")
     assert not (tmp_path / "store.lock").exists()
 
 
-def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_database_is_refused_unchanged(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "store.db")
     database.execute("CREATE TABLE accounts (id)")
     database.close()
     check_refused(tmp_path, ForeignStore, "choose another folder")
 
 
-def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_newer_schema_is_refused_unchanged(tmp_path: Path) -> None:
     database = sqlite3.connect(made(tmp_path / "store"))
     database.execute("PRAGMA user_version=2")
     shutil.copytree(tmp_path / "store", tmp_path / "in-the-log")
@@ -171,15 +171,15 @@ def test_a_transaction_is_refused_while_another_program_writes_the_file_and_succ
         assert bodies(store, "orders") == [b"kept", b"later"]
 
 
-NOBODY = 65534
+UNPRIVILEGED_ID = 65534
 
 
-def _open_as_nobody(folder: Path, pipe: Connection) -> None:
+def _open_as_unprivileged_user(folder: Path, pipe: Connection) -> None:
     """Root can write read-only files, so the process becomes another user first."""
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        os.setgid(UNPRIVILEGED_ID)
+        os.setuid(UNPRIVILEGED_ID)
     try:
         TransactionalStore.open(folder)
     except JournalError as error:
@@ -209,7 +209,7 @@ def test_a_read_only_folder_or_file_is_refused(public_folder: Path, what: str) -
     locked.chmod(0o555)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_open_as_nobody, args=(folder, theirs))
+    process = context.Process(target=_open_as_unprivileged_user, args=(folder, theirs))
     process.start()
     error, text = ours.recv()
     process.join()
@@ -239,7 +239,7 @@ def test_a_full_store_refuses_new_messages_and_still_lets_messages_be_consumed(t
             refused.commit()
         assert refused.state is TransactionState.ACTIVE
         with pytest.raises(StoreFull):
-            refused.commit()  # it stays what it was, however often it is tried
+            refused.commit()  # the result is the same at every attempt
         with store.transaction() as consuming:
             for _ in range(10):
                 message = consuming.get("orders")

@@ -1,4 +1,4 @@
-"""A store whose process is killed at any moment has all acknowledged transactions, and none in part."""
+"""A store whose process is killed at any moment has all acknowledged transactions, and no incomplete ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import TransactionalStore
+from tandemfeed.journal.transactional import TransactionalStore
 from tests.journal.transactional.crash_child import Report, child, verify
 from tests.journal.transactional.store_copies import bodies, put_all
 
@@ -31,7 +31,7 @@ def run_until_killed(folder: Path, seed: int, after_reports: int) -> list[Report
         process.kill()
         while True:
             reported.append(ours.recv())
-    except (EOFError, OSError):  # its end of the pipe went with it, in mid-report perhaps
+    except (EOFError, OSError):  # the process closed its end of the pipe, perhaps in mid-report
         pass
     finally:
         process.kill()
@@ -41,7 +41,9 @@ def run_until_killed(folder: Path, seed: int, after_reports: int) -> list[Report
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_kill_under_load_loses_no_acknowledged_transaction_and_leaves_none_in_part(tmp_path: Path, seed: int) -> None:
+def test_a_kill_under_load_loses_no_acknowledged_transaction_and_leaves_none_incomplete(
+    tmp_path: Path, seed: int
+) -> None:
     chance, reported = random.Random(seed), list[Report]()
     promised = 0
     for round_number in range(ROUNDS):

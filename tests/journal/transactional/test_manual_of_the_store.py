@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import StoreLimits, TransactionalStore
-from journal.transactional import errors as errors_module
+from tandemfeed.journal.transactional import StoreLimits, TransactionalStore
+from tandemfeed.journal.transactional import errors as errors_module
 
 MANUAL = (Path(__file__).resolve().parents[3] / "docs" / "transactional-store.md").read_text()
 
 
-def test_the_first_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_example_in_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "var").mkdir()
     monkeypatch.chdir(tmp_path)
     example = re.findall(r"```python\n(.+?)```", MANUAL, re.DOTALL)[0]
@@ -26,7 +26,7 @@ def test_the_first_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         }
 
 
-def test_every_name_in_it_exists() -> None:
+def test_every_name_in_the_manual_exists() -> None:
     words = set(re.findall(r"`([A-Za-z_]+)`", MANUAL))
     limits = {word for word in words if re.search(r"_(max|bytes|s)$", word)}
     assert limits - {"wait_s"} <= set(StoreLimits.__slots__)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import TransactionalStore
-from journal.transactional import book as book_module
-from journal.transactional import queue_index as index_module
-from journal.transactional.changes import Changes
-from journal.transactional.contents import Entry
-from journal.transactional.queue_index import QueueIndex
+from tandemfeed.journal.transactional import TransactionalStore
+from tandemfeed.journal.transactional import book as book_module
+from tandemfeed.journal.transactional import queue_index as index_module
+from tandemfeed.journal.transactional.changes import Changes
+from tandemfeed.journal.transactional.contents import Entry
+from tandemfeed.journal.transactional.queue_index import QueueIndex
 from tests.journal.transactional.store_copies import bodies, put_all
 
 

@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from journal.transactional import Message, StoreLimits, Transaction, TransactionalStore, TransactionState
-from journal.transactional import book as book_module
-from journal.transactional import queue_index as index_module
+from tandemfeed.journal.transactional import Message, StoreLimits, Transaction, TransactionalStore, TransactionState
+from tandemfeed.journal.transactional import book as book_module
+from tandemfeed.journal.transactional import queue_index as index_module
 from tests.journal.transactional.store_copies import crashed_copy
 
 WINDOW = 3  # small, so that queues are read in many parts
@@ -36,11 +36,11 @@ class Item:
     body: bytes
     persistent: bool
     delivery_count: int = 0
-    owner: Doing | None = None
+    owner: OpenTransaction | None = None
 
 
 @dataclass(eq=False)
-class Doing:
+class OpenTransaction:
     """A transaction of the model."""
 
     transaction: Transaction | None  # None after a crash
@@ -52,7 +52,7 @@ class Doing:
     prepared: bool = False
 
 
-class StoreBesideModel(RuleBasedStateMachine):
+class StoreAgainstModel(RuleBasedStateMachine):
     """A state machine that drives one store and its model."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class StoreBesideModel(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="tandemfeed-model-"))
         self.numbers = itertools.count(1)
         self.queues: dict[str, list[Item]] = {name: [] for name in QUEUES}
-        self.doing: list[Doing] = []
+        self.transactions: list[OpenTransaction] = []
         self.patch = pytest.MonkeyPatch()
         for module in (book_module, index_module):
             self.patch.setattr(module, "WINDOW_COUNT_MAX", WINDOW)
@@ -73,99 +73,101 @@ class StoreBesideModel(RuleBasedStateMachine):
         for name, pattern in SUBSCRIBERS.items():
             self.store.create_subscriber(name.removeprefix("subscriber:"), pattern)
 
-    def active(self) -> list[Doing]:
-        return [doing for doing in self.doing if not doing.prepared]
+    def active(self) -> list[OpenTransaction]:
+        return [current for current in self.transactions if not current.prepared]
 
-    @precondition(lambda self: len(self.doing) < 4)
+    @precondition(lambda self: len(self.transactions) < 4)
     @rule(two_phase=st.booleans())
     def begin(self, two_phase: bool) -> None:
         global_id = f"global-{next(self.numbers)}" if two_phase else None
-        self.doing.append(Doing(self.store.begin(global_id) if global_id else self.store.transaction(), global_id))
+        self.transactions.append(
+            OpenTransaction(self.store.begin(global_id) if global_id else self.store.transaction(), global_id)
+        )
 
     @precondition(lambda self: self.active())
     @rule(data=st.data(), queue=st.sampled_from(("a", "b")), persistent=st.booleans(), count=st.integers(1, 5))
     def put(self, data: st.DataObject, queue: str, persistent: bool, count: int) -> None:
-        doing = data.draw(st.sampled_from(self.active()))
-        assert doing.transaction is not None
+        current = data.draw(st.sampled_from(self.active()))
+        assert current.transaction is not None
         for _ in range(count):
             body = b"%d" % next(self.numbers)
-            doing.transaction.put(queue, body, persistent=persistent)
-            doing.arrivals.append((queue, body, persistent))
+            current.transaction.put(queue, body, persistent=persistent)
+            current.arrivals.append((queue, body, persistent))
 
     @precondition(lambda self: self.active())
     @rule(data=st.data(), topic=st.sampled_from(sorted(TOPICS)), persistent=st.booleans())
     def publish(self, data: st.DataObject, topic: str, persistent: bool) -> None:
-        doing = data.draw(st.sampled_from(self.active()))
-        assert doing.transaction is not None
+        current = data.draw(st.sampled_from(self.active()))
+        assert current.transaction is not None
         body = b"%d" % next(self.numbers)
-        assert doing.transaction.publish(topic, body, persistent=persistent) == len(TOPICS[topic])
+        assert current.transaction.publish(topic, body, persistent=persistent) == len(TOPICS[topic])
         by_creation = [queue for queue in SUBSCRIBERS if queue in TOPICS[topic]]
-        doing.arrivals += [(queue, body, persistent) for queue in by_creation]
+        current.arrivals += [(queue, body, persistent) for queue in by_creation]
 
     @precondition(lambda self: self.active())
     @rule(data=st.data(), queue=st.sampled_from(QUEUES), count=st.integers(1, 6))
     def get(self, data: st.DataObject, queue: str, count: int) -> None:
-        doing = data.draw(st.sampled_from(self.active()))
-        assert doing.transaction is not None
+        current = data.draw(st.sampled_from(self.active()))
+        assert current.transaction is not None
         for _ in range(count):
             expected = next((item for item in self.queues[queue] if item.owner is None), None)
-            message = doing.transaction.get(queue)
+            message = current.transaction.get(queue)
             assert (expected is None) == (message is None)
             if expected is None or message is None:
                 return
-            expected.owner = doing
+            expected.owner = current
             expected.delivery_count += 1
             assert message.body == expected.body
             assert message.persistent == expected.persistent
             assert message.delivery_count == expected.delivery_count
-            doing.taken.append((queue, expected, message))
+            current.taken.append((queue, expected, message))
 
-    @precondition(lambda self: any(doing.taken for doing in self.active()))
+    @precondition(lambda self: any(current.taken for current in self.active()))
     @rule(data=st.data(), fate=st.sampled_from(["ack", "delete", "move"]), to_queue=st.sampled_from(QUEUES))
     def settle(self, data: st.DataObject, fate: str, to_queue: str) -> None:
-        doing = data.draw(st.sampled_from([doing for doing in self.active() if doing.taken]))
-        assert doing.transaction is not None
-        queue, item, message = doing.taken.pop(data.draw(st.integers(0, len(doing.taken) - 1)))
-        doing.removed.append((queue, item))
+        current = data.draw(st.sampled_from([current for current in self.active() if current.taken]))
+        assert current.transaction is not None
+        queue, item, message = current.taken.pop(data.draw(st.integers(0, len(current.taken) - 1)))
+        current.removed.append((queue, item))
         if fate == "ack":
-            doing.transaction.ack(message)
+            current.transaction.ack(message)
         elif fate == "delete":
-            doing.transaction.delete(queue, message.message_id)
+            current.transaction.delete(queue, message.message_id)
         else:
-            doing.transaction.move(message, to_queue)
-            doing.arrivals.append((to_queue, item.body, item.persistent))
+            current.transaction.move(message, to_queue)
+            current.arrivals.append((to_queue, item.body, item.persistent))
 
     @precondition(lambda self: self.active())
     @rule(data=st.data(), commit=st.booleans())
     def end(self, data: st.DataObject, commit: bool) -> None:
-        doing = data.draw(st.sampled_from(self.active()))
-        assert doing.transaction is not None
+        current = data.draw(st.sampled_from(self.active()))
+        assert current.transaction is not None
         if commit:
-            doing.transaction.commit()
+            current.transaction.commit()
         else:
-            doing.transaction.rollback()
-        self.ended(doing, commit)
+            current.transaction.rollback()
+        self.ended(current, commit)
 
-    @precondition(lambda self: any(doing.global_id for doing in self.active()))
+    @precondition(lambda self: any(current.global_id for current in self.active()))
     @rule(data=st.data())
     def prepare(self, data: st.DataObject) -> None:
-        doing = data.draw(st.sampled_from([doing for doing in self.active() if doing.global_id]))
-        assert doing.transaction is not None
-        doing.transaction.prepare()
-        doing.prepared = True
+        current = data.draw(st.sampled_from([current for current in self.active() if current.global_id]))
+        assert current.transaction is not None
+        current.transaction.prepare()
+        current.prepared = True
 
-    @precondition(lambda self: any(doing.prepared for doing in self.doing))
+    @precondition(lambda self: any(current.prepared for current in self.transactions))
     @rule(data=st.data(), commit=st.booleans(), by_hand=st.booleans())
     def decide(self, data: st.DataObject, commit: bool, by_hand: bool) -> None:
-        doing = data.draw(st.sampled_from([doing for doing in self.doing if doing.prepared]))
-        assert doing.global_id is not None
+        current = data.draw(st.sampled_from([current for current in self.transactions if current.prepared]))
+        assert current.global_id is not None
         if by_hand:
-            self.store.decide_by_hand(doing.global_id, commit=commit)
-            assert self.store.decided_by_hand() == {doing.global_id: commit}
-            self.store.forget(doing.global_id)
+            self.store.decide_by_hand(current.global_id, commit=commit)
+            assert self.store.decided_by_hand() == {current.global_id: commit}
+            self.store.forget(current.global_id)
         else:
-            self.store.decide(doing.global_id, commit=commit)
-        self.ended(doing, commit)
+            self.store.decide(current.global_id, commit=commit)
+        self.ended(current, commit)
 
     @rule()
     def checkpoint(self) -> None:
@@ -176,41 +178,43 @@ class StoreBesideModel(RuleBasedStateMachine):
     def restart(self, crash: bool) -> None:
         folder = self.store.folder
         if crash:
-            self.store.flush()  # delivery counts are written a moment later; here they must be there
+            self.store.flush()  # delivery counts are written a moment later; this waits for them
             folder = crashed_copy(self.store, self.root / str(next(self.numbers)))
         self.store.close()
-        for doing in self.doing:
-            doing.transaction = None
-            doing.arrivals = [arrival for arrival in doing.arrivals if arrival[2]]
-            if not doing.prepared:
-                self.release(doing, [(queue, item) for queue, item, _ in doing.taken] + doing.removed)
-        self.doing = [doing for doing in self.doing if doing.prepared]
+        for current in self.transactions:
+            current.transaction = None
+            current.arrivals = [arrival for arrival in current.arrivals if arrival[2]]
+            if not current.prepared:
+                self.release(current, [(queue, item) for queue, item, _ in current.taken] + current.removed)
+        self.transactions = [current for current in self.transactions if current.prepared]
         for items in self.queues.values():
             items[:] = [item for item in items if item.persistent]
         self.store = TransactionalStore.open(folder, limits=LIMITS)
         assert [(each.name, each.pattern) for each in self.store.subscribers()] == sorted(
             (name.removeprefix("subscriber:"), pattern) for name, pattern in SUBSCRIBERS.items()
         )
-        assert {each.global_id for each in self.store.in_doubt()} == {doing.global_id for doing in self.doing}
+        assert {each.global_id for each in self.store.in_doubt()} == {
+            current.global_id for current in self.transactions
+        }
 
-    def ended(self, doing: Doing, commit: bool) -> None:
-        self.doing.remove(doing)
-        if doing.transaction is not None:
+    def ended(self, current: OpenTransaction, commit: bool) -> None:
+        self.transactions.remove(current)
+        if current.transaction is not None:
             states = (TransactionState.COMMITTED,) if commit else (TransactionState.ROLLED_BACK,)
-            assert doing.transaction.state in states
-        self.release(doing, [(queue, item) for queue, item, _ in doing.taken])
+            assert current.transaction.state in states
+        self.release(current, [(queue, item) for queue, item, _ in current.taken])
         if not commit:
-            self.release(doing, doing.removed)
+            self.release(current, current.removed)
             return
-        for queue, item in doing.removed:
-            if item in self.queues[queue]:  # a non-persistent one may have gone with a crash
+        for queue, item in current.removed:
+            if item in self.queues[queue]:  # a crash may have lost a non-persistent one
                 self.queues[queue].remove(item)
-        for queue, body, persistent in doing.arrivals:
+        for queue, body, persistent in current.arrivals:
             self.queues[queue].append(Item(body, persistent))
 
-    def release(self, doing: Doing, items: list[tuple[str, Item]]) -> None:
+    def release(self, current: OpenTransaction, items: list[tuple[str, Item]]) -> None:
         for _, item in items:
-            assert item.owner is doing
+            assert item.owner is current
             item.owner = None
 
     @invariant()
@@ -224,15 +228,15 @@ class StoreBesideModel(RuleBasedStateMachine):
             assert status.locked_count == sum(item.owner is not None for item in items), status
         assert self.store.statistics().volatile_memory_bytes <= LIMITS.volatile_memory_bytes_max
         assert {each.global_id for each in self.store.prepared()} == {
-            doing.global_id for doing in self.doing if doing.prepared
+            current.global_id for current in self.transactions if current.prepared
         }
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
-            for doing in self.active():
-                self.release(doing, [(queue, item) for queue, item, _ in doing.taken] + doing.removed)
-                assert doing.transaction is not None
-                doing.transaction.rollback()
+            for current in self.active():
+                self.release(current, [(queue, item) for queue, item, _ in current.taken] + current.removed)
+                assert current.transaction is not None
+                current.transaction.rollback()
             for queue, items in self.queues.items():
                 transaction = self.store.transaction()
                 found = []
@@ -246,5 +250,5 @@ class StoreBesideModel(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-TestStoreBesideModel = StoreBesideModel.TestCase
-TestStoreBesideModel.settings = settings(max_examples=60, stateful_step_count=40)
+TestStoreAgainstModel = StoreAgainstModel.TestCase
+TestStoreAgainstModel.settings = settings(max_examples=60, stateful_step_count=40)

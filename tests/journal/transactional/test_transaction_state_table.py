@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.transactional.errors import BadName, IllegalTransactionMove
-from journal.transactional.topics import checked_pattern, checked_topic, matches
-from journal.transactional.transaction_state import (
+from tandemfeed.journal.transactional.errors import BadName, IllegalTransactionMove
+from tandemfeed.journal.transactional.topics import checked_pattern, checked_topic, matches
+from tandemfeed.journal.transactional.transaction_state import (
     FINAL,
     MOVES,
     STORY_LENGTH_MAX,
@@ -131,7 +131,7 @@ def test_an_invalid_pattern_is_refused(name: str) -> None:
         checked_pattern(name)
 
 
-def test_the_manual_draws_this_table() -> None:
+def test_the_manual_contains_this_table() -> None:
     manual = (Path(__file__).resolve().parents[3] / "docs" / "transactional-store.md").read_text()
     drawn = {
         (TransactionState[source], event.strip()): TransactionState[target]

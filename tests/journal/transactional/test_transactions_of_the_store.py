@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import (
+from tandemfeed.journal.transactional import (
     CallFromLogWriter,
     IllegalTransactionMove,
     MessageLocked,
@@ -106,7 +106,7 @@ def test_delivery_counts_survive_a_crash(store: TransactionalStore, tmp_path: Pa
         transaction = store.transaction()
         transaction.get("orders")
         transaction.rollback()
-    store.transaction().get("orders")  # still has it when the crash comes
+    store.transaction().get("orders")  # still has the message at the crash
     store.flush()
     with (
         TransactionalStore.open(crashed_copy(store, tmp_path / "crashed")) as after,
@@ -150,7 +150,7 @@ def test_a_message_far_beyond_the_window_can_be_deleted_by_its_number(store: Tra
         first = transaction.get("orders")
     assert first is not None
     given_up = store.transaction()
-    given_up.delete("orders", first.message_id + 1_800 * 2)  # body and entry have a number each
+    given_up.delete("orders", first.message_id + 1_800 * 2)  # body and entry each have a number
     given_up.rollback()
     with store.transaction() as transaction:
         transaction.delete("orders", first.message_id + 1_900 * 2)
@@ -321,7 +321,7 @@ def test_an_operation_beyond_a_limit_is_refused_and_changes_nothing(tmp_path: Pa
             other.get("orders")
         for message in messages:
             assert message is not None
-            taker.ack(message)  # settling what it has is never too much
+            taker.ack(message)  # it may always settle the messages that it has
         taker.commit()
         assert len(bodies(store, "orders")) == 1
         store.transaction()
@@ -335,7 +335,7 @@ def test_queues_and_subscribers_are_created_listed_and_deleted(store: Transactio
     for again in (lambda: store.create_queue("orders"), lambda: store.create_subscriber("desk", "#")):
         with pytest.raises(QueueExists):
             again()
-    put_all(store, "orders", b"gone with its queue", b"so is this")
+    put_all(store, "orders", b"deleted with its queue", b"so is this")
     put_all(store, "orders", b"and this", persistent=False)
     store.delete_queue("orders")
     with pytest.raises(NoSuchQueue):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import (
+from tandemfeed.journal.transactional import (
     BadName,
     DecidedByHand,
     DuplicateGlobalId,
@@ -92,7 +92,7 @@ def test_prepared_transactions_keep_their_locks_over_restarts_until_they_are_dec
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_both_phases_in_one_process(tmp_path: Path, commit: bool) -> None:
+def test_both_phases_can_run_in_one_process(tmp_path: Path, commit: bool) -> None:
     with opened(tmp_path / "store") as store:
         transaction = store.begin("trade-1")
         message = transaction.get("orders")

@@ -1,4 +1,4 @@
-"""Non-persistent messages: bounded in memory, spilled to swap files, lost at a restart."""
+"""Non-persistent messages: bounded in memory, moved to swap files when memory is full, and lost at a restart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import (
+from tandemfeed.journal.transactional import (
     ForeignStore,
     StoreCorrupt,
     StoreFull,
@@ -110,7 +110,7 @@ def test_one_message_for_many_subscribers_is_in_memory_once(tmp_path: Path) -> N
         assert store.statistics().volatile_memory_bytes == 0
 
 
-def test_a_rollback_frees_what_was_put(tmp_path: Path) -> None:
+def test_a_rollback_frees_the_messages_that_were_put(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store:
         transaction = store.transaction()
         for _ in range(5):
@@ -136,13 +136,13 @@ def test_full_swap_files_refuse_messages_until_there_is_space(tmp_path: Path) ->
 def test_a_full_disk_under_a_swap_file_is_reported_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(*_: object) -> int:
+    def fail_for_lack_of_space(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with opened(tmp_path / "store") as store:
         put_all(store, "ticks", b"first" + bytes(9_990), persistent=False)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", no_room)
+            patch.setattr(os, "pwrite", fail_for_lack_of_space)
             with pytest.raises(StoreFull, match="disk space"):
                 put_all(store, "ticks", bytes(100), persistent=False)
         put_all(store, "ticks", b"after", persistent=False)

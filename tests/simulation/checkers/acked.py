@@ -1,13 +1,13 @@
-"""Acked publishing (docs/protocol.md clause 5.6): the active transmits nothing before a backup has it, unless it counts
-the exception; and it neither gives nor saves a state that includes messages it has not transmitted."""
+"""Acked publishing (docs/protocol.md clause 5.6): the active transmits only messages that a backup has, or counts the
+exception; and it neither gives nor saves a state that includes messages it has not transmitted."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from feedcore.counters import Counter
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     FROM_ACTIVE_BIT,
     HEARTBEAT_BIT,

@@ -1,12 +1,12 @@
-"""A client with confirm=2 may deliver only what two adapters transmitted, or keep for replay, with equal place, source
-identity and bytes (docs/protocol.md clause 7.6)."""
+"""A client with confirm=2 may deliver only messages that two adapters transmitted, or keep for replay, with the same
+place, source identity and bytes (docs/protocol.md clause 7.6)."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from feedcore.merge.effects import Deliver, Filled, MergeEffect
-from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, MergeEffect
+from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
 from tests.simulation.checkers.content import Input, PacketReader, Violation
 
 Content: TypeAlias = tuple[int, int, Input]  # channel, input_seq, converted message

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from feedcore.merge.effects import (
+from tandemfeed.feedcore.merge.effects import (
     Deliver,
     Diverged,
     Ended,
@@ -20,7 +20,7 @@ from feedcore.merge.effects import (
     SourceGap,
     Takeover,
 )
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     OUTPUT_FRAME,
     OUTPUT_FRAME_SIZE,
@@ -119,7 +119,7 @@ class ContentChecker:
     def __init__(self, reader: PacketReader, truth: Truth, undecided_channels: frozenset[int] = frozenset()) -> None:
         self.where: dict[Place, tuple[int, int]] = {}  # source identities
         self._reader, self._truth, self._undecided = reader, truth, undecided_channels
-        self._inputs: dict[Place, tuple[Input, int]] = {}  # with the message_seq before it
+        self._inputs: dict[Place, tuple[Input, int]] = {}  # with the message_seq of its first body
         self._decided: set[Place] = set()
         self._seen: dict[Place, tuple[int, bytes]] = {}
 
@@ -182,9 +182,9 @@ class DeliveryChecker:
     """Checks invariants 1, 2 and 3 for one channel of one client.
 
     Args:
-        is_live: the client is entitled only to what follows the first message that it receives of each stream.
+        is_live: of each stream, the client must get only the messages from the first one that it receives.
         may_have_gaps: gaps are allowed, because messages may really be missing.
-        is_confirming: the client delivers only what two adapters sent, so never what one of them garbled.
+        is_confirming: the client delivers only messages that two adapters sent, and therefore no garbled ones.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class DeliveryChecker:
         elif isinstance(effect, Ended):
             self._has_ended = True
         elif isinstance(effect, Takeover):
-            self._has_ended = False  # what only the old active had is decided again, and so the end comes again
+            self._has_ended = False  # messages that only the old active had, and the end, may follow again
 
     def at_end(self, where: dict[Place, tuple[int, int]], channel: int, *, was_cut_short: bool) -> None:
         """Check that every message was delivered or named by a gap.

@@ -1,8 +1,8 @@
 """Checks that events come and gaps are justified, for one channel of one client (docs/protocol.md clause 7).
 
 The checker sees what the client receives and what its merger hands over. `Takeover`, `Stale`, `Live`, `Diverged` and
-`Filled` must come when they are due, and a `Gap` may name only what was not received although the client waited long
-enough.
+`Filled` must come when they are due, and a `Gap` may name only messages that the client did not receive, although it
+waited long enough.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from feedcore.merge.effects import Deliver, Diverged, Filled, Gap, Live, MergeEffect, Stale, Takeover
-from feedcore.wire.lineage import Lineage, decode_lineage
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.merge.effects import Deliver, Diverged, Filled, Gap, Live, MergeEffect, Stale, Takeover
+from tandemfeed.feedcore.wire.lineage import Lineage, decode_lineage
+from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     HEARTBEAT_BIT,
     PROVISIONAL_BIT,
@@ -23,7 +23,7 @@ from tests.simulation.checkers.content import PacketReader, Violation
 from tests.simulation.plan import MS
 
 if TYPE_CHECKING:
-    from feedcore.merge.sessions import SessionMerger
+    from tandemfeed.feedcore.merge.sessions import SessionMerger
 
 ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 Copy: TypeAlias = tuple[int, int, bytes]  # epoch, end_input_seq, payload
@@ -32,7 +32,7 @@ STALE_AFTER_NS = 200 * MS
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Input sequence numbers first to end - 1 of an epoch became known; `is_here`: with their messages."""
+    """The input sequence numbers `first` to `end - 1` of an epoch became known; `is_here`: with their messages."""
 
     epoch: int
     first: int
@@ -77,7 +77,7 @@ class EventChecker:
                 self._owed.append(f"Live {packet.adapter_id}")
         if packet.flags & HEARTBEAT_BIT:
             lineage = decode_lineage(packet.payload)
-            begin = lineage.first_input_seq  # a heartbeat makes known everything that precedes its epoch
+            begin = lineage.first_input_seq  # a heartbeat announces all messages before its epoch
             self._heard.append(Heard(packet.epoch, begin, begin, now_ns, is_here=False))
             if lineage.epoch > self._lineage.epoch:
                 if self._lineage.epoch:

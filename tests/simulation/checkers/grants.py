@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from feedcore.replica.channel_state import PeerState
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS
 
@@ -19,7 +19,7 @@ SLACK_NS = 5 * MS
 class LastReport:
     """The last report that the store received from an adapter."""
 
-    rank: int | None  # of its worst channel; None: it cannot be granted anything
+    rank: int | None  # of its worst channel; None: it is not a candidate
     session: int
     epoch: int
     position: int
@@ -27,7 +27,7 @@ class LastReport:
 
     @classmethod
     def of(cls, state: PeerState, now_ns: int) -> LastReport:
-        """From a report that the store received."""
+        """Make it from a report that the store received."""
         ranks = [ORDER.get(channel.state) for channel in state.channels]
         rank = None if state.abstains or None in ranks else max(rank for rank in ranks if rank is not None)
         epoch = min(channel.position.epoch for channel in state.channels)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS
 
 if TYPE_CHECKING:
-    from feedcore.replica.effects import StateMoved
+    from tandemfeed.feedcore.replica.effects import StateMoved
     from tests.simulation.adapter import AdapterActor
 
 
@@ -19,7 +19,7 @@ class HandOverChecker:
 
     def __init__(self) -> None:
         self._ends: dict[tuple[int, int], tuple[int, int, int]] = {}  # (session, channel): epoch, its end, when
-        self._offered_after: dict[int, int] = {}  # epoch offered -> the one before it
+        self._offered_after: dict[int, int] = {}  # offered epoch -> previous epoch
 
     def on_offered(self, epoch: int, after_epoch: int) -> None:
         """The store offers an epoch to an heir."""

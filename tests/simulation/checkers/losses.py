@@ -1,12 +1,12 @@
-"""Checks that the active declares nothing lost that a backup has reported to have (docs/protocol.md clause 4.4)."""
+"""Checks that the active declares no message lost that a backup has reported to have (docs/protocol.md clause 4.4)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from feedcore.replica.channel_state import PeerState
-from feedcore.replica.effects import RunsLost
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.effects import RunsLost
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS, Plan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from feedcore.merge.effects import MergeEffect, SessionChanged
+from tandemfeed.feedcore.merge.effects import MergeEffect, SessionChanged
 from tests.simulation.checkers.content import Violation
 
 if TYPE_CHECKING:

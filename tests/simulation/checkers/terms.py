@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from admin_server.lease_decisions import HOLDER_CONTINUED
-from admin_server.takeovers import TakeoverReason
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import FROM_ACTIVE_BIT, RETRANSMISSION_BIT, OutputPacket
+from tandemfeed.admin_server.lease_decisions import HOLDER_CONTINUED
+from tandemfeed.admin_server.takeovers import TakeoverReason
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, RETRANSMISSION_BIT, OutputPacket
 from tests.simulation.checkers.content import Violation
 
 if TYPE_CHECKING:

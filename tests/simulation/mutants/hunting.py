@@ -1,4 +1,4 @@
-"""`./run simulate --mutants`: tries to catch each planted fault in turn, and reports which ones survived."""
+"""`./run simulate --mutants`: tries to catch each planted fault, and reports which ones survived."""
 
 from __future__ import annotations
 

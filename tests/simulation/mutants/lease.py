@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedcore.lease.admin_contact import AdminContact
-from feedcore.lease.lease_view import LeaseView
-from feedcore.lease.peers import Peers
-from feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.lease.admin_contact import AdminContact
+from tandemfeed.feedcore.lease.lease_view import LeaseView
+from tandemfeed.feedcore.lease.peers import Peers
+from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.scenarios import Scenario
 
@@ -35,7 +35,7 @@ def _believes_old_epochs(right: Method) -> Method:
     return on_granted
 
 
-def _goes_on(right: Method) -> Method:
+def _keeps_transmitting(right: Method) -> Method:
     def note_epoch(self: AdapterEngine, epoch: int, why: str, now_ns: int) -> list[Any]:
         self.lease.note_epoch(epoch)
         return []
@@ -43,7 +43,7 @@ def _goes_on(right: Method) -> Method:
     return note_epoch
 
 
-def _counts_promises_from_hearing(right: Method) -> Method:
+def _counts_promises_from_arrival(right: Method) -> Method:
     def consent(self: Peers, epoch: int) -> int:
         if not right(self, epoch):
             return 0
@@ -52,17 +52,17 @@ def _counts_promises_from_hearing(right: Method) -> Method:
     return consent
 
 
-def _asks_whom_it_has_heard(right: Method) -> Method:
+def _ignores_peers_that_never_reported(right: Method) -> Method:
     def consent(self: Peers, epoch: int) -> int:
-        everybody, self.others = self.others, frozenset(self.others & self._states.keys())
+        all_others, self.others = self.others, frozenset(self.others & self._states.keys())
         until_ns = int(right(self, epoch))
-        self.others = everybody
+        self.others = all_others
         return until_ns
 
     return consent
 
 
-def _takes_any_report(right: Method) -> Method:
+def _accepts_any_report(right: Method) -> Method:
     def note(self: Peers, state: Any, now_ns: int) -> bool:
         self._states.pop(state.adapter_id, None)
         return bool(right(self, state, now_ns))
@@ -70,7 +70,7 @@ def _takes_any_report(right: Method) -> Method:
     return note
 
 
-def _settles_for_ever(right: Method) -> Method:
+def _settles_forever(right: Method) -> Method:
     return lambda self, epoch, now_ns: self._settles_until_ns > 0
 
 
@@ -81,48 +81,48 @@ LEASE = (
         LeaseView,
         "on_granted",
         _counts_from_now,
-        killer="tests.feedcore.test_lease_view:test_a_grant_that_has_run_out_on_its_way_is_not_believed",
+        killer="tests.feedcore.test_lease_view:test_a_grant_that_has_expired_on_its_way_is_not_believed",
     ),
     Mutant(
         "grants of old epochs are believed",
         LeaseView,
         "on_granted",
         _believes_old_epochs,
-        killer="tests.feedcore.test_lease_view:test_a_grant_of_the_epoch_that_was_held_before_is_not_believed_again",
+        killer="tests.feedcore.test_lease_view:test_a_grant_of_an_epoch_that_was_held_before_is_not_believed",
     ),
     Mutant(
         "an active that learns of a newer epoch continues until the end of its term",
         AdapterEngine,
         "_note_epoch",
-        _goes_on,
+        _keeps_transmitting,
         scenario=Scenario.OUTAGES,
     ),
     Mutant(
         "a promise counts from its arrival",
         Peers,
         "consent_until_ns",
-        _counts_promises_from_hearing,
-        killer="tests.feedcore.test_consent:test_a_paused_active_that_wakes_up_to_old_promises_believes_none",
+        _counts_promises_from_arrival,
+        killer="tests.feedcore.test_consent:test_a_paused_active_that_resumes_believes_no_old_promise",
     ),
     Mutant(
         "the consent of peers that never reported is not needed",
         Peers,
         "consent_until_ns",
-        _asks_whom_it_has_heard,
+        _ignores_peers_that_never_reported,
         killer="tests.feedcore.test_consent:test_one_silent_adapter_is_enough_to_withhold_consent",
     ),
     Mutant(
         "an older report of a peer replaces a newer one",
         Peers,
         "note",
-        _takes_any_report,
+        _accepts_any_report,
         killer="tests.feedcore.test_consent:test_a_report_that_a_newer_one_overtook_gives_no_consent",
     ),
     Mutant(
         "a backup that is back in contact settles forever",
         AdminContact,
         "is_settling",
-        _settles_for_ever,
+        _settles_forever,
         scenario=Scenario.OUTAGES,
     ),
     Mutant(
@@ -137,13 +137,13 @@ LEASE = (
         AdminContact,
         "abstain",
         always(None),
-        killer="tests.feedcore.test_consent:test_who_promised_to_abstain_takes_a_grant_only_when_the_promise_has_ended",
+        killer="tests.feedcore.test_consent:test_an_adapter_that_promised_to_abstain_acts_on_a_grant_only_after_the_promise_has_ended",
     ),
     Mutant(
         "no backup ever asks to be failed",
         AdapterEngine,
         "_consider_leaving",
         always([]),
-        killer="tests.feedcore.test_leaving_the_group:test_the_admin_server_is_asked_and_its_word_counts",
+        killer="tests.feedcore.test_leaving_the_group:test_a_backup_requests_to_be_failed_and_follows_the_admin_servers_decision",
     ),
 )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedcore.hold_queue import HoldQueue
-from feedcore.merge.comparison import CopyComparison
-from feedcore.merge.confirmation import Confirmation
-from feedcore.merge.declared_gaps import DeclaredGaps
-from feedcore.merge.gap_repair import GapRepair
-from feedcore.merge.history_gate import HistoryGate
-from feedcore.merge.merger import StreamMerger
-from feedcore.merge.source_order import RememberedGaps, SourceOrder
-from feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.hold_queue import HoldQueue
+from tandemfeed.feedcore.merge.comparison import CopyComparison
+from tandemfeed.feedcore.merge.confirmation import Confirmation
+from tandemfeed.feedcore.merge.declared_gaps import DeclaredGaps
+from tandemfeed.feedcore.merge.gap_repair import GapRepair
+from tandemfeed.feedcore.merge.history_gate import HistoryGate
+from tandemfeed.feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.merge.source_order import RememberedGaps, SourceOrder
+from tandemfeed.feedcore.wire.lineage import Lineage
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.scenarios import Scenario
 
@@ -25,7 +25,7 @@ def _forgets_sources(right: Method) -> Method:
     return deliver
 
 
-def _judges_nothing(right: Method) -> Method:
+def _admits_old_epochs(right: Method) -> Method:
     def admit(self: HistoryGate, packet: Any, now_ns: int) -> Any:
         waiting = len(self._waiting)
         counted = right(self, packet, now_ns)
@@ -41,11 +41,11 @@ def _never_waits(right: Method) -> Method:
     return open_or_close
 
 
-def _lets_through(right: Method) -> Method:
+def _confirms_every_copy(right: Method) -> Method:
     return lambda self, packet, effects: [packet]
 
 
-def _declares_what_was_just_heard_of(right: Method) -> Method:
+def _declares_new_gaps_immediately(right: Method) -> Method:
     def declare(self: StreamMerger, now_ns: int, effects: list[Any]) -> None:
         self._gap.patience_end = self._gap.known_end
         right(self, now_ns, effects)
@@ -53,7 +53,7 @@ def _declares_what_was_just_heard_of(right: Method) -> Method:
     return declare
 
 
-def _sees_nothing_held(right: property) -> property:
+def _ignores_held_packets(right: property) -> property:
     return property(lambda self: None)
 
 
@@ -65,7 +65,7 @@ def _skips_silent_runs(right: Method) -> Method:
     return take
 
 
-def _forgets_what_it_passed_over(right: Method) -> Method:
+def _forgets_skipped_messages(right: Method) -> Method:
     def pass_over(self: SourceOrder, stream: int, end_source: int) -> None:
         self.next_source_seqs[stream] = end_source
 
@@ -91,7 +91,7 @@ MERGE = (
         "the client accepts packets of epochs that have ended",
         HistoryGate,
         "admit",
-        _judges_nothing,
+        _admits_old_epochs,
         scenario=Scenario.OUTAGES,
     ),
     Mutant("the client gives up a gap immediately", GapRepair, "is_hopeless", always(True)),
@@ -101,9 +101,11 @@ MERGE = (
         HistoryGate,
         "_open_or_close",
         _never_waits,
-        killer="tests.feedcore.test_merge_histories:test_packets_wait_for_the_lineage_of_a_newer_epoch_and_older_ones_with_them",
+        killer="tests.feedcore.test_merge_histories:test_packets_of_a_newer_epoch_wait_for_its_lineage_and_older_ones_wait_with_them",
     ),
-    Mutant("with confirm=2 one copy is enough", Confirmation, "on_packet", _lets_through, scenario=Scenario.COPIES),
+    Mutant(
+        "with confirm=2 one copy is enough", Confirmation, "on_packet", _confirms_every_copy, scenario=Scenario.COPIES
+    ),
     Mutant(
         "copies of delivered packets are never compared",
         CopyComparison,
@@ -131,35 +133,35 @@ MERGE = (
         "skipped source messages are forgotten",
         SourceOrder,
         "pass_over",
-        _forgets_what_it_passed_over,
-        killer="tests.feedcore.test_merge_histories:test_a_message_of_a_gap_in_a_history_that_no_longer_counts_is_filled_under_its_new_number",
+        _forgets_skipped_messages,
+        killer="tests.feedcore.test_merge_histories:test_a_message_of_a_gap_in_a_superseded_history_is_filled_under_its_new_number",
     ),
     Mutant(
         "superseded packets stay held",
         StreamMerger,
         "_cut_held",
         always(None),
-        killer="tests.feedcore.test_merge_start:test_after_a_takeover_the_place_of_the_start_is_looked_for_in_the_new_history",
+        killer="tests.feedcore.test_merge_start:test_after_a_takeover_the_start_is_looked_up_in_the_new_history",
     ),
     Mutant(
         "superseded copies keep waiting for confirmation",
         Confirmation,
         "drop_superseded",
         always(None),
-        killer="tests.feedcore.test_merge_confirm:test_a_copy_that_a_newer_history_took_back_is_not_compared_with_what_has_its_numbers_now",
+        killer="tests.feedcore.test_merge_confirm:test_a_copy_of_a_superseded_history_is_not_compared_with_messages_that_have_its_numbers_now",
     ),
     Mutant(
         "held packets are declared part of a gap",
         HoldQueue,
         "first_item",
-        _sees_nothing_held,
+        _ignores_held_packets,
         scenario=Scenario.COPIES,
     ),
     Mutant(
         "messages that have just become known are declared missing",
         StreamMerger,
         "_declare",
-        _declares_what_was_just_heard_of,
+        _declares_new_gaps_immediately,
         scenario=Scenario.COPIES,
     ),
     Mutant(
@@ -167,7 +169,7 @@ MERGE = (
         CopyComparison,
         "renumbered_from",
         always(None),
-        killer="tests.feedcore.test_merge_comparison:test_what_was_delivered_under_numbers_that_no_longer_count_is_no_copy_of_what_has_them_now",
+        killer="tests.feedcore.test_merge_comparison:test_messages_delivered_under_superseded_numbers_are_not_compared_with_those_that_have_them_now",
     ),
     Mutant(
         "renumbered gaps stay remembered",
@@ -185,6 +187,6 @@ MERGE = (
         Lineage,
         "parts_at",
         always(None),
-        killer="tests.feedcore.test_merge_histories:test_where_histories_part_the_client_goes_back_and_what_comes_again_is_dropped_by_identity",
+        killer="tests.feedcore.test_merge_histories:test_the_client_returns_to_where_histories_part_and_drops_redelivered_messages_by_identity",
     ),
 )

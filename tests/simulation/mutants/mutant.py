@@ -33,8 +33,8 @@ class Mutant:
         change: makes the faulty function from the right one, or a faulty property from the right property.
         seed_count_max: one of this many seeds must catch it.
         scenario: the scenario of the plans to run; None: plans as they are drawn.
-        killer: the unit test that catches it, as "module:function"; no seeds are run.
-        is_long: takes more than a second or two; `./run simulate --mutants` runs it, the test suite does not.
+        killer: the unit test that catches it, as "module:function"; if set, no seeds are run.
+        is_long: takes more than a second or two, so only `./run simulate --mutants` runs it.
     """
 
     what: str
@@ -48,7 +48,7 @@ class Mutant:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """The fault is in force inside the block."""
+        """Plant the fault for the duration of the block."""
         is_own = self.method in vars(self.owner)
         right = vars(self.owner)[self.method] if is_own else getattr(self.owner, self.method)
         setattr(self.owner, self.method, self.change(right))

@@ -6,29 +6,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from feedcore.replica import following
-from feedcore.replica.active_view import FLAPS_FREE, FlapDamper
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Buckets, ChannelSnapshot
-from feedcore.replica.deciding import Deciding
-from feedcore.replica.decision_intake import DecisionIntake
-from feedcore.replica.effects import AppendToJournal, Transmit
-from feedcore.replica.following import Following, PlacedBackup
-from feedcore.replica.hand_over import HandOver
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.publish_gate import PublishGate
-from feedcore.replica.role import ToDeciding
-from feedcore.replica.source_tracker import SourceTracker
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import UNLIMITED
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.replica import following
+from tandemfeed.feedcore.replica.active_view import FLAPS_FREE, FlapDamper
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import Buckets, ChannelSnapshot
+from tandemfeed.feedcore.replica.deciding import Deciding
+from tandemfeed.feedcore.replica.decision_intake import DecisionIntake
+from tandemfeed.feedcore.replica.effects import AppendToJournal, Transmit
+from tandemfeed.feedcore.replica.following import Following, PlacedBackup
+from tandemfeed.feedcore.replica.hand_over import HandOver
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.publish_gate import PublishGate
+from tandemfeed.feedcore.replica.role import ToDeciding
+from tandemfeed.feedcore.replica.source_tracker import SourceTracker
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import UNLIMITED
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.mutants.mutant import Method, Mutant, always, is_never
 from tests.simulation.scenarios import Scenario
 
 # ---- following ----
 
 
-def _twice(right: Method) -> Method:
+def _applies_twice(right: Method) -> Method:
     def accept(self: DecisionIntake, run: Any) -> None:
         right(self, run)
         self.ready.append(run)
@@ -63,7 +63,7 @@ def _compares_any_epochs(right: Method) -> Method:
     return compare
 
 
-def _has_no_end(right: Method) -> Method:
+def _ignores_the_end_of_an_epoch(right: Method) -> Method:
     def undecided_count(self: Channel) -> int:
         line = self.line
         if not self.is_single_source or self.intake.ready or line.next_input_seq == line.lineage.first_input_seq:
@@ -89,7 +89,7 @@ def _keeps_its_counter(right: Method) -> Method:
     return install
 
 
-def _off_by_one(right: Method) -> Method:
+def _saves_one_too_far(right: Method) -> Method:
     def snapshot(self: ProductionLine) -> Any:
         found = right(self)
         for stream in found.position.next_source_seqs:
@@ -122,7 +122,7 @@ def _transmits_its_past_again(right: Method) -> Method:
     return apply
 
 
-def _forgets_what_waits(right: Method) -> Method:
+def _forgets_waiting_messages(right: Method) -> Method:
     def put_back(self: Channel) -> None:
         for stream, tracker in self.trackers.items():
             self.backlog.take_stream(stream)
@@ -134,7 +134,7 @@ def _forgets_what_waits(right: Method) -> Method:
 # ---- deciding ----
 
 
-def _has_no_patience(right: Method) -> Method:
+def _declares_immediately(right: Method) -> Method:
     def lost(self: SourceTracker, now_ns: int) -> tuple[int, int] | None:
         now_ns = 1 << 62 if self._gap_since_ns is not None else now_ns
         found: tuple[int, int] | None = right(self, now_ns)
@@ -160,7 +160,7 @@ def _transmits_first(right: Method) -> Method:
     return publish
 
 
-def _says_the_end_early(right: Method) -> Method:
+def _announces_the_end_early(right: Method) -> Method:
     def heartbeat(self: Channel, *arguments: Any) -> OutputPacket:
         packet: OutputPacket = right(self, *arguments)
         return packet._replace(flags=packet.flags | OutputFlag.END_OF_STREAM)
@@ -168,7 +168,7 @@ def _says_the_end_early(right: Method) -> Method:
     return heartbeat
 
 
-def _begins_at_once(right: Method) -> Method:
+def _begins_immediately(right: Method) -> Method:
     return lambda self, *arguments, **named: None if self._offer is None else self._offer[0]
 
 
@@ -194,18 +194,18 @@ def _releases_one_more(right: Method) -> Callable[[PublishGate, int], None]:
     return on_acknowledged
 
 
-def _keeps_nothing(right: Method) -> Callable[[PublishGate], None]:
+def _discards_held_packets(right: Method) -> Callable[[PublishGate], None]:
     return lambda self: self._held.clear()
 
 
 REPLICA = (
-    Mutant("a decision is applied twice", DecisionIntake, "_accept", _twice),
+    Mutant("a decision is applied twice", DecisionIntake, "_accept", _applies_twice),
     Mutant(
         "a run's message_seq is not checked against the position",
         DecisionIntake,
         "_accept",
         _believes_message_seqs,
-        killer="tests.feedcore.test_decision_intake:test_a_decision_at_another_message_seq_is_out_of_step",
+        killer="tests.feedcore.test_decision_intake:test_a_decision_at_a_different_message_seq_is_out_of_step",
     ),
     Mutant(
         "missed decisions are never requested",
@@ -227,7 +227,7 @@ REPLICA = (
         "a backup keeps numbering after the end of an epoch",
         Channel,
         "undecided_count",
-        _has_no_end,
+        _ignores_the_end_of_an_epoch,
         killer="tests.feedcore.test_channels_of_one_source:test_at_the_end_of_an_epoch_a_backup_waits_for_the_first_decision_of_the_next",
     ),
     Mutant(
@@ -245,7 +245,7 @@ REPLICA = (
         scenario=Scenario.JOURNAL_GAPS,
     ),
     Mutant("the counter is not set with a snapshot", ProductionLine, "install", _keeps_its_counter),
-    Mutant("a snapshot's position is one too far", ProductionLine, "snapshot", _off_by_one),
+    Mutant("a snapshot's position is one too far", ProductionLine, "snapshot", _saves_one_too_far),
     Mutant(
         "a snapshot is installed without verification",
         ProductionLine,
@@ -258,7 +258,7 @@ REPLICA = (
         ProductionLine,
         "set_buckets",
         _sets_unverified,
-        killer="tests.feedcore.test_conversion_state_repair:test_values_that_do_not_mend_it_lead_to_a_snapshot",
+        killer="tests.feedcore.test_conversion_state_repair:test_values_that_do_not_repair_the_state_lead_to_a_snapshot",
     ),
     Mutant(
         "a restarted adapter transmits its own past again",
@@ -271,10 +271,10 @@ REPLICA = (
         "an adapter that rejoins forgets source messages that wait for decisions",
         Channel,
         "_put_back",
-        _forgets_what_waits,
-        killer="tests.feedcore.test_joining_anew:test_a_backup_that_joins_anew_and_is_granted_the_lease_decides_what_waited",
+        _forgets_waiting_messages,
+        killer="tests.feedcore.test_joining_anew:test_a_rejoining_backup_that_is_granted_the_lease_decides_the_waiting_messages",
     ),
-    Mutant("a source gap is declared immediately", SourceTracker, "lost", _has_no_patience),
+    Mutant("a source gap is declared immediately", SourceTracker, "lost", _declares_immediately),
     Mutant("a source gap is never declared", SourceTracker, "lost", always(None), scenario=Scenario.JOURNAL_GAPS),
     Mutant(
         "a loss is declared although a backup has the messages",
@@ -291,12 +291,12 @@ REPLICA = (
         scenario=Scenario.JOURNAL_GAPS,
     ),
     Mutant("a packet is journaled after it is transmitted", Channel, "publish", _transmits_first),
-    Mutant("the end of the stream is announced too early", Channel, "heartbeat", _says_the_end_early),
+    Mutant("the end of the stream is announced too early", Channel, "heartbeat", _announces_the_end_early),
     Mutant(
         "an heir starts without waiting for the end of the previous epoch",
         HandOver,
         "due_epoch",
-        _begins_at_once,
+        _begins_immediately,
         scenario=Scenario.HAND_OVERS,
     ),
     Mutant(
@@ -324,7 +324,7 @@ REPLICA = (
         "acked: packets held at the end of a term are discarded",
         PublishGate,
         "keep_back",
-        _keeps_nothing,
+        _discards_held_packets,
         scenario=Scenario.ACKED,
     ),
 )

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedcore.merge.sessions import SessionMerger
-from feedcore.replica.config import SessionState
-from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.sessions import SessionReplicas, Sessions
-from feedcore.replica.source_tracker import SourceTracker
+from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.replica.config import SessionState
+from tandemfeed.feedcore.replica.replica import ChannelReplica
+from tandemfeed.feedcore.replica.sessions import SessionReplicas, Sessions
+from tandemfeed.feedcore.replica.source_tracker import SourceTracker
 from tests.simulation.mutants.mutant import Method, Mutant, always
 
 
-def _leaves_when_it_hears(right: Method) -> Method:
+def _leaves_when_it_learns_of_the_next(right: Method) -> Method:
     def may_leave_for(self: Sessions, coming: SessionReplicas, epoch: int, *arguments: Any) -> bool:
         return coming.adapter_heard_at_ns is not None if not epoch else bool(right(self, coming, epoch, *arguments))
 
     return may_leave_for
 
 
-def _ends_what_is_not_complete(right: Method) -> Method:
+def _ends_incomplete_sessions(right: Method) -> Method:
     def may_leave_for(self: Sessions, coming: SessionReplicas, epoch: int, *arguments: Any) -> bool:
         return True if epoch else bool(right(self, coming, epoch, *arguments))
 
     return may_leave_for
 
 
-def _carries_what_it_should_reset(right: Method) -> Method:
+def _carries_state_despite_reset(right: Method) -> Method:
     def state_to_begin_with(self: Sessions, channel_id: int, epoch: int) -> bytes | None:
         if self._config.session_state is SessionState.RESET:
             return self._converters[channel_id].snapshot()
@@ -36,7 +36,7 @@ def _carries_what_it_should_reset(right: Method) -> Method:
     return state_to_begin_with
 
 
-def _takes_any_session(_: Method) -> Method:
+def _accepts_any_session(_: Method) -> Method:
     def hear(self: Sessions, session: int, now_ns: int) -> SessionReplicas:
         return self.current
 
@@ -48,15 +48,15 @@ SESSIONS = (
         "a backup leaves a session that it has not applied completely",
         Sessions,
         "_may_leave_for",
-        _leaves_when_it_hears,
+        _leaves_when_it_learns_of_the_next,
         killer="tests.feedcore.test_changing_the_session:test_a_backup_that_lacks_the_end_applies_it_first",
     ),
-    Mutant("the active leaves a session that has not ended", Sessions, "_may_leave_for", _ends_what_is_not_complete),
+    Mutant("the active leaves a session that has not ended", Sessions, "_may_leave_for", _ends_incomplete_sessions),
     Mutant(
         "a session starts with the state of the previous one",
         Sessions,
         "_state_to_begin_with",
-        _carries_what_it_should_reset,
+        _carries_state_despite_reset,
     ),
     Mutant("the last word of a session is not sent", ChannelReplica, "last_word", always(None)),
     Mutant("the rest of a session that is over is not requested", SourceTracker, "seek_end", always(None)),
@@ -65,15 +65,17 @@ SESSIONS = (
         SourceTracker,
         "conclude",
         always(None),
-        killer="tests.feedcore.test_changing_the_session:test_after_the_grace_the_active_declares_what_is_missing_and_goes_on",
+        killer="tests.feedcore.test_changing_the_session:test_after_the_grace_the_active_declares_missing_messages_lost_and_moves_on",
     ),
     Mutant(
         "a carried state with a superseded past is not forgotten",
         ChannelReplica,
         "forget_another_past",
         always(None),
-        killer="tests.feedcore.test_changing_the_session:test_an_heir_that_ends_the_old_session_anew_with_a_carried_state_decides_the_new_one_anew",
+        killer="tests.feedcore.test_changing_the_session:test_an_heir_that_decides_the_old_session_again_and_carries_its_state_decides_the_new_one_again",
     ),
-    Mutant("numbers of another session are taken for those of the current one", Sessions, "_hear", _takes_any_session),
+    Mutant(
+        "packets of another session are treated as packets of the current one", Sessions, "_hear", _accepts_any_session
+    ),
     Mutant("a client leaves a session that is not settled", SessionMerger, "_is_settled", always(True)),
 )

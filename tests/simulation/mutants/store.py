@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from admin_server.candidates import Candidates
-from admin_server.lease_core import FeedLease, Granted
+from tandemfeed.admin_server.candidates import Candidates
+from tandemfeed.admin_server.lease_core import FeedLease, Granted
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.plan import MS
 from tests.simulation.scenarios import Scenario
