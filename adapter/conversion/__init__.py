@@ -1,7 +1,7 @@
-"""Conversion: converter tables, compiled once into a kernel that turns a whole source packet at a time.
+"""Conversion: converter tables, compiled once into a kernel that converts a whole source packet per call.
 
-Pure: no clock, no file after loading. Adapters run `CompiledConverter`; `InterpretedConverter` runs the same
-table in plain Python, as the oracle of the tests.
+Pure: it uses no clock, and no file after loading. Adapters run `CompiledConverter`. `InterpretedConverter` runs the
+same table in plain Python; the tests compare the two.
 """
 
 from tandemfeed.adapter.conversion.compiled import CompiledConverter

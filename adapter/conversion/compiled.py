@@ -25,12 +25,12 @@ class CompiledConverter:
     """`feedcore.replica.converter.Converter` over a compiled kernel.
 
     Args:
-        near_rows: rows of state of each kind that fit in the processor's caches. With more rows, the kernel first scans
-            the packet and prefetches the rows that it needs. This changes only the time taken.
+        near_rows: the number of rows of state of each kind that fit in the processor's caches. With more rows, the
+            kernel first scans the packet and prefetches the rows that it needs. This affects only speed.
 
     Attributes:
-        source: the kernel's generated Python source, to print and read.
-        refused: packets with refused messages since they were last taken, the newest ones; empty: there were none.
+        source: the generated Python source of the kernel, for people to read.
+        refused: the newest packets with refused messages since they were last taken; empty if there were none.
     """
 
     def __init__(self, table: ConverterTable, *, near_rows: int = NEAR_ROWS_DEFAULT) -> None:
@@ -43,7 +43,8 @@ class CompiledConverter:
         self._source_format = table.source_format
         self._datagram = b""
         self._data = np.frombuffer(self._datagram, np.uint8)
-        self.refused: deque[RefusedPacket] = deque(maxlen=SAMPLES_KEPT_MAX)  # each has a message at least
+        # each packet has at least one refused message
+        self.refused: deque[RefusedPacket] = deque(maxlen=SAMPLES_KEPT_MAX)
         calls = PacketCalls(table.conversions)
         gathers = [getattr(module, f"gather_{stage}") for stage in range(calls.stages)]
         self._functions = PacketFunctions(calls, gathers, self._tables) if calls else None
@@ -71,7 +72,7 @@ class CompiledConverter:
         self, functions: PacketFunctions, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8],
         start: int, end: int,
     ) -> Converted:  # fmt: skip
-        """With users' functions called in Python: part by part, of which all their answers are there; one, normally."""
+        """Convert in parts, each when all its answers of users' functions are available; normally there is one part."""
         data, done, written, cursor = self._array(datagram), 0, 0, start
         while done < count:
             slots, ready = functions.prepare(data, skip + done, count - done)
@@ -89,11 +90,11 @@ class CompiledConverter:
         return Converted(done, written, cursor)
 
     def function_failures(self) -> dict[str, str]:
-        """By user's function that is called in Python: why it failed the last time."""
+        """By user's function that is called in Python: why it failed most recently."""
         return dict(self._functions.failures) if self._functions else {}
 
     def counts(self) -> dict[str, int]:
-        """Source messages so far that were not converted correctly, by reason."""
+        """The number of source messages so far that were not converted correctly, by reason."""
         return {reason.name.lower(): int(self._store.arena[reason]) for reason in Reason}
 
     def take_refused(self) -> list[RefusedPacket]:
@@ -103,11 +104,11 @@ class CompiledConverter:
         return taken
 
     def dead_letters_in(self, packets: Sequence[RefusedPacket]) -> list[DeadLetter]:
-        """The refused messages of these packets; only the newest, if there are many."""
+        """The refused messages of these packets; only the newest if there are many."""
         return dead_letters_in(packets, self._source_format)
 
     def take_dead_letters(self) -> list[DeadLetter]:
-        """Samples of messages refused since the last call; only the newest, if there are many."""
+        """Samples of messages refused since the last call; only the newest if there are many."""
         return self.dead_letters_in(self.take_refused())
 
     def key_count(self) -> int:
@@ -115,27 +116,27 @@ class CompiledConverter:
         return self._store.key_count()
 
     def digests(self) -> NDArray[np.uint64]:
-        """Digest of the conversion state per bucket of keys."""
+        """Digests of the conversion state, one per bucket of keys."""
         return self._store.digests()
 
     def snapshot(self) -> bytes:
-        """The whole conversion state."""
+        """A snapshot of the whole conversion state."""
         return self._store.snapshot()
 
     def restore(self, snapshot: bytes) -> None:
-        """Replace the conversion state; ValueError if it belongs to a different table."""
+        """Replace the conversion state; raises ValueError if the snapshot belongs to a different table."""
         self._store.restore(snapshot)
 
     def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
-        """The conversion state of some buckets."""
+        """A snapshot of some buckets of the conversion state."""
         return self._store.snapshot_buckets(buckets)
 
     def restore_buckets(self, data: bytes) -> None:
-        """Replace the state of some buckets; ValueError if it belongs to a different table."""
+        """Replace the state of some buckets; raises ValueError if the data belongs to a different table."""
         self._store.restore_buckets(data)
 
     def _array(self, datagram: bytes) -> NDArray[np.uint8]:
-        """The datagram as the kernels take it; check and the conversions of one packet share it."""
+        """The datagram as an array for the kernels; `check` and the conversions of one packet share it."""
         if datagram is not self._datagram:
             self._datagram, self._data = datagram, np.frombuffer(datagram, np.uint8)
         return self._data

@@ -1,5 +1,5 @@
-"""Loads one <convert>. Names are resolved when needed, so elements may come in any order; values come out in the order
-of their computation, and circular definitions are found."""
+"""Loads one <convert>. Names are resolved when they are needed, so elements may come in any order. The operations come
+out in the order of computation. Circular definitions are found."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tandemfeed.feedcore.documents.xml_document import Node
 from tandemfeed.feedcore.sbe.messages import Column, Group, MessageType
 
 ELEMENTS = ("when", "let", "order", "field", "keep", "group", "data")
-NESTED_VALUES_MAX = 64  # values one made of another: each takes a few calls, and Python allows a thousand
+NESTED_VALUES_MAX = 64  # values that depend on each other: each takes a few calls, and Python allows a thousand
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Shared:
     """What all <convert>s of a table share.
 
     Attributes:
-        load_parts: what loads groups and variable data: a <group> is loaded much as the <convert> it stands in.
+        load_parts: loads groups and variable data. It is passed in because group_loading imports this module.
     """
 
     source_format: SourceFormat
@@ -58,7 +58,7 @@ class Shared:
 
 
 class ConversionLoader:
-    """One <convert>."""
+    """Loads one <convert>."""
 
     def __init__(self, node: Node, shared: Shared) -> None:
         node.only("message", "to", "each")
@@ -80,14 +80,14 @@ class ConversionLoader:
         self._orders: list[OrderAction] = []
 
     def _begin(self, node: Node, shared: Shared, source: SourceMessageType, target: MessageType | Group | None) -> None:
-        """What a <group> has itself, like its <convert>."""
+        """Set what a <convert> and a <group> each have of their own."""
         self.node, self.shared, self.source, self.target = node, shared, source, target
         self._done: dict[int, Operand] = {}
         self._pure: list[Operation] = []
         self._stateful: list[Operation] = []
 
     def _share(self, outer: ConversionLoader) -> None:
-        """What a <group> shares with its enclosing element."""
+        """Set what a <group> shares with its enclosing element."""
         self._under_way = outer._under_way
         self._numbers, self._group_numbers = outer._numbers, outer._group_numbers
         self._book_reads, self._orders = outer._book_reads, outer._orders
@@ -102,7 +102,7 @@ class ConversionLoader:
         return target
 
     def _find_each(self) -> list[SourceGroup]:
-        """The groups whose entries are iterated over, outermost first."""
+        """The groups that each= iterates over, outermost first."""
         found: list[SourceGroup] = []
         path = self.node.attributes.get("each", "")
         for name in path.split(".") if "each" in self.node.attributes else ():
@@ -125,7 +125,7 @@ class ConversionLoader:
         return lets
 
     def load(self) -> Conversion:
-        """The conversion."""
+        """Load the conversion."""
         orders = OrderLoader(self)
         self._orders += [orders.load(node) for node in self.node.all("order")]
         guards, output_guards = self._guards()  # after the orders, because a guard may depend on an order
@@ -171,7 +171,7 @@ class ConversionLoader:
             if isinstance(operand, Literal):
                 raise node.error(f"{node.need('of')!r} is a constant, so the comparison is always true or always false")
             if isinstance(operand, Operation) and operand.type.text_size:
-                raise node.error(f"{node.need('of')!r} is a text made when it is written; compare a field")
+                raise node.error(f"{node.need('of')!r} is a text made for the output; compare a field")
             guard = Guard(operand, comparison_of(node, type_of(operand)))
             is_stateful = isinstance(operand, Operation) and operand.is_stateful
             (output_guards if is_stateful else guards).append(guard)
@@ -196,11 +196,11 @@ class ConversionLoader:
         for name, target in self.target.columns.items() if self.target else ():
             may_miss = target.null is not None
             if written.count(name) != 1 and not (may_miss and name not in written):
-                times = f"is written {written.count(name)} times, must be once"
+                times = f"is written {written.count(name)} times; it must be written once"
                 raise self.node.error(f"field {name!r} of {self.target.name if self.target else ''} {times}")
 
     def resolve_name(self, name: str, node: Node) -> Operand:
-        """What a name stands for: a <let>, a field of the entry or the message, or the packet's."""
+        """Resolve a name: a <let>, a field of the entry or of the message, or a value of the packet header."""
         if name in self._lets:
             return self.resolve_node(self._lets[name])
         if name in ("packet.session", "packet.sent_at_ns"):
@@ -223,12 +223,12 @@ class ConversionLoader:
         return found
 
     def resolve_node(self, node: Node) -> Operand:
-        """The value of a <let>, <field> or <keep>."""
+        """Resolve the value of a <let>, <field> or <keep>."""
         if id(node) in self._done:
             return self._done[id(node)]
         if any(node is other for other in self._under_way):
             circle = " → ".join(self._label(each) for each in [*self._under_way, node])
-            raise node.error(f"cyclic: {circle}")
+            raise node.error(f"circular definition: {circle}")
         if len(self._under_way) >= NESTED_VALUES_MAX:
             raise node.error(f"more than {NESTED_VALUES_MAX} values depend on each other")
         self._under_way.append(node)
@@ -315,11 +315,11 @@ class ConversionLoader:
                 if is_text_literal and function.name not in ("concatenate", "copy"):
                     raise node.error(f"{name!r} is a constant text; {function.name} needs a field")
                 if is_made_text and function.name not in ("concatenate", "copy"):
-                    raise node.error(f"{name!r} is a text made when it is written; {function.name} needs a field")
+                    raise node.error(f"{name!r} is a text made for the output; {function.name} needs a field")
         return operands
 
     def key(self, name: str, node: Node) -> Operand:
-        """A part of a key: known before any state is."""
+        """Resolve a part of a key, which must not depend on state."""
         operand = self.resolve_name(name, node)
         found = type_of(operand)
         is_made_text = isinstance(operand, Operation | Literal) and bool(found.text_size)
@@ -336,7 +336,7 @@ class ConversionLoader:
         return words
 
     def _keeper(self, node: Node, use: Use) -> Operation | None:
-        """Resolve the element that keeps the peeked cell first, so that the cell is read after its change."""
+        """Resolve the element that keeps the peeked cell first, so that the cell is read after it is updated."""
         cell = self.shared.cells.find(node)
         found: list[Operand] = []
         for convert, keeper in cell.keepers:
@@ -373,7 +373,7 @@ class ConversionLoader:
         return number
 
     def _level(self, node: Node) -> Operand | None:
-        """The index of a group that level= names; None: it is a number."""
+        """The index of the group that level= names; None if level= is a number."""
         name = node.need("level")
         if name.lstrip("-").isdigit():
             return None
@@ -383,7 +383,7 @@ class ConversionLoader:
         return operand
 
     def book_of(self, node: Node) -> int:
-        """The book whose levels an element reads: the one that an <order> changed, or that its key says."""
+        """The book whose levels an element reads: the one that an <order> changed, or the one that by= selects."""
         name = node.need("book")
         if name not in self.shared.books:
             raise node.error(f"there is no <book> {name!r}")

@@ -1,7 +1,7 @@
 """Samples of refused source messages, which the shell appends to the dead-letter journal.
 
-A call of the kernel keeps at most `SAMPLES_MAX` samples, and at most `SAMPLES_KEPT_MAX` wait until they are taken. A
-message is extracted from its packet only on request, so that a broken feed costs little more than a healthy one.
+One kernel call keeps at most `SAMPLES_MAX` samples, and at most `SAMPLES_KEPT_MAX` wait to be taken. A message is
+extracted from its packet only on request, so that a broken feed costs little more than a healthy one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tandemfeed.adapter.conversion.reasons import REASONS, Reason
 from tandemfeed.feedcore.documents.source_layout import Framing, SourceFormat
 from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, unpack_source_header
 
-SAMPLES_KEPT_MAX = 256  # 64 KB a frame at most, though of a datagram's size normally
+SAMPLES_KEPT_MAX = 256  # a frame has at most 64 KB, but normally no more than a datagram
 
 
 class RefusedPacket(NamedTuple):
-    """A source packet with refused messages, and what the kernel left word of.
+    """A source packet with refused messages, and what the kernel recorded about them.
 
     Attributes:
-        skip: number in the packet of the first message that the kernel was given.
-        samples: per message the place of its frame in the packet, then its number in the call << 8 | reason.
+        skip: the index in the packet of the first message that the kernel was given.
+        samples: two values per message: the position of its frame in the packet; its index in the call << 8 | reason.
     """
 
     datagram: bytes
@@ -34,7 +34,7 @@ class RefusedPacket(NamedTuple):
 
     @property
     def sample_count(self) -> int:
-        """Messages sampled."""
+        """The number of sampled messages."""
         return len(self.samples) // 2
 
 
@@ -44,10 +44,10 @@ class DeadLetter:
 
     Attributes:
         sent_at_ns: the feed source's wall clock when it first sent the packet.
-        type_id: as in the frame; 0 where the packet ends before it.
-        message: the source format's name for the type; of several with one type, those the length does not rule out;
-            empty for a type it does not have.
-        frame: its bytes, as framed; where its own length cannot be, the rest of the packet.
+        type_id: as in the frame; 0 if the packet ends before it.
+        message: the source format's name for the type; if several messages have that type, those that the length does
+            not rule out; empty for an unknown type.
+        frame: its bytes with their framing; if its length is impossible, the rest of the packet.
     """
 
     reason: Reason
@@ -61,7 +61,7 @@ class DeadLetter:
 
     @classmethod
     def of(cls, datagram: bytes, position: int, place: int, reason: Reason, source_format: SourceFormat) -> DeadLetter:
-        """Message number `place` of a source packet, at `position` in it."""
+        """Make one from message number `place` of a source packet, at `position` in it."""
         header = unpack_source_header(datagram.ljust(SOURCE_HEADER_SIZE, b"\0"))
         framing = source_format.framing
         length = _number(datagram, position + framing.length.offset, framing.length.size, framing)
@@ -82,13 +82,13 @@ class DeadLetter:
 
 
 def dead_letters_in(packets: Sequence[RefusedPacket], source_format: SourceFormat) -> list[DeadLetter]:
-    """The sampled messages in their order; the newest `SAMPLES_KEPT_MAX`, if there are more."""
+    """The sampled messages, in order; only the newest `SAMPLES_KEPT_MAX` if there are more."""
     letters: list[DeadLetter] = []
     for datagram, skip, samples in reversed(packets):
-        for position, told in reversed(samples.reshape(-1, 2).tolist()):
+        for position, packed in reversed(samples.reshape(-1, 2).tolist()):
             if len(letters) == SAMPLES_KEPT_MAX:
                 return letters[::-1]
-            place, reason = skip + (told >> 8), REASONS[told & 255]
+            place, reason = skip + (packed >> 8), REASONS[packed & 255]
             letters.append(DeadLetter.of(datagram, position, place, reason, source_format))
     return letters[::-1]
 

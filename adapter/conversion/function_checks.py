@@ -1,4 +1,4 @@
-"""What each converter function requires of its arguments, and the type and constants that follow from them."""
+"""Checks of the arguments of each converter function; they return the result's type and the function's constants."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MIDNIGHT_MAX = 4_102_444_800_000_000_000  # 2100-01-01
 
 
 def check_copy(use: Use) -> Checked:
-    """Whatever it is."""
+    """Takes any value; the result has the same type."""
     return Checked(use.types["of"], {})
 
 
 def check_constant(use: Use) -> Checked:
-    """A number, with an exponent if it stands for a decimal; or a text."""
+    """Takes a number, with an exponent if it stands for a decimal, or a text."""
     if "text" in use.node.attributes:
         text = use.node.need("text").encode()
         if not text or "value" in use.node.attributes:
@@ -34,7 +34,7 @@ def check_constant(use: Use) -> Checked:
 
 
 def check_scale(use: Use) -> Checked:
-    """Range and rest are judged at run time where the types do not prove them."""
+    """Range and remainder are checked at run time, unless the types prove that the check cannot fail."""
     of = use.number()
     exponent, rounding = use.bounded("exponent", -18, 18), use.one_of("rounding", "exact", "exact", "floor", "half_up")
     difference = use.known_exponent(of) - exponent
@@ -57,11 +57,11 @@ def check_scale(use: Use) -> Checked:
 
 
 def check_cast(use: Use) -> Checked:
-    """The only way into a narrower type."""
+    """The only way to a narrower type."""
     of, kind = use.integer(), PRIMITIVES.get(use.node.need("type"))
     if kind is None or kind.name == "char" or kind.maximum == 0:
         known = ", ".join(name for name, each in PRIMITIVES.items() if each.maximum and name != "char")
-        raise use.node.error(f"type={use.node.need('type')!r}: {known}")
+        raise use.node.error(f"type is {use.node.need('type')!r}; it must be one of {known}")
     otherwise = use.one_of("otherwise", "refuse", "refuse", "null", "clamp")
     high = min(kind.maximum, INT64_MAX)
     low, high = max(of.minimum, kind.minimum), min(of.maximum, high)
@@ -76,7 +76,7 @@ def check_cast(use: Use) -> Checked:
     wide = of.maximum > INT64_MAX
     cut = low > of.minimum or high < of.maximum
     constants: dict[str, object] = {"low": low, "high": high, "is_wide": wide, "otherwise": otherwise}
-    if wide:  # as an int64 it is negative exactly if it is too large
+    if wide:  # as an int64, the value is negative if and only if it is too large
         constants |= {"too_low": too_high, "too_high": too_high, "low": max(low, 0)}
     else:
         constants |= {"too_low": too_low, "too_high": too_high}
@@ -85,7 +85,7 @@ def check_cast(use: Use) -> Checked:
 
 
 def check_increase(use: Use) -> Checked:
-    """The sum must fit in 64 bits whatever comes."""
+    """The sum must fit in 64 bits for every value of the type."""
     of, amount = use.number(), use.bounded("amount", INT64_MIN, INT64_MAX)
     low, high = of.minimum + amount, of.maximum + amount
     if low < INT64_MIN or high > INT64_MAX - (1 if of.is_nullable else 0):
@@ -94,19 +94,19 @@ def check_increase(use: Use) -> Checked:
 
 
 def check_default(use: Use) -> Checked:
-    """No longer null."""
+    """The result is not null."""
     of, value = use.integer(), use.bounded("value", INT64_MIN, INT64_MAX)
     return Checked(of.within(min(of.minimum, value), max(of.maximum, value)).nullable(False), {"value": value})
 
 
 def check_null_if(use: Use) -> Checked:
-    """Now nullable."""
+    """The result may be null."""
     of = use.number()
     return Checked(of.nullable(), {"value": use.bounded("value", INT64_MIN, INT64_MAX)})
 
 
 def check_bits(use: Use) -> Checked:
-    """Some bits of a number that is not negative."""
+    """Takes a number that is never negative; the result is some of its bits."""
     of, mask = use.number(), use.bounded("mask", 1, INT64_MAX)
     if of.minimum < 0:
         raise use.node.error("bits needs a number that is never negative")
@@ -121,14 +121,14 @@ def _time(use: Use, most_ns: int) -> tuple[ValueType, dict[str, object], bool]:
 
 
 def check_timestamp(use: Use) -> Checked:
-    """Whatever fits in an int64 of nanoseconds."""
+    """Takes any time that fits in an int64 of nanoseconds."""
     of, constants, fails = _time(use, INT64_MAX - 1)
     high = int(str(constants["high"])) * int(str(constants["factor"]))
     return Checked(ValueType(0, high, 0, of.is_nullable), constants, fails=fails)
 
 
 def check_since_midnight(use: Use) -> Checked:
-    """Up to two days, as sessions end after midnight."""
+    """Takes up to two days, because sessions can end after midnight."""
     of, constants, _ = _time(use, 2 * DAY_NS)
     zone = use.node.attributes.get("zone", "UTC")
     if not is_time_zone(zone):
@@ -137,7 +137,7 @@ def check_since_midnight(use: Use) -> Checked:
 
 
 def check_number(use: Use) -> Checked:
-    """At most eighteen digits."""
+    """The result has at most eighteen digits."""
     use.text()
     exponent = use.bounded("exponent", -18, 0) if "exponent" in use.node.attributes else 0
     most = 10**18 - 1
@@ -145,7 +145,7 @@ def check_number(use: Use) -> Checked:
 
 
 def check_choose(use: Use) -> Checked:
-    """Both of one kind."""
+    """`then` and `otherwise` must have the same exponent."""
     one, other = use.number("then"), use.number("otherwise")
     if one.exponent is not None and other.exponent is not None and one.exponent != other.exponent:
         raise use.node.error(f"then has the exponent {one.exponent}, but otherwise has {other.exponent}")
@@ -156,7 +156,7 @@ def check_choose(use: Use) -> Checked:
 
 
 def check_map(use: Use) -> Checked:
-    """Keys must be of the value's kind."""
+    """The keys of the map must be of the value's kind."""
     value_map = use.maps.get(use.node.need("map"))
     if value_map is None:
         raise use.node.error(f"there is no <map> {use.node.need('map')!r}")
@@ -176,27 +176,27 @@ def check_map(use: Use) -> Checked:
 
 
 def check_text(use: Use) -> Checked:
-    """Of a field; shorter than the field only if that is asked for, and then judged at run time."""
+    """Takes a text field. A `length` shorter than the field is checked at run time."""
     of = use.text()
     length = use.bounded("length", 1, of.text_size) if "length" in use.node.attributes else of.text_size
     return Checked(ValueType(text_size=length), {"length": length}, fails=length < of.text_size)
 
 
 def check_cut(use: Use) -> Checked:
-    """Of a field."""
+    """Takes a text field."""
     length = use.bounded("length", 1, use.text().text_size)
     return Checked(ValueType(text_size=length), {"length": length})
 
 
 def digits_size(of: ValueType) -> int:
-    """Characters of the longest number of a type."""
+    """The length of the longest number of a type, in characters."""
     point = 1 if (of.exponent or 0) < 0 else 0
     least = 1 - min(of.exponent or 0, 0)  # 0.05 has a digit before the point
     return max(max(len(str(abs(value))), least) + (value < 0) for value in (of.minimum, of.maximum)) + point
 
 
 def check_digits(use: Use) -> Checked:
-    """As many as it can have, unless it is an exponent above 0."""
+    """The result has room for the longest number of the type; an exponent above 0 is refused."""
     of = use.number()
     if use.known_exponent(of) > 0:
         raise use.node.error("digits needs an exponent of at most 0; scale the number first")
@@ -204,7 +204,7 @@ def check_digits(use: Use) -> Checked:
 
 
 def check_concatenate(use: Use) -> Checked:
-    """Texts and numbers."""
+    """Takes texts and whole numbers."""
     separator = use.node.attributes.get("separator", "").encode()
     size = len(separator) * (len(use.types) - 1)
     for name, of in use.types.items():
@@ -215,7 +215,7 @@ def check_concatenate(use: Use) -> Checked:
 
 
 def check_sum(use: Use) -> Checked:
-    """What is summed must leave room for a day of it in 64 bits."""
+    """The values must be small enough that a day's sum fits in 64 bits."""
     of = use.integer()
     if of.minimum < -(1 << 31) or of.maximum > 0xFFFF_FFFF:
         raise use.node.error(f"{use.node.need('of')} is summed and must have at most 32 bits; cast it")
@@ -223,17 +223,17 @@ def check_sum(use: Use) -> Checked:
 
 
 def check_kept(use: Use) -> Checked:
-    """Before the first value there is none."""
+    """The result is null before the first value."""
     return Checked(use.number().nullable(), {})
 
 
 def check_count(use: Use) -> Checked:
-    """Never null."""
+    """The result is never null."""
     return Checked(ValueType(0, INT64_MAX), {})
 
 
 def check_vwap(use: Use) -> Checked:
-    """Turnover in 96 bits, weight in 64."""
+    """The turnover has 96 bits, the weight 64."""
     weight = use.integer("weight")
     if weight.minimum < 0 or weight.maximum > 0xFFFF_FFFF:
         raise use.node.error(f"{use.node.need('weight')} is summed and must be unsigned, with at most 32 bits")
@@ -241,7 +241,7 @@ def check_vwap(use: Use) -> Checked:
 
 
 def check_best(use: Use) -> Checked:
-    """A cell per source."""
+    """Keeps one cell per source."""
     of, source, sources = use.number(), use.number("source"), use.bounded("sources", 1, SOURCES_MAX)
     if source.is_nullable:
         raise use.node.error(f"source={use.node.need('source')!r} may be null; use default")
@@ -249,7 +249,7 @@ def check_best(use: Use) -> Checked:
 
 
 def check_peek(use: Use) -> Checked:
-    """As the keeper's."""
+    """The result has the type of the cell that it reads."""
     assert use.peeked is not None
     return Checked(use.peeked, {})
 
@@ -261,25 +261,25 @@ def _book(use: Use) -> dict[str, object]:
 
 
 def check_book_price(use: Use) -> Checked:
-    """Null where there is no level."""
+    """The result is null if there is no such level."""
     return Checked(ValueType(INT64_MIN, INT64_MAX, use.book_exponent, True), _book(use))
 
 
 def check_book_number(use: Use) -> Checked:
-    """0 where there is no level."""
+    """The result is 0 if there is no such level."""
     return Checked(ValueType(0, INT64_MAX), _book(use))
 
 
 def check_order_price(use: Use) -> Checked:
-    """Null for an unknown order."""
+    """The result is null if the order is unknown."""
     return Checked(ValueType(INT64_MIN, INT64_MAX, use.book_exponent, True), {})
 
 
 def check_order_number(use: Use) -> Checked:
-    """0 for an unknown order."""
+    """The result is 0 if the order is unknown."""
     return Checked(ValueType(0, INT64_MAX), {})
 
 
 def check_order_side(use: Use) -> Checked:
-    """As characters."""
+    """The result is the character code B or S, or null."""
     return Checked(ValueType(66, 83, None, True), {})

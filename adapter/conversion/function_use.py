@@ -13,12 +13,12 @@ COMPARISONS = ("is", "isNot", "above", "below", "atLeast", "atMost", "isNull")
 
 
 class Checked(NamedTuple):
-    """A judged use of a function.
+    """The result of checking one use of a function.
 
     Attributes:
-        result: type of its value.
-        constants: of the function's templates.
-        cells: initial cells, where the arguments decide how many.
+        result: the type of its value.
+        constants: the constants of the function's templates.
+        cells: the initial cells, if their number depends on the arguments.
         fails: it may refuse a message at run time.
     """
 
@@ -30,7 +30,7 @@ class Checked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ValueMap:
-    """A <map>: what becomes of each value; `default` None: of no other."""
+    """A <map>: the result for each value. `default` is the result for all others; None: they are refused."""
 
     name: str
     entries: dict[int | bytes, int | bytes]
@@ -39,12 +39,12 @@ class ValueMap:
 
     @property
     def has_text_keys(self) -> bool:
-        """True if it maps texts."""
+        """True if its keys are texts."""
         return any(isinstance(key, bytes) for key in self.entries)
 
     @property
     def has_text_values(self) -> bool:
-        """True if it gives texts."""
+        """True if its values are texts."""
         return any(isinstance(value, bytes) for value in self.entries.values())
 
 
@@ -58,12 +58,12 @@ class Comparison:
 
 @dataclass(slots=True)
 class Use:
-    """One element that names a function.
+    """One element that uses a function.
 
     Attributes:
-        types: of its values, by argument; of a list of values `of0`, `of1` ….
-        peeked: type of the cell it reads.
-        book_exponent: of the book it names.
+        types: the types of its values, by argument; `of0`, `of1` … for a list of values.
+        peeked: the type of the cell that it reads.
+        book_exponent: the exponent of the book that it names.
     """
 
     node: Node
@@ -73,7 +73,7 @@ class Use:
     book_exponent: int | None = None
 
     def integer(self, name: str = "of") -> ValueType:
-        """The type of an argument that must be an integer of whatever size."""
+        """The type of an argument that must be an integer of any size."""
         found = self.types[name]
         if not found.is_integer:
             raise self.node.error(
@@ -98,20 +98,20 @@ class Use:
         return found
 
     def known_exponent(self, found: ValueType) -> int:
-        """Its exponent, which must be known."""
+        """The exponent of a type; raises if it is unknown."""
         if found.exponent is None:
             raise self.node.error("the exponent of this value is unknown")
         return found.exponent
 
     def one_of(self, name: str, default: str, *allowed: str) -> str:
-        """An attribute with a few possible values."""
+        """An attribute that has one of a few possible values."""
         value = self.node.attributes.get(name, default)
         if value not in allowed:
             raise self.node.error(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
         return value
 
     def bounded(self, name: str, minimum: int, maximum: int) -> int:
-        """An integer attribute that must be there."""
+        """A required integer attribute with a range."""
         value = self.node.need_int(name)
         if not minimum <= value <= maximum:
             raise self.node.error(f"{name} is {value}; it must be from {minimum} to {maximum}")
@@ -119,7 +119,7 @@ class Use:
 
 
 def comparison_of(node: Node, of: ValueType) -> Comparison:
-    """The one comparison among an element's attributes."""
+    """The one comparison among the attributes of an element."""
     found = [name for name in COMPARISONS if name in node.attributes]
     if len(found) != 1:
         raise node.error(f"<{node.tag}> takes exactly one of {', '.join(COMPARISONS)}")

@@ -1,8 +1,8 @@
 """The converter functions: their arguments, their state, and their kernel code.
 
-A function is a text template over local variables of the generated kernel: `{of}` and the like are its values, `{r}` is
-its result, `{c0}` … are its cells, and `check` returns its constants. `adapter.conversion.interpreted_values` has the
-same function in plain Python; tests compare the two.
+A function is a text template over local variables of the generated kernel. `{of}` and the other arguments are its
+values, `{r}` is its result, `{c0}` … are its cells, and `check` returns its constants.
+`adapter.conversion.interpreted_values` implements the same function in plain Python; tests compare the two.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tandemfeed.adapter.conversion.function_use import COMPARISONS, Checked, Use
 from tandemfeed.adapter.conversion.values import NULL
 
 OF = ("of",)
-FAIL = "    reason = reason or OUT_OF_RANGE"  # what failed first is counted
+FAIL = "    reason = reason or OUT_OF_RANGE"  # the first failure is counted
 
 
 class Calling(Enum):
-    """How a function comes to its value."""
+    """How the value of a function is computed."""
 
     COMPILED = auto()  # in the kernel
-    PER_VALUE = auto()  # in Python, between two passes over the packet: value by value
-    PER_ARRAY = auto()  # likewise, with all the packet's values at once
+    PER_VALUE = auto()  # in Python, between two passes over the packet, one call per value
+    PER_ARRAY = auto()  # the same, with one call for all values of the packet
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +33,20 @@ class ConverterFunction:
     """A converter function.
 
     Attributes:
-        summary: what it gives, one line.
-        values: attributes of its element that name values; all must be there.
-        parameters: attributes that are literal.
-        check: judges its arguments; gives the result's type and the constants of the templates.
-        lines: kernel lines that compute `{r}`, of a function without state.
-        cells: state it keeps per key: the cells' values before any message; None: `check` says how many.
+        summary: its result, in one line.
+        values: required attributes of its element that name values.
+        parameters: attributes of its element that are literals.
+        check: checks its arguments; returns the type of the result and the constants of the templates.
+        lines: kernel lines that compute `{r}`, for a function without state.
+        cells: the initial values of the cells that it keeps per key; `check` may return others.
         update: kernel lines that change the cells.
         value: kernel expression of the result, after `update`.
-        skips_null: a null among its values makes the result null (without state), or changes nothing (with).
-        can_fail: it may refuse the message at run time, by setting `reason`.
-        python, source_digest: of a user's function: what it does, and the digest of its source.
-        calling, why_called: how that comes about, and why it is not compiled.
-        low, high: range of its result.
-        shape: "number"; "text": made when it is written; "book": reads an order book; "peek": reads another's cell.
+        skips_null: if one of its values is null, the result is null (without state), or nothing changes (with state).
+        python, source_digest: for a user's function, the function and the digest of its source.
+        calling, why_called: how its value is computed, and why it is not compiled.
+        low, high: the range of its result.
+        shape: "number"; "text": made when it is written; "book": reads an order book; "peek": reads the cell of another
+            element.
     """
 
     name: str
@@ -258,7 +258,7 @@ def _stateful() -> tuple[ConverterFunction, ...]:
         ConverterFunction(
             "count", "messages per key", (), (), checks.check_count, cells=(0,), update=("{c0} += 1",), value="{c0}"
         ),
-        # The turnover needs more than 64 bits: it is c0 * 2**32 + c1 with 0 <= c1 < 2**32; c2 is the weight's sum.
+        # The turnover needs more than 64 bits: it is c0 * 2**32 + c1 with 0 <= c1 < 2**32. c2 is the sum of weights.
         ConverterFunction(
             "vwap",
             "floor(sum of `of`·`weight` / sum of `weight`) per key, exact beyond 64 bits",

@@ -1,5 +1,5 @@
-"""Loads the parts of an output message with variable size: a <group> writes the entries of a group, and a <data> writes
-a text of variable length. A <group> sees the names of its <convert>, and its own."""
+"""Loads the variable-size parts of an output message. A <group> writes the entries of a group, and a <data> writes a
+text of variable length. A <group> can use the names of its <convert>, and its own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tandemfeed.feedcore.sbe.messages import Group, MessageType, VarData
 
 ELEMENTS = ("when", "let", "field", "group", "data")
 BOOK_ATTRIBUTES = ("book", "side", "by")
-COUNT_MAX = 1_000  # entries of a counted group; far more than a datagram has room for
+COUNT_MAX = 1_000  # entries of a counted group; far more than fit in a datagram
 
 
 def load_parts(loader: ConversionLoader) -> tuple[tuple[GroupWrite, ...], tuple[DataWrite, ...]]:
-    """What becomes of the groups and variable data of a loader's target; those it does not name are empty."""
+    """Load the groups and variable data of a loader's target; those that the table does not name are empty."""
     nodes = [node for node in loader.node.children if node.tag in ("group", "data")]
     target = loader.target
     if target is None:
@@ -67,10 +67,10 @@ def _data(loader: ConversionLoader, target: VarData, node: Node | None) -> DataW
 
 
 class GroupLoader(ConversionLoader):
-    """One <group>, or one inside another.
+    """Loads one <group>, which may be inside another.
 
     Args:
-        outer: of the <convert> or <group> that it stands in.
+        outer: the loader of the enclosing <convert> or <group>.
         target: the group of the output message that it writes.
     """
 
@@ -112,7 +112,7 @@ class GroupLoader(ConversionLoader):
         return group
 
     def _find_count(self) -> int:
-        """Entries of a counted group, or levels at most."""
+        """The number of entries of a counted group, or the largest number of levels."""
         node = self.node
         for attribute in BOOK_ATTRIBUTES:
             if attribute in node.attributes and "levels" not in node.attributes:
@@ -136,7 +136,7 @@ class GroupLoader(ConversionLoader):
         return name
 
     def entries(self) -> GroupWrite:
-        """What is written."""
+        """Load what the group writes."""
         levels: tuple[int, int] | None = None
         if "levels" in self.node.attributes:
             if self.node.need("side") not in ("bid", "ask"):
@@ -165,7 +165,7 @@ class GroupLoader(ConversionLoader):
         )
 
     def resolve_name(self, name: str, node: Node) -> Operand:
-        """A name of the group's own, else what it means outside."""
+        """Resolve a name: the group's own names come first, then those of the enclosing element."""
         if name in self._lets:
             return self.resolve_node(self._lets[name])
         if self._index is not None and name == self._index_name:
@@ -177,7 +177,7 @@ class GroupLoader(ConversionLoader):
         return self._outer.resolve_name(name, node)
 
     def key(self, name: str, node: Node) -> Operand:
-        """A book is looked up once, before the entries."""
+        """Resolve a key in the enclosing element, because a book is looked up once, before the entries."""
         return self._outer.key(name, node)
 
     def _resolve(self, node: Node) -> Operand:
@@ -199,5 +199,5 @@ class GroupLoader(ConversionLoader):
         return super()._resolve(node)
 
     def _level(self, node: Node) -> Operand | None:
-        """The entry's level, if the element says no other."""
+        """The level of the entry, unless the element names another."""
         return super()._level(node) if node.attributes.get("level") else self._index

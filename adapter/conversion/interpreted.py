@@ -1,4 +1,4 @@
-"""Runs a table in plain Python, message by message: slow and obvious, the oracle that tests compare the kernel with."""
+"""Runs a table in plain Python, message by message: slow and obvious. Tests compare the kernel with it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class InterpretedConverter:
         self._types = {message.type_id for message in table.source_format.messages.values()}
         self.bad = dict.fromkeys(Reason, 0)
         self._letters: deque[DeadLetter] = deque(maxlen=SAMPLES_KEPT_MAX)
-        self._sampled = 0  # of the packet being converted
+        self._sampled = 0  # number of samples from the packet being converted
 
     def counts(self) -> dict[str, int]:
         """Source messages so far that were not converted correctly, by reason."""
@@ -118,7 +118,7 @@ class InterpretedConverter:
             self._letters.append(DeadLetter.of(datagram, position, place, reason, self._table.source_format))
 
     def _message(self, datagram: bytes, position: int, length: int, index: int, left: int) -> list[bytes] | None:
-        """Output frames; None if they do not fit in `left` bytes."""
+        """The output frames; None if they do not fit in `left` bytes."""
         framing = self._framing
         kind = self._number(datagram, position + framing.type.offset, framing.type.size)
         found = self._choose(kind, length)
@@ -140,7 +140,7 @@ class InterpretedConverter:
         for conversion in conversions:
             whole = Scope(conversion, datagram, body, block, walked, packet, index)
             for scope in self._scopes(whole, conversion):
-                if scope.judge():
+                if scope.evaluate():
                     need += room(scope, conversion) if conversion.target else 0
                     scopes.append((conversion, scope))
         if need > left:
@@ -163,7 +163,7 @@ class InterpretedConverter:
     def _walk(
         self, source: SourceMessageType, conversions: list[Conversion], datagram: bytes, position: int, length: int
     ) -> tuple[int | None, Walked]:
-        """(block length, if messages have one; where groups' entries and texts lie)."""
+        """(block length, if messages have one; where groups' entries and texts are)."""
         framing, limit = self._framing, position + length
         block = None
         at = position + framing.header_size + source.size
@@ -186,7 +186,7 @@ class InterpretedConverter:
         at: int,
         limit: int,
     ) -> tuple[Walked, int]:
-        """(where groups' entries and texts lie, where they end)."""
+        """(where groups' entries and texts are, where they end)."""
         walked = Walked()
         for part in parts:
             if part.is_later and at == limit:  # the message is of an older version
@@ -204,8 +204,8 @@ class InterpretedConverter:
             else:
                 if at + part.header_size > limit:
                     raise Refused(Reason.WRONG_LENGTH)
-                told = datagram[at : at + part.length_kind.size]
-                size = int.from_bytes(told, "big" if part.is_big_endian else "little")
+                raw = datagram[at : at + part.length_kind.size]
+                size = int.from_bytes(raw, "big" if part.is_big_endian else "little")
                 walked.texts[part.name] = at + part.header_size, size
                 at += part.header_size + size
                 if size > part.maximum and any(id(part.text) in used_fields(each) for each in conversions):
@@ -222,8 +222,8 @@ class InterpretedConverter:
             raise Refused(Reason.WRONG_LENGTH)
 
         def number(offset: int, size: int) -> int:
-            told = datagram[at + offset : at + offset + size]
-            return int.from_bytes(told, "big" if group.is_big_endian else "little")
+            raw = datagram[at + offset : at + offset + size]
+            return int.from_bytes(raw, "big" if group.is_big_endian else "little")
 
         count = number(group.count.offset, group.count.size)
         size, least = group.size, group.size
@@ -235,14 +235,14 @@ class InterpretedConverter:
 
     @staticmethod
     def _scopes(whole: Scope, conversion: Conversion) -> list[Scope]:
-        """The message, or each of its entries that the conversion goes through."""
+        """The message, or each entry that the conversion iterates over."""
         scopes = [whole]
         for group in (*conversion.within, *([conversion.each] if conversion.each else [])):
             scopes = [inner for scope in scopes for inner in scope.entries(group)]
         return scopes
 
     def _act(self, conversion: Conversion, scope: Scope, session: int) -> bytes:
-        """Change state, then write; empty if nothing is to be written."""
+        """Change state, then return the output frame; empty if there is none."""
         self._state.act(conversion, scope, session, self.bad)
         target, table = conversion.target, self._table
         if target is None or not all(scope.holds(guard) for guard in conversion.output_guards):

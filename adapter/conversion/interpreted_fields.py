@@ -1,4 +1,4 @@
-"""Which source fields a conversion looks at, and so how long a message's fixed part and its groups' entries must be."""
+"""The source fields that a conversion uses, and so the smallest size of a message's fixed part and groups' entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup
 
 
 def used_fields(conversion: Conversion) -> set[int]:
-    """Identities of all source fields a conversion looks at."""
+    """The identities of all source fields that a conversion uses."""
     found: set[int] = set()
 
     def visit(operand: Operand) -> None:
@@ -45,7 +45,7 @@ def _visit_parts(visit: Callable[[Operand], None], groups: Sequence[GroupWrite],
 
 
 def needed_end(conversion: Conversion, group: SourceGroup | None) -> int:
-    """Bytes that the fixed part, or a group's entries, must have for the fields used that cannot be null."""
+    """The size that the fixed part, or a group's entries, must have for the used fields that cannot be null."""
     fields = conversion.source.fields if group is None else group.fields
     used = used_fields(conversion)
     ends = [field.offset + field.size for field in fields.values() if id(field) in used and field.null is None]

@@ -1,4 +1,4 @@
-"""Output messages of variable size in plain Python: what room groups and texts take, and their bytes."""
+"""Output messages of variable size in plain Python: the size of groups and texts, and their bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LevelCount = Callable[[int, int], int]
 
 
 def text_room(scope: Scope, operand: Operand) -> int:
-    """Bytes reckoned for a text: what it has at most, but of a variable text what it has in this message."""
+    """The size counted for a text: for a variable text, its size in this message; for others, the largest size."""
     if isinstance(operand, SourceField) and operand.is_variable:
         return len(scope.text(operand))
     if isinstance(operand, Literal) and isinstance(operand.value, bytes):
@@ -44,10 +44,10 @@ def text_room(scope: Scope, operand: Operand) -> int:
 
 
 def room(scope: Scope, conversion: Conversion) -> int:
-    """Bytes reckoned for the output of a judged scope; what state will decide counts as if it were written.
+    """The size counted for the output of a checked scope, including all entries that state may later leave out.
 
     Raises:
-        Refused: an entry's value does not fit, or there are more entries than the output can say.
+        Refused: an entry's value does not fit, or there are more entries than the output's count field can express.
     """
     assert conversion.target is not None
     return frame_size(conversion.target) + _parts_room(scope, conversion.groups, conversion.data)
@@ -60,7 +60,7 @@ def _parts_room(scope: Scope, groups: Sequence[GroupWrite], data: Sequence[DataW
         need += group.target.dimension.size
         entries = 0
         for entry in _entries(scope, group, group.count):
-            if entry.judge_by(group.guards, group.pure):
+            if entry.evaluate_with(group.guards, group.pure):
                 entries += 1
                 need += group.target.block_length + _parts_room(entry, group.groups, group.data)
         if entries > group.target.count.maximum:
@@ -86,11 +86,11 @@ def parts(
         entries = [
             _entry(entry, group, of_book, level_count)
             for entry in _entries(scope, group, count)
-            if entry.judge_by(group.guards, group.pure)
+            if entry.evaluate_with(group.guards, group.pure)
         ]
         kept = [entry for entry in entries if entry is not None]
-        dimension, told = bytearray(dimension_of(group.target)), group.target.count
-        dimension[told.offset : told.end] = len(kept).to_bytes(told.size, "little")
+        dimension, count_part = bytearray(dimension_of(group.target)), group.target.count
+        dimension[count_part.offset : count_part.end] = len(kept).to_bytes(count_part.size, "little")
         written += bytes(dimension) + b"".join(kept)
     for each in data:
         text = b"" if each.operand is None else _text(scope, each.operand)

@@ -1,5 +1,5 @@
-"""Conversion state in plain Python: rows in dictionaries, order books as dictionaries of orders, digests and snapshots
-are recomputed from them each time."""
+"""Conversion state in plain Python: rows in dictionaries, and order books as dictionaries of orders. Digests and
+snapshots are computed from them each time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BLANKS = b" \0"
 
 
 def hash_of(value: int) -> int:
-    """As the kernel's, in unlimited integers."""
+    """As the kernel's, with Python's unlimited integers."""
     value = value * 0x9E37_79B9_7F4A_7C15 & MASK64
     value ^= value >> 32
     value = value * 0xBF58_476D_1CE4_E5B9 & MASK64
@@ -30,7 +30,7 @@ def hash_of(value: int) -> int:
 
 
 def hash_of_key(key: Key) -> int:
-    """Hash of a key's words."""
+    """The hash of a key's words."""
     mixed = hash_of(key[0] & MASK64)
     for word in key[1:]:
         mixed = hash_of(mixed ^ (word & MASK64))
@@ -38,7 +38,7 @@ def hash_of_key(key: Key) -> int:
 
 
 class InterpretedState:
-    """The rows of all spaces; of an order: price, size, side, and the book key if its own has it not."""
+    """The rows of all spaces. The row of an order: price, size, side, and the book key unless it is part of the key."""
 
     def __init__(self, table: ConverterTable) -> None:
         self._table = table
@@ -48,7 +48,7 @@ class InterpretedState:
     # --- changes
 
     def act(self, conversion: Conversion, scope: Scope, session: int, counts: dict[Reason, int]) -> None:
-        """What a message changes, and the values that depend on it."""
+        """Apply a message's changes, and compute the values that depend on state."""
         rows: dict[tuple[int, Key], list[int] | None] = {}
         for operation in conversion.stateful:
             if operation.space is not None:
@@ -59,11 +59,11 @@ class InterpretedState:
         books = {action.book: action.key for action in conversion.orders} | dict(conversion.book_reads)
         keys = {book: scope.number(key) for book, key in books.items()}
         has_room = True
-        told: dict[int, tuple[int, int, int]] = {action.book: (NULL, 0, NULL) for action in conversion.orders}
+        order_values: dict[int, tuple[int, int, int]] = {action.book: (NULL, 0, NULL) for action in conversion.orders}
         for action in conversion.orders:
             if action.guard is None or scope.holds(action.guard):
-                has_room &= self._order(action, scope, keys[action.book], told, counts)
-        scope.of_book = lambda operation, inner: self._of_book(operation, inner, keys, told)
+                has_room &= self._order(action, scope, keys[action.book], order_values, counts)
+        scope.of_book = lambda operation, inner: self._of_book(operation, inner, keys, order_values)
         scope.level_count = lambda book, side: len(self._levels(book, side, keys))
         for operation in conversion.stateful:
             if operation.space is not None:
@@ -90,7 +90,7 @@ class InterpretedState:
         return tuple(words)
 
     def _row(self, number: int, key: Key, session: int) -> list[int] | None:
-        """The row of a key, made if it is new; None if there are as many as may be."""
+        """The row of a key, added if it is new; None if the number of rows is at its maximum."""
         space, rows = self._spaces[number], self.rows[number]
         if key not in rows:
             if len(rows) == space.keys_max:
@@ -123,10 +123,10 @@ class InterpretedState:
         action: OrderAction,
         scope: Scope,
         key: int,
-        told: dict[int, tuple[int, int, int]],
+        order_values: dict[int, tuple[int, int, int]],
         counts: dict[Reason, int],
     ) -> bool:
-        """Change a book; False if there are as many orders as may be."""
+        """Change a book; False if the number of orders is at its maximum."""
         spaces = self._table.books[action.book].spaces
         orders = self.rows[spaces.orders]
         values = {name: scope.number(operand) for name, operand in action.operands.items()}
@@ -134,13 +134,13 @@ class InterpretedState:
             for order in [order for order, row in orders.items() if _book_of(order, row) == key]:
                 del orders[order]
             return True
-        of_book = (key,) if spaces.words == 2 else ()  # what tells orders of one id apart
+        of_book = (key,) if spaces.words == 2 else ()  # distinguishes orders with the same id
         order_id = (values["id"], *of_book)
         known = orders.get(order_id)
-        told[action.book] = (known[0], known[1], 83 if known[2] else 66) if known else (NULL, 0, NULL)
+        order_values[action.book] = (known[0], known[1], 83 if known[2] else 66) if known else (NULL, 0, NULL)
         if action.action in ("add", "modify"):
             side = int(values["side"] != action.bid)
-            told[action.book] = (values["price"], values["size"], 83 if side else 66)
+            order_values[action.book] = (values["price"], values["size"], 83 if side else 66)
             row = [values["price"], values["size"], side, *(() if of_book else (key,))]
             return self._put(orders, spaces.orders, order_id, row)
         if known is None:
@@ -148,8 +148,8 @@ class InterpretedState:
             return True
         self._change_known(action, orders, spaces.orders, order_id, values, known)
         left = {"reduce": max(0, known[1] - values.get("size", 0)), "replace": values.get("size", 0)}
-        price = values["price"] if action.action == "replace" else told[action.book][0]
-        told[action.book] = (price, left.get(action.action, 0), told[action.book][2])
+        price = values["price"] if action.action == "replace" else order_values[action.book][0]
+        order_values[action.book] = (price, left.get(action.action, 0), order_values[action.book][2])
         return True
 
     def _put(self, orders: dict[Key, list[int]], number: int, order_id: Key, row: list[int]) -> bool:
@@ -178,7 +178,7 @@ class InterpretedState:
             self._put(orders, number, (values["newId"], *order_id[1:]), [values["price"], values["size"], *known[2:]])
 
     def _levels(self, book: int, side: int, keys: dict[int, int]) -> dict[int, list[int]]:
-        """Sizes of the orders by price."""
+        """The sizes of the orders, by price."""
         levels: dict[int, list[int]] = {}
         for order, row in self.rows[self._table.books[book].spaces.orders].items():
             price, size, of_side = row[:3]
@@ -187,12 +187,12 @@ class InterpretedState:
         return levels
 
     def _of_book(
-        self, operation: Operation, scope: Scope, keys: dict[int, int], told: dict[int, tuple[int, int, int]]
+        self, operation: Operation, scope: Scope, keys: dict[int, int], order_values: dict[int, tuple[int, int, int]]
     ) -> int:
         book, name = operation.book, operation.function.name
         assert book is not None
         if name.startswith("order_"):
-            return told[book][("order_price", "order_size", "order_side").index(name)]
+            return order_values[book][("order_price", "order_size", "order_side").index(name)]
         side, depth = int(str(operation.constants["side"])), int(str(operation.constants["depth"]))
         if "level" in operation.operands:
             depth = scope.number(operation.operands["level"]) - 1
@@ -206,7 +206,7 @@ class InterpretedState:
     # --- digests and snapshots
 
     def digests(self) -> NDArray[np.uint64]:
-        """Per bucket of keys."""
+        """One digest per bucket of keys."""
         digests = [0] * BUCKETS
         for number, space in enumerate(self._spaces):
             for key, row in self.rows[number].items() if space.is_digested else ():
@@ -220,7 +220,7 @@ class InterpretedState:
         return np.array(digests, dtype=np.uint64)
 
     def snapshot(self, buckets: Sequence[int] | None) -> bytes:
-        """The state, of all buckets or of some."""
+        """A snapshot of all buckets, or of some."""
         sent = [number for number, space in enumerate(self._spaces) if space.is_digested]
         magic = SNAPSHOT_MAGIC if buckets is None else BUCKETS_MAGIC
         data = SNAPSHOT_HEADER.pack(magic, self._table.fingerprint, len(buckets or ()), len(sent))
@@ -235,11 +235,11 @@ class InterpretedState:
         return data
 
     def restore(self, snapshot: bytes) -> None:
-        """Replace the state; ValueError if it is another table's."""
+        """Replace the state; raises ValueError if the snapshot belongs to another table."""
         self.rows = self._read(snapshot, SNAPSHOT_MAGIC)[1]
 
     def restore_buckets(self, data: bytes) -> None:
-        """Replace some buckets; ValueError if they are another table's."""
+        """Replace some buckets; raises ValueError if they belong to another table."""
         buckets, spaces = self._read(data, BUCKETS_MAGIC)
         for number, rows in enumerate(spaces):
             kept = {key: row for key, row in self.rows[number].items() if hash_of_key(key) % BUCKETS not in buckets}
@@ -250,7 +250,7 @@ class InterpretedState:
             raise ValueError("the snapshot is shorter than its header")
         found, fingerprint, listed, _ = SNAPSHOT_HEADER.unpack_from(data)
         if (found, fingerprint) != (magic, self._table.fingerprint):
-            raise ValueError("not a snapshot of this table's state")
+            raise ValueError("the snapshot was made with a different converter table, or is of a different kind")
         try:
             buckets = list(struct.unpack_from(f"<{listed}H", data, SNAPSHOT_HEADER.size))
             at, spaces = SNAPSHOT_HEADER.size + 2 * listed, []
@@ -268,17 +268,17 @@ class InterpretedState:
         except struct.error:
             raise ValueError("the snapshot is cut short") from None
         if at != len(data):
-            raise ValueError("the snapshot has bytes too many")
+            raise ValueError("the snapshot has extra bytes at its end")
         return buckets, spaces
 
 
 def _book_of(order: Key, row: list[int]) -> int:
-    """The key of an order's book: the second word of its own, or else its last cell."""
+    """The key of an order's book: the second word of its key, or its last cell."""
     return order[1] if len(order) == 2 else row[3]
 
 
 def _change(name: str, row: list[int], columns: tuple[int, ...], values: dict[str, int]) -> None:
-    """What a function does to its cells."""
+    """Apply a function's update to its cells."""
     of, first = values.get("of", NULL), columns[0]
     if name == "count":
         row[first] += 1

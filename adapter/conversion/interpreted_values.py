@@ -31,11 +31,11 @@ from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup
 from tandemfeed.feedcore.sbe.messages import Column
 
 BLANKS = b" \0"
-Value = int | bytes  # a number, NULL for none; a text with its blanks; floating point as its bytes
+Value = int | bytes  # a number, or NULL; a text with its blanks; a floating-point number as its bytes
 
 
 class Refused(Exception):
-    """A source message that is counted and skipped."""
+    """A source message is counted as refused, and skipped."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.name)
@@ -44,10 +44,10 @@ class Refused(Exception):
 
 @dataclasses.dataclass(slots=True)
 class Walked:
-    """Where the entries of groups and the texts of a message or of an entry lie, by name.
+    """Where the entries of groups and the texts of a message or entry are, by name.
 
     Attributes:
-        texts: (first byte, bytes).
+        texts: (position, size).
     """
 
     entries: dict[str, list[Entry]] = dataclasses.field(default_factory=dict)
@@ -56,7 +56,7 @@ class Walked:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a source group: the place and length of its fields, and the parts that follow them."""
+    """An entry of a source group: the position and length of its fields, and the parts that follow them."""
 
     at: int
     size: int
@@ -64,12 +64,12 @@ class Entry:
 
 
 class Scope:
-    """One conversion of one message, or of one entry of its group; or an entry of an output's group inside that.
+    """One conversion of one message or of one entry of its group; or, inside that, one entry of an output group.
 
     Attributes:
-        results: of operations, by their number.
-        indices: numbers of the entries of counted groups, by the group's number.
-        of_book, level_count: how books are read, as soon as state was changed.
+        results: the results of operations, by their number.
+        indices: the entry numbers of counted groups, by the group's number.
+        of_book, level_count: functions that read the books, set after state has changed.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class Scope:
         inner.results = ChainMap({}, self.results)
         return inner
 
-    def judge(self) -> bool:
-        """Compute what needs no state; False if a guard does not hold."""
-        return self.judge_by(self._conversion.guards, self._conversion.pure)
+    def evaluate(self) -> bool:
+        """Compute everything that needs no state; False if a guard is not satisfied."""
+        return self.evaluate_with(self._conversion.guards, self._conversion.pure)
 
-    def judge_by(self, guards: Sequence[Guard], pure: Sequence[Operation]) -> bool:
-        """`judge`, of a conversion or of an entry it writes."""
+    def evaluate_with(self, guards: Sequence[Guard], pure: Sequence[Operation]) -> bool:
+        """`evaluate` for a conversion, or for an entry that it writes."""
         wanted: set[int] = set()
 
         def note(operand: Operand) -> None:
@@ -142,7 +142,7 @@ class Scope:
         return True
 
     def value(self, operand: Operand) -> Value:
-        """The value of anything."""
+        """The value of any operand."""
         if isinstance(operand, SourceField):
             return self._field(operand)
         if isinstance(operand, PacketValue):
@@ -152,7 +152,7 @@ class Scope:
         return operand.value if isinstance(operand, Literal) else self.results[operand.number]
 
     def number(self, operand: Operand) -> int:
-        """As the kernel's int64: a text of at most 8 bytes as a word, a number beyond 63 bits negative."""
+        """As the kernel's int64: a text of at most 8 bytes is a word; a number of more than 63 bits is negative."""
         value = self.value(operand)
         if isinstance(value, bytes):
             return int.from_bytes(value.rstrip(BLANKS).ljust(8, b"\0")[:8], "little", signed=True)
@@ -177,11 +177,11 @@ class Scope:
         return NULL if value == field.null else value
 
     def holds(self, guard: Guard) -> bool:
-        """True if a guard does."""
+        """True if a guard is satisfied."""
         return self.compare(guard.operand, guard.comparison)
 
     def compare(self, operand: Operand, comparison: Comparison) -> bool:
-        """True if a comparison holds."""
+        """True if a comparison is true."""
         value, literal = self.value(operand), comparison.literal
         if isinstance(value, bytes):
             assert isinstance(literal, bytes)
@@ -201,7 +201,7 @@ class Scope:
         }[comparison.how]
 
     def compute_late(self, operation: Operation, of_book: Callable[[Operation, Scope], int]) -> None:
-        """An operation of an entry that depends on state; entries keep none of their own."""
+        """Compute an operation of an entry that depends on state; entries keep no state themselves."""
         value = of_book(operation, self) if operation.book is not None else compute(self, operation)
         self.results[operation.number] = value
 
@@ -212,7 +212,7 @@ class Scope:
         fields: Mapping[str, Column],
         writes: Sequence[tuple[Column, Operand]],
     ) -> None:
-        """The fixed part of a message or an entry, `base` bytes after the frame's start."""
+        """Write the fixed part of a message or an entry, `base` bytes after the frame's start."""
         written = {field.name: operand for field, operand in writes}
         for name, field in fields.items():
             at = base + field.offset
@@ -238,7 +238,7 @@ class Scope:
         return (value & ((1 << (8 * field.kind.size)) - 1)).to_bytes(field.kind.size, "little")
 
     def text(self, operand: Operand) -> bytes:
-        """A text as it is written: a field's with its blanks, any other without."""
+        """A text as it is written: a field's text with its blanks, any other without."""
         if not isinstance(operand, Operation):
             value = self.value(operand)
             assert isinstance(value, bytes)
@@ -258,14 +258,14 @@ class Scope:
         return found
 
     def appended(self, operand: Operand) -> bytes:
-        """A text as part of another: a field's text without trailing blanks."""
+        """A text as a part of another: a field's text loses its trailing blanks."""
         if not type_of(operand).text_size:
             return self.digits(operand)
         text = self.text(operand)
         return text.rstrip(BLANKS) if isinstance(operand, SourceField) else text
 
     def digits(self, operand: Operand) -> bytes:
-        """A number as text; null is nothing."""
+        """A number as text; null is empty."""
         value = self.value(operand)
         assert isinstance(value, int)
         if value == NULL:
@@ -278,7 +278,7 @@ class Scope:
 
 
 def compute(scope: Scope, operation: Operation) -> Value:
-    """The value of an operation without state; of texts made when they are written it only judges."""
+    """The value of an operation without state; a text that is made when it is written is only checked."""
     name, constants = operation.function.name, operation.constants
     values = {argument: scope.value(operand) for argument, operand in operation.operands.items()}
     numbers = {argument: value for argument, value in values.items() if isinstance(value, int)}
@@ -305,30 +305,30 @@ def compute(scope: Scope, operation: Operation) -> Value:
     if operation.function.python is not None:
         return _of_user(operation, [numbers[argument] for argument in operation.function.values])
     of = numbers["of"]
-    told = {key: value for key, value in constants.items() if isinstance(value, int)}
+    settings = {key: value for key, value in constants.items() if isinstance(value, int)}
     if name == "scale":
-        return _scaled(of, told)
+        return _scaled(of, settings)
     if name == "cast":
-        return _cast(of, told, str(constants["otherwise"]))
+        return _cast(of, settings, str(constants["otherwise"]))
     if name == "increase":
-        return of + told["amount"]
+        return of + settings["amount"]
     if name == "default":
-        return told["value"] if of == NULL else of
+        return settings["value"] if of == NULL else of
     if name == "null_if":
-        return NULL if of == told["value"] else of
+        return NULL if of == settings["value"] else of
     if name == "bits":
-        return (of >> told["shift"]) & told["mask"]
-    if of < 0 or of > told["high"]:
+        return (of >> settings["shift"]) & settings["mask"]
+    if of < 0 or of > settings["high"]:
         raise Refused(Reason.OUT_OF_RANGE)
     if name == "timestamp":
-        return of * told["factor"]
+        return of * settings["factor"]
     if name == "since_midnight":
-        return _midnight(scope.number(PacketValue("session")), str(constants["zone"])) + of * told["factor"]
+        return _midnight(scope.number(PacketValue("session")), str(constants["zone"])) + of * settings["factor"]
     raise AssertionError(f"the interpreter does not know {name}")
 
 
 def _of_user(operation: Operation, given: list[int]) -> int:
-    """A user function. After a change of state, its result is null where it would refuse the message."""
+    """The result of a user's function. If it depends on state, it is null where it would refuse the message."""
     function = operation.function
     assert function.python is not None
     reason, value = Reason.FUNCTION_FAILED, 0
@@ -339,7 +339,7 @@ def _of_user(operation: Operation, given: list[int]) -> int:
             value = int(answer[0]) if is_right else value
         else:
             value, is_right = operator.index(function.python(*given)), True
-    except Exception:  # noqa: BLE001  whatever it raises
+    except Exception:  # noqa: BLE001  any exception counts as a failure
         is_right = False
     if is_right:
         if function.low <= value <= function.high:
@@ -374,14 +374,14 @@ def _mapped(value: Value, value_map: object) -> Value:
     return found
 
 
-def _scaled(of: int, told: dict[str, int]) -> int:
-    if not told["low"] <= of <= told["high"] or (told["exact"] and of % told["divisor"]):
+def _scaled(of: int, settings: dict[str, int]) -> int:
+    if not settings["low"] <= of <= settings["high"] or (settings["exact"] and of % settings["divisor"]):
         raise Refused(Reason.OUT_OF_RANGE)
-    return (of * told["factor"] + told["half"]) // told["divisor"]
+    return (of * settings["factor"] + settings["half"]) // settings["divisor"]
 
 
-def _cast(of: int, told: dict[str, int], otherwise: str) -> int:
-    low, high = told["low"], told["high"]
+def _cast(of: int, settings: dict[str, int], otherwise: str) -> int:
+    low, high = settings["low"], settings["high"]
     if low <= of <= high:
         return of
     if otherwise == "refuse":

@@ -1,8 +1,8 @@
-"""Kernel lines that look over a packet before its messages are converted, and have the state they need brought near.
+"""Kernel lines that scan a packet before its messages are converted, and prefetch the state that they need.
 
 With many keys, every message waits for memory twice: for the index, then for the row. Messages are converted one after
-another, so these waits add up. Here all rows are requested together, so that they have arrived when their message's
-turn comes. The prefetch changes nothing: a packet is converted to the same output without it.
+another, so these waits add up. The scan requests all rows together, so that each has arrived when its message is
+converted. The prefetch changes nothing: a packet is converted to the same output without it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ CALL = """    if {is_far}:
 
 
 class Foresight:
-    """What is foreseen of a table's messages.
+    """The rows that can be prefetched for a table's messages.
 
     Attributes:
-        spaces: numbers of the key spaces whose rows are asked for.
+        spaces: the numbers of the key spaces whose rows are prefetched.
     """
 
     def __init__(self, table: ConverterTable) -> None:
@@ -52,9 +52,9 @@ class Foresight:
         self._branches: list[tuple[str, list[str]]] = []
 
     def add(self, source: SourceMessageType, condition: str, conversions: Sequence[Conversion]) -> None:
-        """One message type, told by `condition`, and all that it is converted to."""
+        """Add one message type, recognised by `condition`, and all its conversions."""
         if source.parts or source.longer:
-            return  # where its fields lie takes a walk, which is as much work as it saves
+            return  # finding its fields takes a walk over the message, which is as much work as the prefetch saves
         values = ValueWriter(0, frozenset(), TableData(), source.framing.block_length is not None)
         seen: set[tuple[int, tuple[str, ...]]] = set()
         lines: list[str] = []
@@ -76,7 +76,11 @@ class Foresight:
             self._branches.append((condition, lines))
 
     def function(self, **framing: object) -> str:
-        """The function, if anything is foreseen. Args: framing: how frames are walked over, as in the kernel itself."""
+        """The source of the function; empty if nothing is prefetched.
+
+        Args:
+            framing: how to walk over frames, as in the kernel itself.
+        """
         if not self._branches:
             return ""
         lines: list[str] = []
@@ -85,14 +89,14 @@ class Foresight:
         return FUNCTION.format(branches="\n".join(indented(lines, 2)), **framing)
 
     def call(self) -> str:
-        """The kernel's call of it: not while all rows are near anyway."""
+        """The kernel's call of the function; it is skipped while all rows are in the caches anyway."""
         if not self._branches:
             return ""
         near = " or ".join(f"arena[SPACE_{space} + LIVE_COUNT] > arena[NEAR_ROWS]" for space in sorted(self.spaces))
         return CALL.format(is_far=near)
 
     def _rows(self, conversions: Sequence[Conversion]) -> Iterator[tuple[int, Sequence[Operand]]]:
-        """(space, its key) of every row that the message itself needs."""
+        """(space, key) of every row that the message itself needs."""
         for conversion in conversions:
             if conversion.each is not None:
                 continue
@@ -100,13 +104,13 @@ class Foresight:
                 if operation.space is not None:
                     yield operation.space, operation.keys
             for action in conversion.orders:
-                if "id" in action.operands and action.action != "add":  # an order that is added has no row yet
+                if "id" in action.operands and action.action != "add":  # an added order has no row yet
                     spaces = self._table.books[action.book].spaces
                     yield spaces.orders, [action.operands["id"], action.key][: spaces.words]
 
 
 def _is_at_hand(source: SourceMessageType, key: SourceField) -> bool:
-    """True for a field of the message's fixed part that is one word."""
+    """True for a one-word field of the message's fixed part."""
     return (
         source.fields.get(key.name) is key
         and key.constant is None

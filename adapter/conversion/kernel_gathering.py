@@ -1,8 +1,8 @@
-"""The kernels that gather a packet's arguments for users' functions called once per packet, one for each stage.
+"""The kernels that gather a packet's arguments for users' functions called once per packet, one kernel per stage.
 
-They go over the packet as the conversion does, by the same code, and judge no more than what a call needs: a message
-that the conversion refuses may be asked about, and the answer is not looked at. What the conversion will look at was
-asked.
+They walk over the packet with the same code as the conversion, but check only what a call needs. So they may gather
+arguments of a message that the conversion refuses; that answer is not used. They gather the arguments of every answer
+that the conversion uses.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def gather_{stage}(datagram, skip, count, slots, counts, asked, room, answers, t
 '''
 
 
-class _AskingWriter(ValueWriter):
-    """Values of a conversion, of which some are asked for instead of computed."""
+class _GatheringValues(ValueWriter):
+    """Values of a conversion; some are gathered as calls instead of computed."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class _AskingWriter(ValueWriter):
         self._calls = calls
 
     def operation(self, operation: Operation, names: dict[str, str]) -> list[str]:
-        """As in the conversion; a function of this stage is asked for its answer."""
+        """As in the conversion, but the arguments of a function of this stage are gathered for its call."""
         if operation not in self._asked:
             return super().operation(operation, names)
         call = self._calls.call_of(operation)
@@ -89,7 +89,7 @@ class _AskingWriter(ValueWriter):
 
 
 class GatheringWriter(MessageWriter):
-    """What one stage gathers of one source message."""
+    """The lines that gather one stage's arguments from one source message."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class GatheringWriter(MessageWriter):
         super().__init__(table, source, [calls.reduced(conversion, stage) for conversion in conversions], data)
         self._whole = conversions
         self._stage = stage
-        self._asked = [set(calls.asked(conversion, stage)) for conversion in conversions]
+        self._asked = [set(calls.uses_in(conversion, stage)) for conversion in conversions]
         has_block = self._framing.block_length is not None
         self._values = [
-            _AskingWriter(
+            _GatheringValues(
                 number,
                 frozenset(each.each.fields if each.each else ()),
                 data,
@@ -119,20 +119,20 @@ class GatheringWriter(MessageWriter):
         ]
 
     @property
-    def is_asking(self) -> bool:
+    def has_arguments(self) -> bool:
         """True if there is anything to gather."""
         return any(self._asked)
 
     def lines(self) -> list[str]:
-        """The branch."""
+        """The lines of the branch."""
         lines = [f"# {shown(self._source.name)}"]
         if not self._is_fixed:
             lines += walk(self._source, self._needed)
-        body = [*self._take_slots(), *self._load_body(), *self._judge()]
+        body = [*self._take_slots(), *self._load_body(), *self._check()]
         return indented([*lines, *(body if self._is_fixed else ["if reason == 0:", *indented(body)])], 3)
 
     def _take_slots(self) -> list[str]:
-        """Slots are given out by the first stage."""
+        """The first stage assigns the slots."""
         lines: list[str] = []
         if self._stage == 0:
             lines += [
@@ -144,14 +144,14 @@ class GatheringWriter(MessageWriter):
             ]
         return [*lines, *slot_lines(self._source, self._whole, "slots[index]")]
 
-    def _judge_one(self, number: int, conversion: Conversion) -> list[str]:
-        """What fails in one conversion, or in one entry, keeps no other from being asked about, nor walked over."""
-        return [*super()._judge_one(number, conversion), "reason = 0"] if self._asked[number] else []
+    def _check_one(self, number: int, conversion: Conversion) -> list[str]:
+        """A failure in one conversion or entry does not keep the others from being gathered or walked over."""
+        return [*super()._check_one(number, conversion), "reason = 0"] if self._asked[number] else []
 
     def _per_entry(self, number: int, conversion: Conversion, lines: list[str]) -> list[str]:
         return super()._per_entry(number, conversion, lines) if lines else []
 
     def _pure(self, number: int, conversion: Conversion) -> tuple[list[str], list[str]]:
-        """What any guard of the whole conversion needs is computed whatever other guards say, as it is there."""
+        """As in the conversion, compute what any of its guards needs, whatever the other guards say."""
         _, guarding = needed(guard.operand for guard in self._whole[number].guards)
         return split_pure(self._values[number], conversion.pure, guarding)

@@ -1,5 +1,5 @@
-"""Kernel lines of output messages of variable size: the room that their groups and texts take, which is judged before
-anything is changed, and then their bytes. Room is reckoned for every entry that state might yet leave out."""
+"""Kernel lines of output messages of variable size. The size of their groups and texts is computed before anything is
+changed; then their bytes are written. The size includes every entry, even those that state may later leave out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tandemfeed.feedcore.sbe.messages import Block, Column
 
 
 def zero_gaps(block: Block, base: int) -> list[str]:
-    """Bytes of a block that no field covers are zero, not what was there before."""
+    """Lines that set the bytes of a block that no field covers to zero, so that no old bytes remain there."""
     covered = bytearray(block.block_length)
     for field in block.columns.values():
         covered[field.offset : field.offset + field.size] = b"\1" * field.size
@@ -35,10 +35,10 @@ def zero_gaps(block: Block, base: int) -> list[str]:
 
 
 def write_block(values: ValueWriter, block: Block, writes: Sequence[tuple[Column, Operand]], base: int) -> list[str]:
-    """The fixed part of a message or an entry: gaps, what is written, nulls.
+    """The fixed part of a message or an entry: gaps, written fields, nulls.
 
     Args:
-        base: bytes from `cursor` to the block.
+        base: the distance in bytes from `cursor` to the block.
     """
     lines = zero_gaps(block, base)
     written = set()
@@ -61,7 +61,7 @@ def split_pure(values: ValueWriter, pure: Sequence[Operation], guarding: set[int
 
 
 def size_bound(values: ValueWriter, operand: Operand) -> tuple[int, list[str]]:
-    """Bytes that a text may take: a number, and expressions of what is known of this message."""
+    """The largest size of a text in bytes: a number, and expressions that are evaluated for each message."""
     if isinstance(operand, SourceField) and operand.is_variable:
         return 0, [values.size(operand)]
     if isinstance(operand, Literal) and isinstance(operand.value, bytes):
@@ -86,10 +86,10 @@ class PartsWriter:
     """The groups and variable data of one conversion's output.
 
     Args:
-        needed: gives the identities of fields and the numbers of operations that values are made of.
+        needed: returns the identities of the fields and the numbers of the operations that values depend on.
         read: identities of the fields and texts that are read.
-        is_loaded: True for a field whose value is looked at.
-        book_names: gives what a template calls the books and orders that an operation reads.
+        is_loaded: True for a field whose value is used.
+        book_names: returns the template names of the books and orders that an operation reads.
     """
 
     def __init__(
@@ -104,16 +104,16 @@ class PartsWriter:
         self._numbers, self._values, self._read = numbers_of(source), values, read
         self._needed, self._is_loaded, self._book_names = needed, is_loaded, book_names
 
-    # --- what room they take
+    # --- their size
 
     def room(self, conversion: Conversion) -> list[str]:
-        """The lines that add to `need`, for the whole output message."""
+        """Lines that add the size of the whole output message to `need`."""
         assert conversion.target is not None
         size = frame_size(conversion.target) + least_size(conversion.groups, conversion.data)
         return self._room(size, conversion.groups, conversion.data)
 
     def _room(self, size: int, groups: Sequence[GroupWrite], data: Sequence[DataWrite]) -> list[str]:
-        """`size`: what is taken whatever the message says."""
+        """`size`: the part of the size that is the same for every message."""
         terms: list[str] = []
         for each in data:
             if each.operand is not None:
@@ -129,8 +129,8 @@ class PartsWriter:
     def _group_room(self, group: GroupWrite) -> list[str]:
         if group.number < 0:
             return []
-        is_reckoned = group.source is None and not group.guards  # the entries' fixed parts are in least_size
-        inside = self._room(0 if is_reckoned else entry_size(group), group.groups, group.data)
+        is_counted = group.source is None and not group.guards  # the entries' fixed parts are in least_size
+        inside = self._room(0 if is_counted else entry_size(group), group.groups, group.data)
         limit = self._limit(group, f"entries_{group.number}")
         if not (group.pure or group.guards or group.groups or group.data):
             if group.source is None:
@@ -145,7 +145,7 @@ class PartsWriter:
         return [*head, *self._loop(group, body, str(group.count)), *limit]
 
     def _limit(self, group: GroupWrite, count: str) -> list[str]:
-        """Of a source group's entries there may be more than the output's count can say."""
+        """Lines that check whether a source group has more entries than the output's count field can express."""
         source, most = group.source, group.target.count.maximum
         if source is None:
             return []
@@ -168,7 +168,7 @@ class PartsWriter:
         return self._numbers[id(group.source)]
 
     def _loop(self, group: GroupWrite, lines: list[str], most: str) -> list[str]:
-        """The lines, once per entry; `most`: of a counted group."""
+        """The lines, once per entry; `most`: the number of entries of a counted group."""
         if group.source is None:
             return [
                 f"for index_{group.number} in range(1, {most} + 1):  # {shown(group.target.name)}",
@@ -189,7 +189,7 @@ class PartsWriter:
     # --- their bytes
 
     def output(self, conversion: Conversion) -> list[str]:
-        """The lines that write groups and data from `cursor` on."""
+        """Lines that write groups and data from `cursor` on."""
         return self._output(conversion.groups, conversion.data)
 
     def _output(self, groups: Sequence[GroupWrite], data: Sequence[DataWrite]) -> list[str]:
@@ -202,8 +202,8 @@ class PartsWriter:
 
     def _write_group(self, group: GroupWrite) -> list[str]:
         target, number = group.target, group.number
-        size, told = target.dimension.size, dimension_of(target)
-        words = [int.from_bytes(told[at : at + 8], "little") for at in range(0, size, 8)]
+        size, empty = target.dimension.size, dimension_of(target)
+        words = [int.from_bytes(empty[at : at + 8], "little") for at in range(0, size, 8)]
         dimension = self._values.store_words(0, words, size)
         if number < 0:
             return [f"# {shown(target.name)}: no entries", *dimension, f"cursor += {size}"]

@@ -1,5 +1,5 @@
-"""Kernel lines of one source message: first everything that can fail is judged, then state is changed and output is
-written. A message that fails has changed nothing but a count."""
+"""Kernel lines of one source message. First everything that can fail is checked; then state is changed and output is
+written. A message that fails changes only a count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tandemfeed.feedcore.wire.sbe_header import SBE_HEADER_LAYOUT
 
 
 def needed(operands: Iterable[Operand]) -> tuple[set[int], set[int]]:
-    """(identities of source fields, numbers of operations) that values are made of, directly or not."""
+    """(identities of source fields, numbers of operations) that values depend on, directly or indirectly."""
     fields: set[int] = set()
     numbers: set[int] = set()
     waiting = list(operands)
@@ -35,8 +35,8 @@ def needed(operands: Iterable[Operand]) -> tuple[set[int], set[int]]:
     return fields, numbers
 
 
-def looked_at(conversion: Conversion) -> list[Operand]:
-    """Everything a conversion looks at, besides what it copies into the output."""
+def values_used(conversion: Conversion) -> list[Operand]:
+    """All values that a conversion uses, except those that it only copies into the output."""
     found: list[Operand] = [guard.operand for guard in (*conversion.guards, *conversion.output_guards)]
     found += [*conversion.pure, *conversion.stateful]
     for group in all_groups(conversion.groups):
@@ -47,8 +47,8 @@ def looked_at(conversion: Conversion) -> list[Operand]:
     return found + [key for _, key in conversion.book_reads]
 
 
-def copied(conversion: Conversion) -> list[Operand]:
-    """What a conversion writes."""
+def values_written(conversion: Conversion) -> list[Operand]:
+    """The values that a conversion writes."""
     found = [operand for _, operand in conversion.writes]
     data = list(conversion.data)
     for group in all_groups(conversion.groups):
@@ -58,7 +58,7 @@ def copied(conversion: Conversion) -> list[Operand]:
 
 
 class MessageWriter:
-    """One source message and all that it is converted to."""
+    """One source message and all its conversions."""
 
     def __init__(
         self, table: ConverterTable, source: SourceMessageType, conversions: list[Conversion], data: TableData
@@ -69,15 +69,15 @@ class MessageWriter:
         self._numbers = numbers_of(source)
         self._framing = source.framing
         has_block = self._framing.block_length is not None
-        self._looked_at = set[int]().union(*(needed(looked_at(each))[0] for each in conversions))
-        self._needed = self._looked_at.union(*(needed(copied(each))[0] for each in conversions))
+        self._used_fields = set[int]().union(*(needed(values_used(each))[0] for each in conversions))
+        self._needed = self._used_fields.union(*(needed(values_written(each))[0] for each in conversions))
         self._values = [
             ValueWriter(
                 number,
                 frozenset(each.each.fields if each.each else ()),
                 data,
                 has_block,
-                self._gone_through(each),
+                self._iterated_fields(each),
                 slots_of(number, each),
             )
             for number, each in enumerate(conversions)
@@ -90,18 +90,18 @@ class MessageWriter:
 
     @property
     def name(self) -> str:
-        """The source message's."""
+        """The name of the source message."""
         return self._source.name
 
     def condition(self) -> str:
-        """What type and length must be."""
+        """The expression that checks type and length."""
         if self._is_fixed:
             return f"kind == {self._source.type_id} and length == {self._source.frame_size}"
         least = self._framing.header_size + (0 if self._framing.block_length else self._source.size)
         return f"kind == {self._source.type_id} and length >= {max(least, self._framing.size_min)}"
 
     def lines(self) -> list[str]:
-        """The branch."""
+        """The lines of the branch."""
         names = ", ".join(shown(each.target.name) if each.target else "state" for each in self._conversions)
         lines = [f"# {shown(self._source.name)} -> {names}"]
         if not self._is_fixed:
@@ -110,7 +110,7 @@ class MessageWriter:
             *self._load_body(),
             *slot_lines(self._source, self._conversions, "slots[index - done]"),
             "need = 0",
-            *self._judge(),
+            *self._check(),
             *self._make_room(),
             "if reason == 0:",
             *indented(self._act()),
@@ -118,32 +118,32 @@ class MessageWriter:
         lines += body if self._is_fixed else ["if reason == 0:", *indented(body)]
         return indented(lines, 3)
 
-    def _used(self, group: SourceGroup | None) -> list[SourceField]:
-        """Fields used, of the body or of a group's entries."""
+    def _fields_read(self, group: SourceGroup | None) -> list[SourceField]:
+        """The fields used, of the body or of a group's entries."""
         fields = self._source.fields if group is None else group.fields
         return [field for field in fields.values() if id(field) in self._needed and field.constant is None]
 
-    def _gone_through(self, conversion: Conversion) -> dict[int, int]:
-        """Fields of the source groups whose entries output groups are made of."""
+    def _iterated_fields(self, conversion: Conversion) -> dict[int, int]:
+        """The fields of the source groups that the conversion iterates over."""
         sources = [group.source for group in all_groups(conversion.groups) if group.source is not None]
         sources += conversion.within
         return {id(field): self._numbers[id(group)] for group in sources for field in group.fields.values()}
 
     def _is_loaded(self, field: SourceField) -> bool:
-        return id(field) in self._needed and field.constant is None and self._is_looked_at(field)
+        return id(field) in self._needed and field.constant is None and self._is_used(field)
 
-    def _is_looked_at(self, field: SourceField) -> bool:
-        """False for a text that is copied at most: it is never loaded."""
+    def _is_used(self, field: SourceField) -> bool:
+        """False for a text that is only copied: it is never loaded."""
         if not field.is_text:
             return True
-        return id(field) in self._looked_at
+        return id(field) in self._used_fields
 
     def _load_body(self) -> list[str]:
         lines: list[str] = []
-        for field in filter(self._is_looked_at, self._used(None)):
+        for field in filter(self._is_used, self._fields_read(None)):
             lines += self._values[0].load(field) if field.name not in self._hidden(0) else self._load_plainly(field)
         for data in self._source.data.values():
-            lines += self._load_plainly(data.text) if id(data.text) in self._looked_at else []
+            lines += self._load_plainly(data.text) if id(data.text) in self._used_fields else []
         return lines
 
     def _hidden(self, number: int) -> set[str]:
@@ -153,26 +153,26 @@ class MessageWriter:
     def _load_plainly(self, field: SourceField) -> list[str]:
         return ValueWriter(0, frozenset(), TableData(), self._framing.block_length is not None).load(field)
 
-    # --- what may fail
+    # --- what can fail
 
-    def _judge(self) -> list[str]:
+    def _check(self) -> list[str]:
         lines: list[str] = []
         for number, conversion in enumerate(self._conversions):
-            lines += self._per_entry(number, conversion, self._judge_one(number, conversion))
+            lines += self._per_entry(number, conversion, self._check_one(number, conversion))
         return lines
 
     def _per_entry(self, number: int, conversion: Conversion, lines: list[str]) -> list[str]:
-        """The lines, once per entry if the conversion is of a group."""
+        """The lines, once per entry if the conversion has each=."""
         group = conversion.each
         if group is None:
             return lines
         place = self._numbers[id(group)]
         names = "entry", "size_of_entry", "entry_number"
         before, head = entry_steps(group, self._numbers, self._needed, *names)
-        for field in filter(self._is_looked_at, self._used(group)):
+        for field in filter(self._is_used, self._fields_read(group)):
             head += self._values[number].load(field)
         for data in group.data.values():
-            head += self._values[number].load(data.text) if id(data.text) in self._looked_at else []
+            head += self._values[number].load(data.text) if id(data.text) in self._used_fields else []
         lines = [
             *before,
             f"for entry_number in range(count_{place}):  # {shown(group.name)}",
@@ -182,8 +182,8 @@ class MessageWriter:
             lines = self._parts[number].entries(outer, (outer.name,), lines)
         return lines
 
-    def _judge_one(self, number: int, conversion: Conversion) -> list[str]:
-        """Guards, operations without state, and the room the output takes."""
+    def _check_one(self, number: int, conversion: Conversion) -> list[str]:
+        """Guards, operations without state, and the size of the output."""
         first, rest = self._pure(number, conversion)
         if conversion.target is not None:
             rest += self._parts[number].room(conversion)
@@ -211,7 +211,7 @@ class MessageWriter:
             "        break",
         ]
 
-    # --- what changes state and writes
+    # --- what changes state and writes output
 
     def _act(self) -> list[str]:
         lines = ["cursor_before, written_before = cursor, written"]

@@ -1,7 +1,7 @@
-"""The one way of a document's text into generated source: as a name that has been checked, here once more.
+"""A document's text reaches generated source only as a name, and every name is checked here again.
 
-The loaders let no other names through, so a refusal here is a fault of theirs. Texts that a table compares, writes or
-looks up are words in an array, or single bytes; what people wrote besides (descriptions, labels) is not looked at.
+The loaders allow no other names, so a refusal here is a fault of the loaders. Texts that a table compares, writes or
+looks up become words in an array, or single bytes. Other texts that people wrote (descriptions, labels) are not used.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
 
 
 class UncheckedName(ValueError):
-    """A name came to the generator of source that no loader should have let through."""
+    """The source generator got a name that no loader should have allowed."""
 
 
 def shown(name: str) -> str:
-    """A name as comments and docstrings show it.
+    """A name for a comment or docstring.
 
     Raises:
-        UncheckedName: it is not a name, nor several with dots between them.
+        UncheckedName: it is neither a name nor several names joined by dots.
     """
     if SHOWN.fullmatch(name) is None:
         raise UncheckedName(f"{name[:80]!r} is not a name: it must not reach generated source")
@@ -29,7 +29,7 @@ def shown(name: str) -> str:
 
 
 def in_variable(name: str) -> str:
-    """A name as a part of a variable.
+    """A name as a part of a variable's name.
 
     Raises:
         UncheckedName: it is not a name.
@@ -40,5 +40,5 @@ def in_variable(name: str) -> str:
 
 
 def shown_title(text: str) -> str:
-    """What a table or a time zone is called, for a comment; what a name has not becomes an underscore."""
+    """The name of a table or a time zone, for a comment; other characters become underscores."""
     return NOT_IN_NAMES.sub("_", text)

@@ -24,7 +24,7 @@ def signed(value: int) -> int:
 
 
 def indented(lines: Iterable[str], levels: int = 1) -> list[str]:
-    """Lines further to the right."""
+    """Indent lines."""
     return [f"{'    ' * levels}{line}" for line in lines]
 
 
@@ -32,11 +32,11 @@ class ValueWriter:
     """Kernel lines of the values of one conversion.
 
     Args:
-        number: of the conversion among those of its source message; makes its variables' names its own.
-        entry_fields: names of the fields that lie in a group's entry.
-        has_block: messages say how long their fixed part is, so nullable fields may not be there.
-        gone_through: by a field's identity, the number of the source group whose entries an output group goes through.
-        slots: by number of operation: where the answer of a function called per packet lies.
+        number: the index of the conversion among those of its source message; it makes its variables' names unique.
+        entry_fields: names of the fields of a group's entry.
+        has_block: messages contain the length of their fixed part, so nullable fields may be absent.
+        iterated_fields: by a field's identity, the number of the source group that an output group iterates over.
+        slots: by number of operation, where the answer of a function called per packet is.
     """
 
     def __init__(
@@ -45,34 +45,34 @@ class ValueWriter:
         entry_fields: frozenset[str],
         data: TableData,
         has_block: bool,
-        gone_through: Mapping[int, int] | None = None,
+        iterated_fields: Mapping[int, int] | None = None,
         slots: Mapping[int, str] | None = None,
     ) -> None:
         self._number = number
         self._entry_fields = entry_fields
         self._data = data
         self._has_block = has_block
-        self._gone_through = gone_through or {}
+        self._iterated_fields = iterated_fields or {}
         self._slots = slots or {}
 
     def place(self, field: SourceField) -> str:
-        """Where a field lies in the datagram."""
+        """The position of a field in the datagram."""
         if field.is_variable:
             return f"data_{in_variable(field.name)}"
         base = "entry" if field.name in self._entry_fields else "body"
-        if id(field) in self._gone_through:
-            base = f"entry_{self._gone_through[id(field)]}"
+        if id(field) in self._iterated_fields:
+            base = f"entry_{self._iterated_fields[id(field)]}"
         return f"{base} + {field.offset}" if field.offset else base
 
     @staticmethod
     def size(field: SourceField) -> str:
-        """Bytes of a text."""
+        """The size of a text in bytes."""
         return f"length_{in_variable(field.name)}" if field.is_variable else str(field.size)
 
     def variable(self, operand: Operand) -> str:
-        """The variable or literal of a value; a text of at most 8 bytes as a word."""
+        """The variable or literal of a value; a text of at most 8 bytes is a word."""
         if isinstance(operand, SourceField):
-            return f"f{self._gone_through.get(id(operand), '')}_{in_variable(operand.name)}"
+            return f"f{self._iterated_fields.get(id(operand), '')}_{in_variable(operand.name)}"
         if isinstance(operand, PacketValue):
             return operand.name
         if isinstance(operand, IndexValue):
@@ -98,8 +98,8 @@ class ValueWriter:
                 lines += [f"if {name} == {null}:", f"    {name} = NULL"]
             if self._has_block:
                 block = "size_of_entry" if field.name in self._entry_fields else "block"
-                if id(field) in self._gone_through:
-                    block = f"size_of_entry_{self._gone_through[id(field)]}"
+                if id(field) in self._iterated_fields:
+                    block = f"size_of_entry_{self._iterated_fields[id(field)]}"
                 end = field.offset + field.size
                 return [f"{name} = NULL", f"if {block} >= {end}:", *indented(lines)]
         return lines
@@ -113,7 +113,7 @@ class ValueWriter:
         """Lines that compute an operation.
 
         Args:
-            names: of the rows and orders that its cells lie in.
+            names: the names of the rows and orders that its cells are in.
         """
         function, result = operation.function, self.variable(operation)
         if function.shape == "peek":
@@ -130,7 +130,7 @@ class ValueWriter:
             names["depth"] = f"{names['level']} - 1"
         if function.shape == "book":
             return [f"{result} = {function.value.format(**names)}"]
-        is_place = function.name == "map" and operation.type.text_size  # the text itself is fetched when it is written
+        is_place = function.name == "map" and operation.type.text_size  # the text itself is read when it is written
         lines = [line.format(**names) for line in (function.lines[:3] if is_place else function.lines)]
         nullable = [self.variable(operand) for operand in operation.operands.values() if type_of(operand).is_nullable]
         if function.skips_null and nullable:
@@ -144,11 +144,11 @@ class ValueWriter:
         return cells | {"cells": f"{row} + {operation.columns[0]}"}
 
     def row_name(self, operation: Operation) -> str:
-        """By what the row of an operation's state is known."""
+        """The name of the row of an operation's state."""
         return f"row {operation.space} {' '.join(self.variable(key) for key in operation.keys)}"
 
     def _peek(self, operation: Operation, names: dict[str, str]) -> list[str]:
-        """The keeper's value, without its change."""
+        """The keeper's value, without its update."""
         keeper, result = operation.peeks, self.variable(operation)
         assert keeper is not None
         names = {**names, **self._cells(operation, names), "r": result, "best": result}
@@ -160,7 +160,7 @@ class ValueWriter:
         return [*lines, f"{result} = {keeper.function.value.format(**names)}"]
 
     def _constants(self, operation: Operation) -> dict[str, str]:
-        """The constants of the templates, as source."""
+        """The constants of the templates, as source text."""
         names: dict[str, str] = {}
         of = operation.operands.get("of")
         for name, value in operation.constants.items():
@@ -194,11 +194,11 @@ class ValueWriter:
         return names | {"missing": f"{result} = {value_map.default!r}"}
 
     def guard(self, guard: Guard) -> str:
-        """An expression that is true if it holds."""
+        """An expression that is true if the guard is satisfied."""
         return self.comparison(guard.operand, guard.comparison)
 
     def comparison(self, operand: Operand, comparison: Comparison) -> str:
-        """A comparison as an expression; null is neither above nor below anything."""
+        """A comparison as an expression; null is neither above nor below any value."""
         found, variable, literal = type_of(operand), self.variable(operand), comparison.literal
         if isinstance(literal, bytes):
             negation = "not " if comparison.how == "isNot" else ""
@@ -256,7 +256,7 @@ class ValueWriter:
         return f"{signed(null)} if {variable} == NULL else {variable}"
 
     def write_null(self, target: Column, base: int = PREFIX_SIZE) -> list[str]:
-        """Write what the model calls null; a text is blank."""
+        """Write the null value of the message model; a text becomes zeros."""
         at = base + target.offset
         if target.kind.name == "char":
             return [f"# {shown(target.name)}: null", *self.store_words(at, [0] * -(-target.size // 8), target.size)]

@@ -11,52 +11,56 @@ from tandemfeed.adapter.conversion.table import Book, Conversion, OrderAction
 def order_lines(
     values: ValueWriter, books: Sequence[Book], conversion: Conversion, action: OrderAction, *, is_first: bool
 ) -> list[str]:
-    """What an <order> does, and what is known of its order for those who ask.
+    """Lines that do what an <order> says, and set the values of its order that other elements read.
 
     Args:
-        is_first: of its conversion: before it nothing is known.
+        is_first: it is the first <order> of its conversion, so that nothing is known about the order before it.
     """
     spaces = books[action.book].spaces
     both = f"arena, SPACE_{spaces.orders}, SPACE_{spaces.books}"
     key = values.variable(action.key)
-    known_by = key if spaces.words == 2 else 0  # an id that is unique needs no book's key
+    known_by = key if spaces.words == 2 else 0  # a unique id needs no book key
     kind = f"{spaces.words}, {spaces.is_chained}"
     given = {name: values.variable(operand) for name, operand in action.operands.items()}
     asked = any(operation.book == action.book for operation in conversion.all_stateful)
-    told = [f"order_{what}_{action.book}" for what in ("price", "size", "side")]
+    variables = [f"order_{what}_{action.book}" for what in ("price", "size", "side")]
     lines: list[str] = []
     if "id" in given and asked:
         known = f"known_order(arena, SPACE_{spaces.orders}, {spaces.words}, {known_by}, {given['id']})"
-        lines += [f"{told[0]}, {told[1]}, {told[2]} = {known}"]
+        lines += [f"{variables[0]}, {variables[1]}, {variables[2]} = {known}"]
     if action.action in ("add", "modify"):
         side = f"0 if {given['side']} == {action.bid} else 1"
         call = f"add_order({both}, {kind}, {key}, {given['id']}, {side}, {given['price']}, {given['size']})"
         lines += [f"if not {call}:", "    reason = TOO_MANY_KEYS"]
         if asked:
-            lines += [f"{told[0]}, {told[1]} = {given['price']}, {given['size']}"]
-            lines += [f"{told[2]} = 66 if {given['side']} == {action.bid} else 83"]
+            lines += [f"{variables[0]}, {variables[1]} = {given['price']}, {given['size']}"]
+            lines += [f"{variables[2]} = 66 if {given['side']} == {action.bid} else 83"]
     elif action.action == "clear":
         lines += [f"clear_book({both}, {spaces.words}, {key})"]
     else:
-        lines += _change(action, f"{both}, {kind}, {known_by}", given, told if asked else [])
+        lines += _change(action, f"{both}, {kind}, {known_by}", given, variables if asked else [])
     if action.guard is not None:
         lines = [f"if {values.guard(action.guard)}:", *indented(lines)]
-    may_tell_nothing = action.guard is not None or "id" not in given
-    before = [f"{told[0]}, {told[1]}, {told[2]} = NULL, 0, NULL"] if asked and is_first and may_tell_nothing else []
+    may_be_unset = action.guard is not None or "id" not in given
+    before = (
+        [f"{variables[0]}, {variables[1]}, {variables[2]} = NULL, 0, NULL"]
+        if asked and is_first and may_be_unset
+        else []
+    )
     return [*before, *lines]
 
 
-def _change(action: OrderAction, where: str, given: dict[str, str], told: list[str]) -> list[str]:
-    """Lines of a change to an order that must be known.
+def _change(action: OrderAction, where: str, given: dict[str, str], variables: list[str]) -> list[str]:
+    """Lines of a change to an order that must already be known.
 
     Args:
         where: the first arguments of all calls.
-        told: variables for the order's price, size and side; empty if no element reads them.
+        variables: the variables of the order's price, size and side; empty if no element reads them.
     """
     name = {"reduce": "reduce_order", "delete": "drop_order", "replace": "replace_order"}[action.action]
     lines = [f"if not {name}({where}, {', '.join(given.values())}):", "    arena[UNKNOWN_ORDER] += 1"]
-    if not told:
+    if not variables:
         return lines
-    left = {"reduce": f"max(0, {told[1]} - {given.get('size')})", "delete": "0", "replace": given.get("size", "")}
-    price = [f"    {told[0]} = {given['price']}"] if action.action == "replace" else []
-    return [*lines, "else:", f"    {told[1]} = {left[action.action]}", *price]
+    left = {"reduce": f"max(0, {variables[1]} - {given.get('size')})", "delete": "0", "replace": given.get("size", "")}
+    price = [f"    {variables[0]} = {given['price']}"] if action.action == "replace" else []
+    return [*lines, "else:", f"    {variables[1]} = {left[action.action]}", *price]

@@ -16,7 +16,7 @@ load_u8, load_i64, store_8 = LOADS["load_u8"], LOADS["load_i64"], STORES["store_
 
 @compiled()
 def note_bad(arena, position, index, reason):  # type: ignore[no-untyped-def]
-    """Count a refused message, and remember the first ones of this call."""
+    """Count a refused message, and keep samples of the first ones of this call."""
     arena[reason] += 1
     taken = arena[SAMPLE_COUNT]
     if taken < SAMPLES_MAX:
@@ -27,7 +27,7 @@ def note_bad(arena, position, index, reason):  # type: ignore[no-untyped-def]
 
 @compiled()
 def trim_word(word):  # type: ignore[no-untyped-def]
-    """A text of at most 8 bytes with its trailing blanks as zeros."""
+    """A text of at most 8 bytes, with its trailing blanks replaced by zeros."""
     shift = 56
     while shift >= 0:
         byte = (word >> shift) & 255
@@ -41,7 +41,7 @@ def trim_word(word):  # type: ignore[no-untyped-def]
 
 @compiled()
 def text_size(datagram, at, size):  # type: ignore[no-untyped-def]
-    """Bytes of a text without trailing blanks and zeros."""
+    """The size of a text in bytes, without trailing blanks and zeros."""
     while size > 0:
         byte = load_u8(datagram, at + size - 1)
         if byte != 32 and byte != 0:
@@ -52,7 +52,7 @@ def text_size(datagram, at, size):  # type: ignore[no-untyped-def]
 
 @compiled()
 def word_of_text(datagram, at, size, number):  # type: ignore[no-untyped-def]
-    """Eight bytes of a text of any size without trailing blanks; zeros beyond its end."""
+    """Word `number` of a text of any size, without trailing blanks; zeros beyond its end."""
     size = text_size(datagram, at, size)
     word = np.int64(0)
     for place in range(8 * number, min(size, 8 * number + 8)):
@@ -62,7 +62,7 @@ def word_of_text(datagram, at, size, number):  # type: ignore[no-untyped-def]
 
 @compiled()
 def copy_text(out, fill, datagram, at, size):  # type: ignore[no-untyped-def]
-    """Write a text unchanged, with its blanks; returns where it ends."""
+    """Write a text unchanged, with its blanks; returns the end position."""
     for place in range(size):
         store_8(out, fill + place, load_u8(datagram, at + place))
     return fill + size
@@ -70,7 +70,7 @@ def copy_text(out, fill, datagram, at, size):  # type: ignore[no-untyped-def]
 
 @compiled()
 def append_text(out, fill, datagram, at, size, most):  # type: ignore[no-untyped-def]
-    """Write a text without trailing blanks, at most `most` bytes; returns where it ends."""
+    """Write a text without trailing blanks, at most `most` bytes; returns the end position."""
     size = min(text_size(datagram, at, size), most)
     for place in range(size):
         store_8(out, fill + place, load_u8(datagram, at + place))
@@ -79,7 +79,7 @@ def append_text(out, fill, datagram, at, size, most):  # type: ignore[no-untyped
 
 @compiled()
 def append_table_text(out, fill, tables, at, words):  # type: ignore[no-untyped-def]
-    """Write a text of the table, which ends with a zero or its words; returns where it ends."""
+    """Write a text of the table, which ends at a zero or at the end of its words; returns the end position."""
     for place in range(8 * words):
         byte = (tables[at + (place >> 3)] >> (8 * (place & 7))) & 255
         if byte == 0:
@@ -91,13 +91,13 @@ def append_table_text(out, fill, tables, at, words):  # type: ignore[no-untyped-
 
 @compiled()
 def append_number(out, fill, value, decimals):  # type: ignore[no-untyped-def]
-    """Write a number with this many decimals; null writes nothing; returns where it ends."""
+    """Write a number with this many decimals, or nothing for null; returns the end position."""
     if value == NULL:
         return fill
     if value < 0:
         store_8(out, fill, 45)
         fill += 1
-    rest = value if value < 0 else -value  # negative, as the smallest one has no positive
+    rest = value if value < 0 else -value  # negative, because the smallest integer has no positive counterpart
     digits = 1
     power = np.int64(-1)
     while digits <= decimals or (digits < 19 and rest <= power * 10):
@@ -116,7 +116,7 @@ def append_number(out, fill, value, decimals):  # type: ignore[no-untyped-def]
 
 @compiled()
 def zero_rest(out, fill, stop):  # type: ignore[no-untyped-def]
-    """Zeros up to `stop`."""
+    """Write zeros up to `stop`."""
     while fill < stop:
         store_8(out, fill, 0)
         fill += 1
@@ -124,7 +124,7 @@ def zero_rest(out, fill, stop):  # type: ignore[no-untyped-def]
 
 @compiled()
 def parse_number(datagram, at, size, exponent):  # type: ignore[no-untyped-def]
-    """(number, failed) of a decimal text: blanks around, a sign, at most 18 digits; blank is null."""
+    """(number, failed) of a decimal text: optional blanks and sign, at most 18 digits; a blank text is null."""
     stop = at + text_size(datagram, at, size)
     while at < stop and load_u8(datagram, at) == 32:
         at += 1
@@ -144,7 +144,7 @@ def parse_number(datagram, at, size, exponent):  # type: ignore[no-untyped-def]
             return np.int64(0), True
         else:
             digits += 1
-            if decimals == -exponent:  # beyond what the exponent has, only zeros lose nothing
+            if decimals == -exponent:  # beyond the exponent only zeros can be dropped without loss
                 if byte != 48:
                     return np.int64(0), True
             elif value >= 100_000_000_000_000_000:
@@ -164,7 +164,7 @@ def parse_number(datagram, at, size, exponent):  # type: ignore[no-untyped-def]
 
 @compiled()
 def look_up(tables, at, count, key):  # type: ignore[no-untyped-def]
-    """Place of a key among `count` sorted ones; -1 if it is not there."""
+    """The index of a key among `count` sorted ones; -1 if it is not found."""
     low, high = np.int64(0), np.int64(count)
     while low < high:
         middle = (low + high) >> 1
@@ -177,7 +177,7 @@ def look_up(tables, at, count, key):  # type: ignore[no-untyped-def]
 
 @compiled()
 def word_in_text(datagram, at, size, place):  # type: ignore[no-untyped-def]
-    """Word `place` of a text of `size` bytes, as if zeros followed it."""
+    """Word `place` of a text of `size` bytes, padded with zeros."""
     left = size - 8 * place
     if left >= 8:
         return load_i64(datagram, at + 8 * place)
@@ -189,7 +189,7 @@ def word_in_text(datagram, at, size, place):  # type: ignore[no-untyped-def]
 
 @compiled()
 def look_up_text(datagram, at, size, tables, index, mask, words):  # type: ignore[no-untyped-def]
-    """Place of a text among the keys of a map that `kernel_tables.TextMap` describes; -1 if it is not there."""
+    """The index of a text among the keys of a map that `kernel_tables.TextMap` describes; -1 if it is not found."""
     size = text_size(datagram, at, size)
     if size > 8 * words:
         return np.int64(-1)
@@ -215,7 +215,7 @@ def look_up_text(datagram, at, size, tables, index, mask, words):  # type: ignor
 
 @compiled()
 def is_text(datagram, at, size, tables, literal, length):  # type: ignore[no-untyped-def]
-    """True if a text, without trailing blanks, is the table's literal."""
+    """True if a text, without trailing blanks, equals the table's literal."""
     if text_size(datagram, at, size) != length:
         return False
     for place in range(length):
@@ -226,15 +226,16 @@ def is_text(datagram, at, size, tables, literal, length):  # type: ignore[no-unt
 
 @compiled()
 def midnight_of(session, tables, at, count):  # type: ignore[no-untyped-def]
-    """Midnight of a day YYYYMMDD in nanoseconds since 1970, UTC; null if there is no such day.
+    """Midnight of a day YYYYMMDD in nanoseconds since 1970, UTC; null if the day does not exist.
 
     Args:
-        at: in `tables`: `count` days on which the zone's offset at midnight changes, then the offsets in seconds.
+        at: position in `tables` of `count` days on which the zone's offset at midnight changes, then of the offsets in
+            seconds.
     """
     year, month, day = session // 10_000, session // 100 % 100, session % 100
     if not (YEAR_MIN <= year <= YEAR_MAX and 1 <= month <= 12 and 1 <= day <= 31):
         return np.int64(NULL)
-    shifted = year - 1 if month <= 2 else year  # years that begin in March end with the leap day
+    shifted = year - 1 if month <= 2 else year  # with years that begin in March, the leap day is the last day
     days = 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400
     days += (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1 - 719_468
     low, high = np.int64(0), np.int64(count)

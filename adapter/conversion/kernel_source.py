@@ -1,4 +1,4 @@
-"""A converter table as the Python source of a kernel: specialised, branch by message type, readable when printed."""
+"""Generates the Python source of a table's kernel: specialised, one branch per message type, readable when printed."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ def convert(datagram, skip, count, out, start, end, arena, tables{answered}):
         reason = 0
 '''
 
-# Beyond so many conversions each message type is a function of its own: compilers take their time over long functions.
+# With more conversions than this, each message type becomes a function, because compilers are slow on long functions.
 CONVERSIONS_INLINE_MAX = 6
-# With users' functions called in Python a packet is converted in parts, of which all that they answer is there.
+# With users' functions called in Python, a packet is converted in parts; each part when all its answers are available.
 ANSWERED = {
     "answered_types": ", types.intp, types.intp, WORDS, WORDS",
     "answered": ", done, ready, slots, answers",
@@ -124,7 +124,7 @@ if reason == FULL:
     break
 written += more"""
 
-# What it raises refuses a message, and does not end the kernel.
+# An exception in a user's function refuses the message; it does not end the kernel.
 USER = '''user_{name} = compiled_user({name!r})  # its source: {digest}
 
 
@@ -152,7 +152,7 @@ class KernelSource:
     """A generated kernel.
 
     Attributes:
-        tables: the words of maps, zones and literals that it reads.
+        tables: the words of maps, zones and literals that the kernel reads.
     """
 
     text: str
@@ -164,12 +164,12 @@ def _framed(framing: Framing, place: Place) -> str:
 
 
 def _of_header(name: str, *, signed: bool = False) -> str:
-    """What loads a field of the source packet's header."""
+    """The expression that loads a field of the source packet's header."""
     size = SOURCE_LAYOUT.part(name).size
     return load_expression(size, str(SOURCE_LAYOUT.offsets[name]), signed=signed)
 
 
-# Numbers in the text, not names that it imports: a kernel on the disk is found by its text.
+# Numbers in the text instead of imported names, because a cached kernel is found by its text.
 HEADER = {
     "header": str(SOURCE_HEADER_SIZE),
     "message_count": _of_header("message_count"),
@@ -185,7 +185,7 @@ def _length(framing: Framing) -> str:
 
 
 def kernel_source(table: ConverterTable) -> KernelSource:
-    """The kernel's source."""
+    """Generate the source of a table's kernel."""
     data = TableData()
     framing = table.source_format.framing
     by_message: dict[str, list[Conversion]] = {}
@@ -204,7 +204,7 @@ def kernel_source(table: ConverterTable) -> KernelSource:
     }
     is_split = len(table.conversions) > CONVERSIONS_INLINE_MAX
     calls = PacketCalls(table.conversions)
-    asking = [_stage(table, by_message.values(), data, calls, stage) for stage in range(calls.stages)]
+    stages = [_stage(table, by_message.values(), data, calls, stage) for stage in range(calls.stages)]
     zones = [f"midnight_{number}" for number in range(len(data.zones))]
     given = ", ".join([GIVEN, *(["done, slots, answers"] if calls else []), *zones])
     functions, branches = "", ""
@@ -231,24 +231,24 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         **frame,
         **(ANSWERED if calls else NOT_ANSWERED),
     )
-    gathers = "".join(GATHER.format(stage=stage, branches=lines, **frame) for stage, lines in enumerate(asking))
+    gathers = "".join(GATHER.format(stage=stage, branches=lines, **frame) for stage, lines in enumerate(stages))
     return KernelSource(text + branches + _otherwise(table) + FOOTER + gathers, tuple(data.words))
 
 
 def _stage(
     table: ConverterTable, messages: Iterable[list[Conversion]], data: TableData, calls: PacketCalls, stage: int
 ) -> str:
-    """The branches of a kernel that gathers what users' functions are asked about."""
+    """The branches of a kernel that gathers the arguments of one stage's calls."""
     writers = [GatheringWriter(table, each[0].source, each, data, calls, stage) for each in messages]
     lines: list[str] = []
     for writer in writers:
-        if writer.is_asking:
+        if writer.has_arguments:
             lines += [f"        {'elif' if lines else 'if'} {writer.condition()}:", *writer.lines()]
     return "\n".join(lines)
 
 
 def _function(number: int, writer: MessageWriter, body: list[str], given: str, header_size: int) -> str:
-    """One message type as a function of its own."""
+    """The code of one message type as a function."""
     lines = [line[8:] for line in body]
     lines = [
         line.replace("break", "return cursor, written, FULL") if line.strip() == "break" else line for line in lines
@@ -276,20 +276,20 @@ def _constants(table: ConverterTable) -> str:
         name, given = in_variable(function.name), ", ".join(in_variable(value) for value in function.values)
         if function.is_per_packet:
             how = "with arrays" if function.calling is Calling.PER_ARRAY else "value by value"
-            told = f"within {function.low} to {function.high}, its source: {function.source_digest}"
-            lines.append(f"# {name}({given}) is called per packet, {how}; {told}")
+            details = f"within {function.low} to {function.high}, its source: {function.source_digest}"
+            lines.append(f"# {name}({given}) is called per packet, {how}; {details}")
         else:
             lines.append(USER.format(name=name, digest=function.source_digest, given=given))
     return "\n".join(lines)
 
 
 def _space_name(name: str) -> str:
-    """Names of what a key is made of, or of a book and what it keeps."""
+    """The names in a key space's name: the parts of its key, or a book and its contents."""
     return " ".join(shown(each) for each in name.split())
 
 
 def _users_functions(table: ConverterTable) -> list[ConverterFunction]:
-    """Those that a table uses, by name."""
+    """The users' functions that a table uses, sorted by name."""
     used = {
         operation.function.name: operation.function
         for conversion in table.conversions
@@ -315,7 +315,7 @@ def _otherwise(table: ConverterTable) -> str:
 
 
 def source_digest(source: KernelSource) -> str:
-    """What names a kernel."""
+    """The digest that identifies a kernel."""
     return hashlib.sha256(source.text.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The constant words a kernel reads: maps laid out for look-up, literals, and the days on which zones change."""
+"""The constant words that a kernel reads: maps laid out for look-up, literals, and the days on which zones change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandemfeed.adapter.conversion.function_use import ValueMap
 from tandemfeed.adapter.conversion.state_kernels import MIX, MULTIPLIER
 from tandemfeed.adapter.time_zones import zone_changes
 
-WORD_SIZE = 8  # bytes: a text of no more is one word, and looked up as a number is
+WORD_SIZE = 8  # bytes; a text that is not longer is one word and is looked up like a number
 MASK64 = (1 << 64) - 1
 
 
@@ -22,9 +22,9 @@ def word_of(text: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WordMap:
-    """A map whose keys are words: at `at` its keys ascending, then their values, then the default's.
+    """A map whose keys are words. From `at` on: its keys in ascending order, their values, the default's value.
 
-    Of a map of texts these are the keys of one word: no other can be found by one.
+    For a map of texts, it contains only the keys of one word; a one-word text can match no other key.
     """
 
     at: int
@@ -37,15 +37,16 @@ class WordMap:
 
     @property
     def values(self) -> str:
-        """The same for people, who see in it where the keys are."""
+        """The same as an expression in the kernel's source, which shows where the keys begin."""
         return f"{self.at} + {self.count}"
 
 
 @dataclass(frozen=True, slots=True)
 class TextMap:
-    """A map of texts of any size: at `at` an index of `mask` + 1 entries, then the keys, their values, the default's.
+    """A map of texts of any size. From `at` on: an index of `mask` + 1 entries, the keys, their values, the default's.
 
-    The index is open addressing: 0, or 31 bits of the key's hash above its place plus one. Every key has `words` words.
+    The index uses open addressing. An entry is 0, or the key's number plus one, with 31 bits of its hash above that.
+    Every key has `words` words.
     """
 
     at: int
@@ -60,12 +61,12 @@ class TextMap:
 
     @property
     def values(self) -> str:
-        """The same in the kernel's source."""
+        """The same, as text in the kernel's source."""
         return str(self.values_at)
 
 
 class TableData:
-    """Words gathered while a kernel is generated; what is asked for twice stands there once."""
+    """The words collected while a kernel is generated; the same map, literal or zone is stored only once."""
 
     def __init__(self) -> None:
         self.words: list[int] = []
@@ -79,16 +80,16 @@ class TableData:
         return at
 
     def literal(self, text: bytes) -> int:
-        """Where a text lies."""
+        """The position of a text."""
         if text not in self._literals:
             self._literals[text] = self._append(words_of(text, -(-len(text) // 8)))
         return self._literals[text]
 
     def map(self, value_map: ValueMap, *, is_word: bool) -> WordMap | TextMap:
-        """Where a map lies.
+        """The position and layout of a map.
 
         Args:
-            is_word: what is looked up is a number, or a text of at most WORD_SIZE bytes.
+            is_word: the value to look up is a number, or a text of at most WORD_SIZE bytes.
         """
         found = self._maps.get((value_map.name, is_word))
         if found is None:
@@ -108,7 +109,7 @@ class TableData:
     def _text_map(self, value_map: ValueMap) -> TextMap:
         keys = sorted(key for key in value_map.entries if isinstance(key, bytes))
         words = max(_word_count(key) for key in keys)
-        mask = (1 << (2 * len(keys) - 1).bit_length()) - 1  # half of it stays free at least, so that searches end soon
+        mask = (1 << (2 * len(keys) - 1).bit_length()) - 1  # at least half of it stays free, so that searches end soon
         index = [0] * (mask + 1)
         for place, key in enumerate(keys):
             mixed = _hash_of(words_of(key, _word_count(key)))
@@ -121,7 +122,7 @@ class TableData:
         return TextMap(self._append([*index, *flat, *values]), len(keys), mask, words)
 
     def midnight(self, zone: str) -> str:
-        """The variable that holds the session's midnight in a zone."""
+        """The variable that contains the session's midnight in a zone."""
         if zone not in self.zones:
             changes = zone_changes(zone)
             at = self._append([*(day for day, _ in changes), *(seconds for _, seconds in changes)])
@@ -129,12 +130,12 @@ class TableData:
         return f"midnight_{list(self.zones).index(zone)}"
 
     def digest(self) -> str:
-        """Names the words in the kernel's source, of which they are a part."""
+        """The digest of the words; the kernel's source contains it, because the words are a part of the kernel."""
         return hashlib.sha256(struct.pack(f"<{len(self.words)}q", *self.words)).hexdigest()[:16]
 
 
 def _values(value_map: ValueMap, values: list[int | bytes]) -> list[int]:
-    """The words of the values, then the default's."""
+    """The words of the values, then those of the default."""
     words = value_words(value_map)
     values = values if value_map.default is None else [*values, value_map.default]
     return [word for value in values for word in (words_of(value, words) if isinstance(value, bytes) else [value])]
@@ -145,7 +146,7 @@ def _word_count(text: bytes) -> int:
 
 
 def _hash_of(words: Sequence[int]) -> int:
-    """As `state_kernels.hash_of_key`, which is compiled; a map is laid out without waiting for that."""
+    """As `state_kernels.hash_of_key`, but in plain Python, so that laying out a map does not wait for compilation."""
     mixed = 0
     for word in words:
         mixed = (mixed ^ word) * int(MULTIPLIER) & MASK64
@@ -161,6 +162,6 @@ def words_of(text: bytes, words: int) -> list[int]:
 
 
 def value_words(value_map: ValueMap) -> int:
-    """Words of each value of a map."""
+    """The number of words of each value of a map."""
     values = [*value_map.entries.values(), value_map.default]
     return max(-(-len(value) // 8) if isinstance(value, bytes) else 1 for value in values if value is not None)

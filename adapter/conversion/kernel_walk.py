@@ -1,5 +1,5 @@
-"""Kernel lines that walk over a source message: where its groups' entries and variable texts lie, and whether it ends
-where its parts do. A kernel reads only after these comparisons."""
+"""Kernel lines that walk over a source message. They find its groups' entries and variable texts, and check that it
+ends where its parts end. A kernel reads only after these checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLACED_MAX = 65_535
 
 
 def walk(source: SourceMessageType, needed: Collection[int]) -> list[str]:
-    """The lines; after them `reason` says whether the message is whole.
+    """The lines; they set `reason` if the message is not whole.
 
     Args:
         needed: identities of the fields and texts that are read.
@@ -37,7 +37,7 @@ def walk(source: SourceMessageType, needed: Collection[int]) -> list[str]:
 
 
 def numbers_of(source: SourceMessageType) -> dict[int, int]:
-    """The numbers that groups' variables bear, by the groups' identity: those of the message are their places in it."""
+    """The numbers in the names of groups' variables, by the groups' identity; a message's own groups come first."""
     numbers = {id(part): number for number, part in enumerate(source.parts) if isinstance(part, SourceGroup)}
     for group in source.groups.values():
         for inner in _inside(group):
@@ -54,10 +54,10 @@ def _inside(group: SourceGroup) -> Iterator[SourceGroup]:
 def entry_steps(
     group: SourceGroup, numbers: Mapping[int, int], needed: Collection[int], entry: str, size: str, counter: str
 ) -> tuple[list[str], list[str]]:
-    """Lines before a loop over a group's entries, and its first lines, which tell where the entry lies.
+    """Lines before a loop over a group's entries, and the first lines in it, which find the entry.
 
     Args:
-        entry, size, counter: variables of the entry's place and length, and of its number.
+        entry, size, counter: variables of the entry's position, its length and its number.
     """
     number = numbers[id(group)]
     if not group.parts:
@@ -79,13 +79,13 @@ def _parts(parts: Iterable[SourceGroup | SourceData], numbers: Mapping[int, int]
 
 
 def _least(fields: Iterable[SourceField], needed: Collection[int]) -> int:
-    """Bytes a fixed part must have: up to the last field that is read and cannot be null."""
+    """The smallest size of a fixed part in bytes: up to the last field that is read and cannot be null."""
     read = (field for field in fields if id(field) in needed and field.constant is None and field.null is None)
     return max((field.offset + field.size for field in read), default=0)
 
 
 def _entries(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[int]) -> list[str]:
-    """Over entries that differ in length, one by one."""
+    """Lines that walk over entries of different lengths, one by one."""
     number = numbers[id(group)]
     inner = _parts(group.parts, numbers, needed)
     return [
@@ -115,9 +115,9 @@ def _group(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[in
             "    reason = WRONG_LENGTH",
         ]
     count = load_expression(group.count.size, f"at + {group.count.offset}", is_big_endian=group.is_big_endian)
-    size, least, told = str(group.size), group.size, group.entry_size
-    if told is not None:
-        size = load_expression(told.size, f"at + {told.offset}", is_big_endian=group.is_big_endian)
+    size, least, entry_size = str(group.size), group.size, group.entry_size
+    if entry_size is not None:
+        size = load_expression(entry_size.size, f"at + {entry_size.offset}", is_big_endian=group.is_big_endian)
         least = _least(group.fields.values(), needed)
     too_short = f" or (count_{number} > 0 and size_{number} < {least})" if least else ""
     head = [

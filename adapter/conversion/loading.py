@@ -1,4 +1,4 @@
-"""From three documents to a converter."""
+"""Loads the three documents and makes a converter from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_checked_table(
 def load_converter(
     source_format: Path, table: Path, message_model: Path | bytes, datagram_size_max: int = DATAGRAM_SIZE_DEFAULT
 ) -> CompiledConverter:
-    """Load, check and compile; a table that was compiled before comes from the disk.
+    """Load, check and compile; a table that was compiled before is loaded from the cache on disk.
 
     Raises:
         DocumentError: with file, line and reason.

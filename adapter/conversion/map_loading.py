@@ -1,4 +1,4 @@
-"""Loading the <map>s of a converter table: enum maps written out, and reference tables from CSV files."""
+"""Loads the <map>s of a converter table: entries written in the table, and reference tables in CSV files."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from tandemfeed.adapter.conversion.function_use import ValueMap
 from tandemfeed.feedcore.documents.xml_document import Node
 
-TEXT_SIZE_MAX = 64  # of a key and of a value: eight machine words, as a key of state has
+TEXT_SIZE_MAX = 64  # of a key and of a value: eight machine words, as for a key of state
 BLANKS = b" \0"
-NUMBER_MAX = (1 << 63) - 2  # one less than null
+NUMBER_MAX = (1 << 63) - 2  # one less than the engine's null
 
 
 def load_maps(root: Node, folder: Path) -> dict[str, ValueMap]:
-    """All <map>s of a table, by name.
+    """Load all <map>s of a table; the result is by name.
 
     Args:
-        folder: where the files that they name lie.
+        folder: the folder that the files named in the table are relative to.
     """
     maps: dict[str, ValueMap] = {}
     for node in root.all("map"):
@@ -31,7 +31,7 @@ def load_maps(root: Node, folder: Path) -> dict[str, ValueMap]:
     return maps
 
 
-Row = tuple[str, str, str]  # key, value, where it stands
+Row = tuple[str, str, str]  # key, value, position in the document or file for error messages
 
 
 def _written_out(node: Node) -> list[Row]:
@@ -58,7 +58,7 @@ def _from_file(node: Node, folder: Path) -> list[Row]:
 
 
 def _rows(node: Node, table: csv.DictReader[str], path: Path) -> Iterator[Row]:
-    """The two columns that a <map> names."""
+    """The values of the two columns that a <map> names."""
     for attribute in ("from", "to"):
         if node.need(attribute) not in (table.fieldnames or ()):
             raise node.error(f"{path} has no column {node.need(attribute)!r}")
@@ -70,11 +70,11 @@ def _rows(node: Node, table: csv.DictReader[str], path: Path) -> Iterator[Row]:
 
 
 def _kind(node: Node, attribute: str, texts: list[str]) -> bool:
-    """True for text: as the attribute says, else if any of them is no integer."""
-    told = node.attributes.get(attribute)
-    if told not in (None, "text", "number"):
-        raise node.error(f"{attribute} is {told!r}; it must be text or number")
-    return told == "text" if told else any(not text.lstrip("-").isdigit() for text in texts)
+    """True for text: as the attribute says; without the attribute, if any text is not an integer."""
+    given = node.attributes.get(attribute)
+    if given not in (None, "text", "number"):
+        raise node.error(f"{attribute} is {given!r}; it must be text or number")
+    return given == "text" if given else any(not text.lstrip("-").isdigit() for text in texts)
 
 
 def _value(node: Node, text: str, is_text: bool, where: str) -> int | bytes:
@@ -101,7 +101,7 @@ def _make_map(node: Node, name: str, rows: list[Row]) -> ValueMap:
     entries: dict[int | bytes, int | bytes] = {}
     for key_text, value_text, where in rows:
         key = _value(node, key_text, has_text_keys, where)
-        if isinstance(key, bytes):  # as a field's text is looked up; nothing is left of the blank one
+        if isinstance(key, bytes):  # as when a field is looked up: without trailing blanks; empty if blank
             key = key.rstrip(BLANKS)
         if key in entries:
             raise node.error(f"{where}: {key_text!r} is mapped twice")

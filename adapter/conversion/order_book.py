@@ -1,14 +1,15 @@
-"""Order books inside a kernel: orders by their id, price levels per side kept sorted, best last.
+"""Order books inside a kernel: orders by their id; price levels per side in sorted order, the best last.
 
-Two key spaces make the books of a table: the orders' (key: order id; digested cells: price, size, side, book key;
-local: the book's row) and the books' (key: the book key; local: per side where its levels lie, how many fit, how many
-there are). Levels are a consequence of the orders: neither digested nor sent, and rebuilt from them after a restore. A
-level is (rank, size, orders), with rank = price for bids and -price for asks, so that the best of either side ranks
-highest.
+Two key spaces make the books of a table. The orders' space has the order id as key; digested cells: price, size, side,
+book key; local cell: the book's row. The books' space has the book key as key; local cells: per side, the position of
+its levels, how many fit, and how many there are. Levels follow from the orders. They are neither digested nor sent, and
+are rebuilt from the orders after a restore. A level is (rank, size, orders). The rank is price for bids and -price for
+asks, so that the best level of either side has the highest rank.
 
-An order is known by its id; where ids are unique only within a book, by id and book key, which then is no cell. Where
-a table clears books, each book's orders are a chain, so that clearing costs no more than they do. Keeping it costs a
-table up to a sixth of its speed, so others have none. `words` (of the key) and `chained` are constants of a kernel.
+An order is known by its id; if ids are unique only within a book, by id and book key, and then the book key is not a
+cell. In a table that clears books, the orders of each book form a chain, so that the cost of clearing depends only on
+their number. Chains cost up to a sixth of a table's speed, so other tables have none. `words` (of the key) and
+`chained` are constants of a kernel.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ from tandemfeed.adapter.conversion.state_kernels import (
 )
 from tandemfeed.adapter.kernel_cache import compiled
 
-POOL_WORDS = 1 << 27  # levels of all books of a table, words; taken only as they are touched
-POOL = INITIAL + 8  # in the books' header: the next free word, its end, then a free list per size
+POOL_WORDS = 1 << 27  # words for the levels of all books of a table; memory is used only when they are touched
+POOL = INITIAL + 8  # in the books' header: the next free word, the end of the pool, then a free list per size
 POOL_NEXT, POOL_END, POOL_FREE = POOL, POOL + 1, POOL + 2
-CAPACITY_FIRST_LOG = 3  # levels of a side that has few
+CAPACITY_FIRST_LOG = 3  # capacity of a side with few levels
 CAPACITY_LOG_MAX = 20
-HIDDEN = POOL_FREE + CAPACITY_LOG_MAX + 1  # after them: orders in no level, because there was no room
+HIDDEN = POOL_FREE + CAPACITY_LOG_MAX + 1  # number of orders that are in no level, because there was no room
 LEVEL = 3  # words of a level
 SIDE = 3  # words per side in a book's row
 NULL = (1 << 63) - 1
 BID, ASK = 0, 1
-PRICE, SIZE, ORDER_SIDE = 0, 1, 2  # an order's cells
-BOOK_ROW, CHAIN = 6, 7  # of its row, behind key, hash and cells: its book's cells; slot + 1 of who is behind and before
-ORDER_ROW_LOG = 3  # words of an order's row
-BEHIND, BEFORE = 32, 0xFFFF_FFFF  # in CHAIN: the one behind above the one before; 0: nobody
-FIRST = 2 * SIDE  # of a book's cells, where there are chains: slot + 1 of its first order
+PRICE, SIZE, ORDER_SIDE = 0, 1, 2  # the cells of an order
+BOOK_ROW, CHAIN = 6, 7  # in an order's row, after key, hash and cells: its book's cells; its neighbours in the chain
+ORDER_ROW_LOG = 3  # size of an order's row in words
+NEXT_SHIFT, PREVIOUS_MASK = 32, 0xFFFF_FFFF  # in CHAIN: slot + 1 of the next and of the previous order; 0: none
+FIRST = 2 * SIDE  # in a book's cells, if there are chains: slot + 1 of its first order
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class BookSpaces:
     """Numbers of the two key spaces of one <book>.
 
     Attributes:
-        words: of an order's key: 1, its id; 2, id and book key.
-        is_chained: the orders of a book are a chain.
+        words: size of an order's key: 1: id; 2: id and book key.
+        is_chained: the orders of a book form a chain.
     """
 
     orders: int
@@ -66,7 +67,7 @@ class BookSpaces:
 
 
 def lay_out_pool(arena: NDArray[np.int64], books: int, at: int) -> None:
-    """Give the books at header `books` the pool that begins at `at`."""
+    """Give the pool that begins at `at` to the books with header `books`."""
     arena[books + POOL_NEXT] = at
     arena[books + POOL_END] = at + POOL_WORDS
     arena[books + POOL_FREE : books + POOL_FREE + CAPACITY_LOG_MAX + 1] = -1
@@ -75,7 +76,7 @@ def lay_out_pool(arena: NDArray[np.int64], books: int, at: int) -> None:
 
 @compiled()
 def take_levels(arena, books, log):  # type: ignore[no-untyped-def]
-    """Room for 2**log levels; -1 if the pool is used up."""
+    """Take room for 2**log levels; -1 if the pool is used up."""
     free = arena[books + POOL_FREE + log]
     if free >= 0:
         arena[books + POOL_FREE + log] = arena[free]
@@ -89,7 +90,7 @@ def take_levels(arena, books, log):  # type: ignore[no-untyped-def]
 
 @compiled()
 def place_of(arena, first, count, rank):  # type: ignore[no-untyped-def]
-    """Number of levels that rank below `rank`; found fast near the best, where most changes are."""
+    """The number of levels with a rank below `rank`; fast near the best level, where most changes are."""
     high = count
     for _ in range(4):
         if high == 0 or arena[first + LEVEL * (high - 1)] < rank:
@@ -107,7 +108,7 @@ def place_of(arena, first, count, rank):  # type: ignore[no-untyped-def]
 
 @compiled()
 def change_level(arena, books, book, side, price, size, orders):  # type: ignore[no-untyped-def]
-    """Add to a level of a book, `size` and `orders` of either sign; a level without orders is gone.
+    """Add `size` and `orders`, which may be negative, to a level of a book; a level without orders is removed.
 
     Args:
         book: the book's cells.
@@ -127,7 +128,7 @@ def change_level(arena, books, book, side, price, size, orders):  # type: ignore
             arena[at + 2] = count - 1
         return
     if orders <= 0:
-        arena[books + HIDDEN] += orders  # it never found room
+        arena[books + HIDDEN] += orders  # the level never had room
         return
     if count == arena[at + 1]:
         log = CAPACITY_FIRST_LOG
@@ -135,7 +136,7 @@ def change_level(arena, books, book, side, price, size, orders):  # type: ignore
             log += 1
         wider = np.int64(-1) if log > CAPACITY_LOG_MAX else take_levels(arena, books, log)
         if wider < 0:
-            arena[books + HIDDEN] += orders  # the pool is used up: orders stay right, this level is not shown
+            arena[books + HIDDEN] += orders  # the pool is used up: the orders stay correct, but this level is not shown
             return
         for word in range(LEVEL * count):
             arena[wider + word] = arena[first + word]
@@ -158,7 +159,7 @@ def change_level(arena, books, book, side, price, size, orders):  # type: ignore
 
 @compiled()
 def seek_book(arena, books, book_key):  # type: ignore[no-untyped-def]
-    """The book's cells; -1 if it has no order."""
+    """The cells of a book; -1 if it has no orders."""
     arena[books + KEY] = book_key
     _, row = seek_row(arena, books, hash_of_key(arena, books + KEY, 1))
     return row + 2 if row >= 0 else np.int64(-1)
@@ -166,16 +167,16 @@ def seek_book(arena, books, book_key):  # type: ignore[no-untyped-def]
 
 @compiled()
 def find_book(arena, books, book_key):  # type: ignore[no-untyped-def]
-    """The book's cells, made if it is new. There are never more books than orders, and room for as many."""
+    """The cells of a book, added if it is new. There are never more books than orders, so there is always room."""
     cells = seek_book(arena, books, book_key)
     return cells if cells >= 0 else add_row(arena, books, hash_of_key(arena, books + KEY, 1)) + 2
 
 
 @compiled()
 def forget_if_empty(arena, books, book):  # type: ignore[no-untyped-def]
-    """A book without orders gives back what it holds: else a table of all keys ever seen would grow."""
+    """Drop a book without orders and free its memory; otherwise, the table would grow with every key ever seen."""
     if arena[book + 2] > 0 or arena[book + SIDE + 2] > 0 or arena[books + HIDDEN] > 0:
-        return  # while orders are hidden, a book without levels may be theirs
+        return  # while there are hidden orders, they may belong to a book without levels
     for at in (book, book + SIDE):
         if arena[at + 1] > 0:
             log = CAPACITY_FIRST_LOG
@@ -191,16 +192,16 @@ def forget_if_empty(arena, books, book):  # type: ignore[no-untyped-def]
 
 @compiled()
 def book_key_of(arena, words, row):  # type: ignore[no-untyped-def]
-    """Which book an order is of: the last cell, or the key's second word."""
+    """The key of an order's book: the last cell, or the second word of the order's key."""
     return arena[row + 5] if words == 1 else arena[row + 1]
 
 
 @compiled()
 def link(arena, orders, row, book):  # type: ignore[no-untyped-def]
-    """Put an order first into its book's chain."""
+    """Put an order at the start of its book's chain."""
     rows, first = arena[orders + ROWS], arena[book + FIRST]
     slot = ((row - rows) >> ORDER_ROW_LOG) + 1
-    arena[row + CHAIN] = first << BEHIND
+    arena[row + CHAIN] = first << NEXT_SHIFT
     if first != 0:
         arena[rows + ((first - 1) << ORDER_ROW_LOG) + CHAIN] |= slot
     arena[book + FIRST] = slot
@@ -208,22 +209,22 @@ def link(arena, orders, row, book):  # type: ignore[no-untyped-def]
 
 @compiled()
 def unlink(arena, orders, row, book):  # type: ignore[no-untyped-def]
-    """Take an order out of its book's chain."""
+    """Remove an order from its book's chain."""
     rows, chain = arena[orders + ROWS], arena[row + CHAIN]
-    behind, before = chain >> BEHIND, chain & BEFORE
-    if behind != 0:
-        other = rows + ((behind - 1) << ORDER_ROW_LOG) + CHAIN
-        arena[other] = (arena[other] >> BEHIND << BEHIND) | before
-    if before != 0:
-        other = rows + ((before - 1) << ORDER_ROW_LOG) + CHAIN
-        arena[other] = (behind << BEHIND) | (arena[other] & BEFORE)
+    following, previous = chain >> NEXT_SHIFT, chain & PREVIOUS_MASK
+    if following != 0:
+        other = rows + ((following - 1) << ORDER_ROW_LOG) + CHAIN
+        arena[other] = (arena[other] >> NEXT_SHIFT << NEXT_SHIFT) | previous
+    if previous != 0:
+        other = rows + ((previous - 1) << ORDER_ROW_LOG) + CHAIN
+        arena[other] = (following << NEXT_SHIFT) | (arena[other] & PREVIOUS_MASK)
     else:
-        arena[book + FIRST] = behind
+        arena[book + FIRST] = following
 
 
 @compiled()
 def seek_order(arena, orders, words, book_key, order_id):  # type: ignore[no-untyped-def]
-    """(hash of its key, place in the index, row) of an order, whose key is then in scratch; row -1: it is unknown."""
+    """(hash of its key, place in the index, row) of an order; leaves its key in scratch. Row -1: it is unknown."""
     arena[orders + KEY] = order_id
     if words == 2:
         arena[orders + KEY + 1] = book_key
@@ -234,7 +235,7 @@ def seek_order(arena, orders, words, book_key, order_id):  # type: ignore[no-unt
 
 @compiled()
 def drop_order(arena, orders, books, words, chained, book_key, order_id):  # type: ignore[no-untyped-def]
-    """Take an order out of its book and forget it; False if it is unknown."""
+    """Remove an order from its book and drop it; False if it is unknown."""
     key_hash, place, row = seek_order(arena, orders, words, book_key, order_id)
     if row < 0:
         return False
@@ -250,9 +251,9 @@ def drop_order(arena, orders, books, words, chained, book_key, order_id):  # typ
 
 @compiled()
 def add_order(arena, orders, books, words, chained, book_key, order_id, side, price, size):  # type: ignore[no-untyped-def]
-    """Put an order into a book; one of the same id is replaced. False if there are as many orders as may be.
+    """Put an order into a book; it replaces one with the same id. False if the number of orders is at its maximum.
 
-    Without a price or a size there is no order.
+    An order without a price or a size is not added.
     """
     drop_order(arena, orders, books, words, chained, book_key, order_id)
     if price == NULL or price == -NULL - 1 or size <= 0:  # the smallest price has no rank among asks
@@ -276,7 +277,7 @@ def add_order(arena, orders, books, words, chained, book_key, order_id, side, pr
 
 @compiled()
 def reduce_order(arena, orders, books, words, chained, book_key, order_id, size):  # type: ignore[no-untyped-def]
-    """Take `size` off an order, the whole of it if it has no more; False if it is unknown."""
+    """Take `size` off an order, or remove it if it has no more than that; False if it is unknown."""
     key_hash, _, row = seek_order(arena, orders, words, book_key, order_id)
     if row < 0:
         return False
@@ -293,13 +294,13 @@ def reduce_order(arena, orders, books, words, chained, book_key, order_id, size)
 def replace_order(  # type: ignore[no-untyped-def]
     arena, orders, books, words, chained, book_key, order_id, new_id, price, size
 ):
-    """Put an order of the same book and side in the place of another one; False if that is unknown."""
+    """Replace an order with a new one in the same book, on the same side; False if the old one is unknown."""
     _, _, row = seek_order(arena, orders, words, book_key, order_id)
     if row < 0:
         return False
     side, its_book = arena[row + words + 1 + ORDER_SIDE], book_key_of(arena, words, row)
     drop_order(arena, orders, books, words, chained, book_key, order_id)
-    # In the place of the one that went.
+    # The row that was just dropped is free, so there is room.
     add_order(arena, orders, books, words, chained, its_book, new_id, side, price, size)
     return True
 
@@ -317,18 +318,18 @@ def known_order(arena, orders, words, book_key, order_id):  # type: ignore[no-un
 
 @compiled()
 def clear_book(arena, orders, books, words, book_key):  # type: ignore[no-untyped-def]
-    """Forget all orders of a book, which are a chain."""
+    """Drop all orders of a book, which form a chain."""
     book = seek_book(arena, books, book_key)
     slot = arena[book + FIRST] if book >= 0 else np.int64(0)
     while slot != 0:
         row = arena[orders + ROWS] + ((slot - 1) << ORDER_ROW_LOG)
-        slot = arena[row + CHAIN] >> BEHIND
+        slot = arena[row + CHAIN] >> NEXT_SHIFT
         drop_order(arena, orders, books, words, True, book_key, arena[row])
 
 
 @compiled()
 def level_rank(arena, book, side, depth):  # type: ignore[no-untyped-def]
-    """Where the level at `depth` (0: the best) lies; -1 if the side has not so many, or there is no book."""
+    """The position of the level at `depth` (0: the best); -1 if the side has fewer levels, or there is no such book."""
     if book < 0:
         return np.int64(-1)
     at = book + SIDE * side
@@ -338,7 +339,7 @@ def level_rank(arena, book, side, depth):  # type: ignore[no-untyped-def]
 
 @compiled()
 def level_price(arena, book, side, depth):  # type: ignore[no-untyped-def]
-    """Price of a level; NULL if there is none."""
+    """The price of a level; NULL if there is none."""
     level = level_rank(arena, book, side, depth)
     if level < 0:
         return np.int64(NULL)
@@ -347,20 +348,20 @@ def level_price(arena, book, side, depth):  # type: ignore[no-untyped-def]
 
 @compiled()
 def level_count(arena, book, side):  # type: ignore[no-untyped-def]
-    """Levels of a side."""
+    """The number of levels of a side."""
     return arena[book + SIDE * side + 2] if book >= 0 else np.int64(0)
 
 
 @compiled()
 def level_size(arena, book, side, depth):  # type: ignore[no-untyped-def]
-    """Size at a level; 0 if there is none."""
+    """The size at a level; 0 if there is none."""
     level = level_rank(arena, book, side, depth)
     return arena[level + 1] if level >= 0 else np.int64(0)
 
 
 @compiled()
 def level_orders(arena, book, side, depth):  # type: ignore[no-untyped-def]
-    """Orders at a level; 0 if there is none."""
+    """The number of orders at a level; 0 if there is none."""
     level = level_rank(arena, book, side, depth)
     return arena[level + 2] if level >= 0 else np.int64(0)
 

@@ -1,4 +1,4 @@
-"""Loading an <order>: what a message does to an order book."""
+"""Loads an <order>: what a message does to an order book."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tandemfeed.feedcore.documents.xml_document import Node
 if TYPE_CHECKING:
     from tandemfeed.adapter.conversion.conversion_loading import ConversionLoader
 
-SIZE_MAX = (1 << 48) - 1  # so that no sum over a level leaves 64 bits
+SIZE_MAX = (1 << 48) - 1  # so that the sum over a level fits in 64 bits
 NEEDED = {
     "add": ("id", "side", "price", "size"),
     "modify": ("id", "side", "price", "size"),
@@ -32,7 +32,7 @@ class OrderLoader:
         self._keys: dict[int, Operand] = {}
 
     def load(self, node: Node) -> OrderAction:
-        """One <order>."""
+        """Load one <order>."""
         action = node.need("action")
         if action not in NEEDED:
             raise node.error(f"action is {action!r}; it must be one of {', '.join(NEEDED)}")
@@ -80,11 +80,11 @@ class OrderLoader:
         if text.isascii() and text.removeprefix("-").isdigit():
             number = node.need_int("bid")
             if not INT64_MIN <= number <= INT64_MAX:
-                raise node.error(f"bid={number} has more than 64 bits")
+                raise node.error(f"bid is {number}, which has more than 64 bits")
             return number
         data = text.encode()
         if not 0 < len(data) <= 8:
-            raise node.error(f"bid={text!r}: the value of side that means a bid, a number or 1 to 8 bytes of text")
+            raise node.error(f"bid is {text!r}; it must be a number or a text of 1 to 8 bytes")
         return int.from_bytes(data, "little", signed=True)
 
     def _guard(self, node: Node) -> Guard | None:
@@ -94,5 +94,5 @@ class OrderLoader:
         if isinstance(operand, Operation) and operand.is_stateful:
             raise node.error("if= depends on state; only the message's own values may change a book")
         if not isinstance(operand, SourceField) and type_of(operand).text_size:
-            raise node.error(f"if={node.need('if')!r} is a text made when it is written; compare a field")
+            raise node.error(f"if={node.need('if')!r} is a text made for the output; compare a field")
         return Guard(operand, comparison_of(node, type_of(operand)))

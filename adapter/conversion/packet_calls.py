@@ -1,12 +1,13 @@
-"""Users' functions that are called once per packet: who calls which, what must be known for it, and in which order.
+"""Users' functions that are called once per packet: the calls, the values each one needs, and their order.
 
-Before a packet is converted it is gone over once per stage. A stage gathers the arguments of its calls, each function
-is called once with all of them, and its answers are there for the next stage and for the conversion. A function whose
-argument is another one's answer belongs to a later stage. Arguments never depend on state: the loader sees to that.
+Before a packet is converted, there is one pass over it per stage. A stage gathers the arguments of its calls. Then each
+function is called once with all of them, and its answers are available to the next stage and to the conversion. A
+function that takes another function's answer as an argument belongs to a later stage. Arguments never depend on state;
+the loader checks this.
 
-Every use of such a function by a message, or by an entry of its group, has a slot, numbered through the packet's
-messages in their order: there the conversion finds its answer. A use that is not called leaves its slot alone, and the
-conversion does not look there.
+Every use of such a function by a message, or by an entry of its group, has a slot. Slots are numbered in the order of
+the packet's messages, and the conversion reads the answer from the slot. If a use is not called, its slot is neither
+written nor read.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class PacketCall:
     """One call of a function, for all messages of a packet that use it.
 
     Attributes:
-        number: where its rows are counted.
-        stage: it is called after the calls of the stages before.
-        column: of its rows' slots; a column for each of its arguments follows.
+        number: index of the count of its rows.
+        stage: it is called after all calls of earlier stages.
+        column: the column with the slots of its rows; a column for each of its arguments follows.
     """
 
     function: ConverterFunction
@@ -42,7 +43,7 @@ class PacketCalls:
     """All calls of a table.
 
     Attributes:
-        columns: how many the calls have together.
+        columns: the number of columns of all calls together.
     """
 
     def __init__(self, conversions: Sequence[Conversion]) -> None:
@@ -50,14 +51,14 @@ class PacketCalls:
         self._depths: dict[Operation, int] = {}
         self.columns = 0
         for conversion in conversions:
-            for operation in conversion.pure:  # in the order they are computed in
+            for operation in conversion.pure:  # in the order of computation
                 below = [self._depth(operand) for operand in operation.operands.values()]
                 self._depths[operation] = max(below, default=0) + operation.function.is_per_packet
             for operation in uses_of(conversion):
                 self._add(operation.function, self._depths[operation] - 1)
 
     def _depth(self, operand: Operand) -> int:
-        """How many stages must be done before a value is known."""
+        """The number of stages that must be done before a value is known."""
         return self._depths.get(operand, 0) if isinstance(operand, Operation) else 0
 
     def _add(self, function: ConverterFunction, stage: int) -> None:
@@ -70,30 +71,30 @@ class PacketCalls:
 
     @property
     def calls(self) -> tuple[PacketCall, ...]:
-        """In the order of their numbers."""
+        """All calls, in the order of their numbers."""
         return tuple(self._calls.values())
 
     @property
     def stages(self) -> int:
-        """How many there are."""
+        """The number of stages."""
         return max((call.stage + 1 for call in self.calls), default=0)
 
     def call_of(self, operation: Operation) -> PacketCall:
-        """The call that answers a use."""
+        """The call that computes the answer for a use."""
         return self._calls[operation.function.name, self._depths[operation] - 1]
 
-    def asked(self, conversion: Conversion, stage: int) -> list[Operation]:
-        """The uses of a conversion that a stage gathers for."""
+    def uses_in(self, conversion: Conversion, stage: int) -> list[Operation]:
+        """The uses in a conversion whose arguments a stage gathers."""
         return [use for use in uses_of(conversion) if self._depths[use] == stage + 1]
 
     def reduced(self, conversion: Conversion, stage: int) -> Conversion:
-        """A conversion without all that does not matter for what a stage gathers.
-
-        Of its guards only those stay that can be judged by then. So a function may be asked for a message that another
-        guard skips; that answer is not used.
+        """A conversion reduced to what a stage needs to gather its arguments.
+        It keeps only the guards that can be evaluated at that stage. So a function may be called for a message that
+        another guard skips; that answer is not used.
+                guard skips; that answer is not used.
         """
         guards = tuple(guard for guard in conversion.guards if self._depth(guard.operand) <= stage)
-        wanted = _made_of([*self.asked(conversion, stage), *(guard.operand for guard in guards)])
+        wanted = _made_of([*self.uses_in(conversion, stage), *(guard.operand for guard in guards)])
         return replace(
             conversion,
             target=None,
@@ -112,13 +113,13 @@ class PacketCalls:
 def checked_use(
     node: Node, function: ConverterFunction, operands: Mapping[str, Operand], checked: Checked, depth: int
 ) -> Checked:
-    """What a use of a user's function comes to; any other function's is left as it is.
+    """The checked use of a user's function; any other function's is returned unchanged.
 
     Args:
-        depth: how many groups of the source message, one in another, it is used in.
+        depth: the number of nested groups of the source message that the use is in.
 
     Raises:
-        DocumentError: the function is called in Python, and cannot be here.
+        DocumentError: the function is called in Python, and this use does not allow that.
     """
     late = [name for name, operand in operands.items() if isinstance(operand, Operation) and operand.is_stateful]
     if not function.is_per_packet:
@@ -132,12 +133,12 @@ def checked_use(
 
 
 def uses_of(conversion: Conversion) -> list[Operation]:
-    """What a conversion has answered per packet, in the order of its slots."""
+    """The operations of a conversion that are computed per packet, in the order of their slots."""
     return [operation for operation in conversion.pure if operation.function.is_per_packet]
 
 
 def _made_of(operands: Sequence[Operand]) -> set[Operation]:
-    """All operations that values are made of, themselves included."""
+    """All operations that some values depend on, including the values themselves."""
     found: set[Operation] = set()
     waiting = [operand for operand in operands if isinstance(operand, Operation)]
     while waiting:
@@ -148,7 +149,7 @@ def _made_of(operands: Sequence[Operand]) -> set[Operation]:
 
 
 def slot_lines(source: SourceMessageType, conversions: Sequence[Conversion], first: str) -> list[str]:
-    """Kernel lines that say where each conversion's slots begin.
+    """Kernel lines that compute where the slots of each conversion begin.
 
     Args:
         first: expression of the message's first slot.
@@ -162,7 +163,7 @@ def slot_lines(source: SourceMessageType, conversions: Sequence[Conversion], fir
 
 
 def slots_needed(source: SourceMessageType, conversions: Sequence[Conversion]) -> str:
-    """Expression of the slots that a message takes; empty if it takes none."""
+    """Expression of the number of slots that a message takes; empty if it takes none."""
     return " + ".join(_slot_count(source, conversion) for conversion in conversions if uses_of(conversion))
 
 
@@ -172,10 +173,10 @@ def _slot_count(source: SourceMessageType, conversion: Conversion) -> str:
 
 
 def slots_of(number: int, conversion: Conversion) -> dict[int, str]:
-    """By number of operation: expression of its slot, after `slot_lines`.
+    """Expression of the slot of each operation, by its number; valid after `slot_lines`.
 
     Args:
-        number: of the conversion among those of its source message.
+        number: the index of the conversion among those of its source message.
     """
     uses = uses_of(conversion)
     entry = "" if conversion.each is None else f" + {len(uses)} * entry_number"

@@ -1,7 +1,7 @@
-"""Calling users' functions once per packet, between the kernels that gather their arguments and the conversion.
+"""Calls users' functions once per packet, after the kernels gather their arguments and before the conversion.
 
-A function that raises, or returns something invalid, is called again for one value at a time. So it refuses only the
-messages whose own values it cannot take, and the same ones on every adapter, in whatever packets they arrive.
+If a function raises, or returns something invalid, it is called again with one value at a time. So it refuses only the
+messages whose own values it cannot take, and every adapter refuses the same ones, however they are packed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tandemfeed.adapter.conversion.reasons import Reason
 from tandemfeed.adapter.conversion.values import NULL
 from tandemfeed.adapter.kernel_cache import compiled
 
-MESSAGES_MAX = 1 << 16  # gathered at once; a source packet has no more
-ROOM_FIRST = 1 << 12  # slots: what a datagram of small messages takes; a larger packet is gathered part by part
-BEYOND = NULL  # in place of an answer of more than 64 bits: out of every range
+MESSAGES_MAX = 1 << 16  # gathered at a time; a source packet has no more
+ROOM_FIRST = 1 << 12  # slots, enough for a datagram of small messages; a larger packet is gathered in parts
+BEYOND = NULL  # replaces an answer of more than 64 bits: outside every range
 OUT_OF_RANGE = int(Reason.OUT_OF_RANGE)
 Words = NDArray[np.int64]
 
 
 @compiled()
 def put_answers(answers, asked, at, values, low, high):  # type: ignore[no-untyped-def]
-    """Put what a function gave where the conversion looks for it.
+    """Write a function's answers to the slots where the conversion reads them.
 
     Args:
-        at: where in `asked` the slots of the values begin.
+        at: where in `asked` the slots of these values begin.
         low, high: the function's range.
     """
     for row in range(values.size):
@@ -44,12 +44,12 @@ class PacketFunctions:
     """The calls of one table.
 
     Attributes:
-        failures: by function, why it failed the last time.
-        answers: (value, reason) per slot, consecutive.
+        failures: by function, why it failed most recently.
+        answers: (value, reason) per slot, one after another.
 
     Args:
         gathers: the kernels of the stages.
-        tables: the words they read.
+        tables: the words that the kernels read.
     """
 
     def __init__(self, calls: PacketCalls, gathers: Sequence[Any], tables: Words) -> None:
@@ -63,25 +63,25 @@ class PacketFunctions:
         self._data: NDArray[np.uint8] | None = None
         self._first, self._end = 0, 0
         self._make_room(ROOM_FIRST)
-        put_answers(self.answers, self._asked, 0, np.zeros(0, np.int64), 0, 0)  # compiled now, not for the first packet
+        put_answers(self.answers, self._asked, 0, np.zeros(0, np.int64), 0, 0)  # compile it before the first packet
 
     def _make_room(self, room: int) -> None:
         self._room = room
         self._asked = np.zeros(self._columns * room, np.int64)
         self._arguments = self._asked.reshape(-1, room).view()
-        self._arguments.setflags(write=False)  # what functions are given they cannot change
+        self._arguments.setflags(write=False)  # functions cannot change their arguments
         self.answers = np.zeros(2 * room, np.int64)
         self._reasons = self.answers[1::2]
 
     def prepare(self, data: NDArray[np.uint8], skip: int, count: int) -> tuple[Words, int]:
-        """Have the functions answer for the messages from `skip` on.
+        """Call the functions for the messages from `skip` on.
 
         Args:
-            data: the packet; the same array as long as it is the same packet.
+            data: the packet; callers pass the same array object while it is the same packet.
             count: at least 1.
 
         Returns:
-            The slots of the messages from `skip` on, and how many messages are answered for: 1 to `count`.
+            The slots of the messages from `skip` on, and how many of these messages have their answers: 1 to `count`.
         """
         if data is not self._data or not self._first <= skip < self._end:
             self._data, self._first = data, skip
@@ -90,7 +90,7 @@ class PacketFunctions:
 
     def _gather(self, data: NDArray[np.uint8], skip: int, count: int) -> int:
         ready, used = self._run(0, data, skip, count)
-        while ready == 0:  # a message with more entries than there is room for
+        while ready == 0:  # a message has more entries than there is room for
             self._make_room(1 << (used - 1).bit_length())
             ready, used = self._run(0, data, skip, count)
         self._reasons[:used] = Reason.FUNCTION_FAILED  # until there is an answer
@@ -116,16 +116,16 @@ class PacketFunctions:
         given = self._arguments[call.column + 1 : call.column + 1 + len(function.values), :count]
         failed: list[int] = []
         if function.calling is Calling.PER_ARRAY:
-            values = self._ask_arrays(function, given, failed, 0)
+            values = self._call_with_arrays(function, given, failed, 0)
         else:
-            values = self._ask_values(function, given, failed)
+            values = self._call_per_value(function, given, failed)
         slots = call.column * self._room
         put_answers(self.answers, self._asked, slots, values, function.low, function.high)
         for row in failed:
             self._reasons[self._asked[slots + row]] = Reason.FUNCTION_FAILED
 
-    def _ask_arrays(self, function: ConverterFunction, given: Words, failed: list[int], first: int) -> Words:
-        """Answers of a function of arrays; `failed` gets the rows, counted from `first`, without one."""
+    def _call_with_arrays(self, function: ConverterFunction, given: Words, failed: list[int], first: int) -> Words:
+        """The answers of a function of arrays; adds to `failed` the rows, counted from `first`, that have no answer."""
         assert function.python is not None
         count = given.shape[1]
         try:
@@ -135,11 +135,11 @@ class PacketFunctions:
                 self._note(function, raised)
                 failed.append(first)
                 return np.zeros(1, np.int64)
-        rows = [self._ask_arrays(function, given[:, row : row + 1], failed, row) for row in range(count)]
+        rows = [self._call_with_arrays(function, given[:, row : row + 1], failed, row) for row in range(count)]
         return np.concatenate(rows)
 
-    def _ask_values(self, function: ConverterFunction, given: Words, failed: list[int]) -> Words:
-        """Answers of a function of integers: called in a loop, as nothing else will do."""
+    def _call_per_value(self, function: ConverterFunction, given: Words, failed: list[int]) -> Words:
+        """The answers of a function of integers, called once per value."""
         python, low, high = function.python, function.low, function.high
         assert python is not None
         answers: list[int] = []
@@ -158,7 +158,7 @@ class PacketFunctions:
 
 
 def _integers(answers: Any, count: int) -> Words:
-    """The result of a function of arrays as contiguous int64; TypeError if it is something else."""
+    """The result of a function of arrays as contiguous int64; raises TypeError if it is anything else."""
     if not isinstance(answers, np.ndarray) or answers.shape != (count,) or answers.dtype.kind not in "biu":
         what = f"{answers.dtype} of shape {answers.shape}" if isinstance(answers, np.ndarray) else repr(answers)[:80]
         raise TypeError(f"returned {what}, not integers of shape ({count},)")

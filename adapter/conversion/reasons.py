@@ -1,6 +1,6 @@
-"""The reasons why a source message was not converted, and a kernel's other counts; declared once, with a sentence each.
+"""The reasons why a source message was not converted, and a kernel's other counts. Each is declared once, with a text.
 
-The values are places in the arena, and the names those in the generated source.
+The values are indexes in the arena; the names also appear in the generated source.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from enum import IntEnum
 
 
 class Reason(IntEnum):
-    """Place of the count; `text` explains it."""
+    """Index of the count in the arena; `text` explains it."""
 
     text: str
 
     def __new__(cls, place: int, text: str) -> Reason:
-        """With its sentence."""
+        """Make a member with its index and text."""
         member = int.__new__(cls, place)
         member._value_ = place
         member.text = text
@@ -34,5 +34,5 @@ class Reason(IntEnum):
 
 
 REASONS = {int(reason): reason for reason in Reason}
-# Messages refused: counted, sampled to the dead-letter journal. The others are only counted.
+# Refused messages are counted and sampled to the dead-letter journal. The other reasons are only counted.
 REFUSALS = tuple(reason for reason in Reason if reason not in (Reason.NOT_CONVERTED, Reason.UNKNOWN_ORDER))

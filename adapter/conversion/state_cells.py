@@ -1,4 +1,4 @@
-"""State cells while a table is loaded: which element keeps which, by which key, and their columns in the rows."""
+"""State cells while a table is loaded: which element keeps which cell, by which key, and their columns in the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tandemfeed.feedcore.documents.xml_document import Node
 
 @dataclass(slots=True)
 class Cell:
-    """A cell by name and key: who keeps it."""
+    """A cell by name and key, and the elements that keep it."""
 
     function: ConverterFunction
     initial: tuple[int, ...]
@@ -23,20 +23,20 @@ class Cell:
 
 
 def function_of(node: Node, functions: Mapping[str, ConverterFunction]) -> ConverterFunction:
-    """The function an element names."""
+    """The function that an element names."""
     name = node.need("function")
     if name not in functions:
-        raise node.error(f"unknown converter function {name!r}; known are {', '.join(sorted(functions))}")
+        raise node.error(f"unknown converter function {name!r}; it must be one of {', '.join(sorted(functions))}")
     return functions[name]
 
 
 def cell_name(node: Node) -> str:
-    """The cell an element keeps or reads."""
+    """The name of the cell that an element keeps or reads."""
     return node.attributes.get("cell", f"{node.need('function')}({node.attributes.get('of', '')})")
 
 
 class Cells:
-    """All cells of a table; one cell may be kept by one element of each message type."""
+    """All cells of a table; one element of each message type may keep the same cell."""
 
     def __init__(self, functions: Mapping[str, ConverterFunction]) -> None:
         self._functions = functions
@@ -44,7 +44,7 @@ class Cells:
         self._words: dict[str, int] = {}
 
     def declare(self, convert: Node) -> None:
-        """Note what a <convert> keeps."""
+        """Record the cells that a <convert> keeps."""
         for node in convert.children:
             if node.tag not in ("field", "let", "keep", "data"):
                 continue
@@ -74,20 +74,20 @@ class Cells:
         cell.keepers.append((convert, node))
 
     def find(self, node: Node) -> Cell:
-        """The cell a peek reads."""
+        """The cell that a peek reads."""
         cell = self._spaces.get(" ".join(node.need("by").split()), {}).get(node.need("cell"))
         if cell is None:
             raise node.error(f"no element keeps a cell {node.need('cell')!r} by {node.need('by')!r}")
         return cell
 
     def space(self, node: Node, by: str, words: int) -> int:
-        """Number of the key space; its keys have everywhere as many words."""
+        """The number of the key space; its keys must have the same number of words everywhere."""
         if self._words.setdefault(by, words) != words:
             raise node.error(f"a key by {by!r} has {8 * words} bytes here but {8 * self._words[by]} in another message")
         return list(self._spaces).index(by)
 
     def columns(self, by: str, name: str) -> tuple[int, ...]:
-        """The columns of a cell: what is never reset comes first."""
+        """The columns of a cell; the cells that are never reset come first."""
         at = 0
         for is_reset in (False, True):
             for each, cell in self._spaces[by].items():
@@ -98,7 +98,7 @@ class Cells:
         raise AssertionError(f"cell {name} was not declared")
 
     def spaces(self, root: Node, keys_max: int) -> Iterator[KeySpace]:
-        """The key spaces in the order of their numbers."""
+        """The key spaces, in the order of their numbers."""
         for by, cells in self._spaces.items():
             kept = [value for cell in cells.values() if not cell.is_reset for value in cell.initial]
             reset = [value for cell in cells.values() if cell.is_reset for value in cell.initial]

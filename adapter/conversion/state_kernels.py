@@ -1,12 +1,12 @@
-"""Conversion state in one flat int64 array, the arena: what kernels call to find, add and drop rows of it.
+"""Conversion state in one flat int64 array, the arena, and the functions by which kernels find, add and drop its rows.
 
-A key space has a header, an index and rows. A row is its key words, its settled hash, its cells. The index is open
-addressing over entries of 31 bits of hash above a slot number; it doubles by moving a few entries with each new key, so
-nothing ever stalls. Rows lie in memory that was reserved for the most keys allowed and that the operating system
-provides as it is first touched.
+A key space has a header, an index and rows. A row is its key words, its settled hash and its cells. The index uses open
+addressing; an entry is a slot number with 31 bits of hash above it. To double, the index moves a few entries with each
+new key, so that no message waits long. Memory for the largest allowed number of rows is reserved at the start; the
+operating system provides it when it is first touched.
 
-A row's hash is part of its bucket's digest. Changing a row takes its old hash out (`touch`) and puts the row in a
-queue; `settle` puts the new hash in. The kernel keeps the queue short, a digest settles what is left.
+A row's hash is part of its bucket's digest. Before a row changes, `touch` takes its old hash out of the digest and puts
+the row in a queue; `settle` adds the new hash. The kernel keeps the queue short; a digest settles the rest.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2**64 / golden ratio, odd (Knut
 MIX = np.uint64(0xBF58_476D_1CE4_E5B9)  # from splitmix64's finalizer
 
 # Arena: counts of bad messages by reason, samples of them, digests, then the spaces' headers.
-SAMPLE_COUNT = 31  # how many bad messages of this call are sampled
-SAMPLES = 32  # (frame's offset, reason) each
-SAMPLES_MAX = 32  # per call; Python takes them out of the datagram
+SAMPLE_COUNT = 31  # number of sampled bad messages of this call
+SAMPLES = 32  # (frame's position, index and reason) each
+SAMPLES_MAX = 32  # per call; Python extracts them from the datagram
 DIGESTS = SAMPLES + 2 * SAMPLES_MAX
-NEAR_ROWS = DIGESTS + BUCKET_COUNT  # so few rows are near anyway: nothing is foreseen
-HINTS = NEAR_ROWS + 8  # (space, hash of the key) of rows that this packet will need
-HINTS_MAX = 128  # of a packet; a full one of 1,472 bytes has some 70 messages
+NEAR_ROWS = DIGESTS + BUCKET_COUNT  # with no more rows than this, all are in the caches: no prefetch
+HINTS = NEAR_ROWS + 8  # (space, hash of the key) of rows to prefetch for this packet
+HINTS_MAX = 128  # per packet; a full one of 1,472 bytes has some 70 messages
 HEADERS = HINTS + 2 * HINTS_MAX
 HEADER_SIZE = 64
 
-# Words of a space's header.
+# Indexes of the words of a space's header.
 WORDS, CELLS, STRIDE, ROWS, INDEX = 0, 1, 2, 3, 4
 KEYS_MAX, ROW_COUNT, LIVE_COUNT, FREE_ROW = 5, 6, 7, 8
 TABLE_SIZE, MIGRATED = 9, 10
 QUEUE, QUEUE_COUNT, NUMBER = 11, 12, 13
-SESSION_CELL = 15  # the cell that says of which session the resettable cells are; -1: none
-RESET_FIRST = 16  # first of the cells that a new session resets: those from it to SESSION_CELL
-DIGESTED = 17  # cells that count for digests and snapshots: the first so many
-KEY = 18  # scratch: the key sought, at most KEY_WORDS_MAX words
+SESSION_CELL = 15  # the cell with the session that the resettable cells belong to; -1: none
+RESET_FIRST = 16  # the first cell that a new session resets; the last is the one before SESSION_CELL
+DIGESTED = 17  # number of cells in digests and snapshots; they come first
+KEY = 18  # scratch: the key to look up, at most KEY_WORDS_MAX words
 KEY_WORDS_MAX = 8
-INITIAL = 26  # the cells' values before any message
+INITIAL = 26  # the initial values of the cells
 CELLS_MAX = HEADER_SIZE - INITIAL
 
 TABLE_SIZE_FIRST = 1_024
-MOVED_PER_KEY = 8  # at least 2, or the next doubling would come before the last one ended
+MOVED_PER_KEY = 8  # at least 2, or the next doubling would begin before the last one ended
 QUEUE_SIZE = 32_768
-QUEUE_AIM = 16_384  # rows a digest has to settle at most
+QUEUE_AIM = 16_384  # the most rows that a digest has to settle
 SETTLED_PER_MESSAGE = 4
-DIRTY, DEAD = 0, 1  # in place of a row's hash, which is 2 or more
-TOMB = -1  # in an index that is being moved
+DIRTY, DEAD = 0, 1  # stand in place of a row's hash, which is 2 or more
+TOMB = -1  # a moved entry, in an index that is being moved
 SLOT_MASK = 0xFFFF_FFFF
-NEAR_ROWS_DEFAULT = 2_048  # stay in the processor's caches: to foresee them costs more than it saves
+NEAR_ROWS_DEFAULT = 2_048  # fit in the processor's caches; prefetching them costs more than it saves
 LINE = 8  # words of a cache line
 
 
 @compiled()
 def hash_of(value):  # type: ignore[no-untyped-def]
-    """Spread a word over 64 bits; the same in every process."""
+    """A hash of a word, spread over 64 bits; the same in every process."""
     mixed = np.uint64(value) * MULTIPLIER
     mixed ^= mixed >> np.uint64(32)
     mixed *= MIX
@@ -67,7 +67,7 @@ def hash_of(value):  # type: ignore[no-untyped-def]
 
 @compiled()
 def hash_of_key(arena, at, words):  # type: ignore[no-untyped-def]
-    """Hash of the key words at `at`."""
+    """The hash of the key words at `at`."""
     mixed = hash_of(arena[at])
     for place in range(1, words):
         mixed = hash_of(mixed ^ arena[at + place])
@@ -76,7 +76,7 @@ def hash_of_key(arena, at, words):  # type: ignore[no-untyped-def]
 
 @compiled()
 def row_hash(arena, space, row, key_hash):  # type: ignore[no-untyped-def]
-    """Hash of a row: key, space and the digested cells, each with its place; never DIRTY or DEAD."""
+    """The hash of a row: its key, its space, and the digested cells, each with its place; never DIRTY or DEAD."""
     mixed = hash_of(key_hash ^ arena[space + NUMBER])
     cell = row + arena[space + WORDS] + 1
     for place in range(arena[space + DIGESTED]):
@@ -87,12 +87,12 @@ def row_hash(arena, space, row, key_hash):  # type: ignore[no-untyped-def]
 
 @compiled()
 def settle(arena, space, count):  # type: ignore[no-untyped-def]
-    """Put the hashes of the `count` rows that were queued last back into the digests."""
+    """Add the new hashes of the last `count` queued rows to the digests."""
     words = arena[space + WORDS]
     for _ in range(min(count, arena[space + QUEUE_COUNT])):
         arena[space + QUEUE_COUNT] -= 1
         row = arena[arena[space + QUEUE] + arena[space + QUEUE_COUNT]]
-        if arena[row + words] == DIRTY:  # else it died meanwhile
+        if arena[row + words] == DIRTY:  # otherwise it was dropped in the meantime
             key_hash = hash_of_key(arena, row, words)
             value = row_hash(arena, space, row, key_hash)
             arena[row + words] = value
@@ -103,8 +103,8 @@ def settle(arena, space, count):  # type: ignore[no-untyped-def]
 def settle_down(arena, space):  # type: ignore[no-untyped-def]
     """Keep the queue short; called between messages, when no row is half changed.
 
-    What was queued last is settled, while it is still in the processor's caches; what was queued first stays, as it is
-    likely to be changed again before the next digest.
+    It settles the rows that were queued last, while they are still in the processor's caches. The rows that were queued
+    first stay in the queue, because they are likely to change again before the next digest.
     """
     if arena[space + QUEUE_COUNT] > QUEUE_AIM:
         settle(arena, space, SETTLED_PER_MESSAGE)
@@ -119,7 +119,7 @@ def push_dirty(arena, space, row):  # type: ignore[no-untyped-def]
 
 @compiled()
 def touch(arena, space, row, key_hash):  # type: ignore[no-untyped-def]
-    """To be called before a row is changed."""
+    """Take a row's hash out of the digest; must be called before the row is changed."""
     at = row + arena[space + WORDS]
     former = arena[at]
     if former != DIRTY:
@@ -130,7 +130,7 @@ def touch(arena, space, row, key_hash):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _seek(arena, space, key_hash, size):  # type: ignore[no-untyped-def]
-    """Place in the index of `size` entries of the key in scratch; -1 if it is not there."""
+    """The position of the scratch key in the index of `size` entries; -1 if it is not found."""
     index = arena[space + INDEX] + size
     words = arena[space + WORDS]
     tag = (key_hash >> 33) & 0x7FFF_FFFF
@@ -151,7 +151,7 @@ def _seek(arena, space, key_hash, size):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _put(arena, space, entry, size):  # type: ignore[no-untyped-def]
-    """Put an entry into the index of `size` entries, where it is not."""
+    """Put an entry into the index of `size` entries, which must not contain it yet."""
     index = arena[space + INDEX] + size
     place = (entry >> 32) & (size - 1)
     while arena[index + place] != 0:
@@ -161,7 +161,7 @@ def _put(arena, space, entry, size):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _move(arena, space, count):  # type: ignore[no-untyped-def]
-    """Move `count` places of the former index into the present one."""
+    """Move `count` places of the old index into the new one."""
     size = arena[space + TABLE_SIZE]
     former = size >> 1
     index = arena[space + INDEX] + former
@@ -178,7 +178,7 @@ def _move(arena, space, count):  # type: ignore[no-untyped-def]
 
 @compiled()
 def seek_row(arena, space, key_hash):  # type: ignore[no-untyped-def]
-    """(place in the index, row) of the key in scratch; (-1, -1) if there is none."""
+    """(place in the index, row) of the scratch key; (-1, -1) if it is not found."""
     size = arena[space + TABLE_SIZE]
     place = _seek(arena, space, key_hash, size)
     if place < 0 and arena[space + MIGRATED] >= 0:
@@ -190,7 +190,7 @@ def seek_row(arena, space, key_hash):  # type: ignore[no-untyped-def]
 
 @compiled()
 def add_row(arena, space, key_hash):  # type: ignore[no-untyped-def]
-    """A new row for the key in scratch, dirty and with the initial cells; -1 if there are as many keys as may be."""
+    """Add a row for the scratch key, dirty and with the initial cells; -1 if the number of keys is at its maximum."""
     free = arena[space + FREE_ROW]
     words = arena[space + WORDS]
     if free >= 0:
@@ -214,14 +214,14 @@ def add_row(arena, space, key_hash):  # type: ignore[no-untyped-def]
     arena[row + words] = DIRTY
     for cell in range(arena[space + CELLS]):
         arena[row + words + 1 + cell] = arena[space + INITIAL + cell]
-    if arena[space + DIGESTED] > 0:  # else it would stay dirty and out of every digest
+    if arena[space + DIGESTED] > 0:  # otherwise it would stay dirty forever; it is part of no digest
         push_dirty(arena, space, row)
     return row
 
 
 @compiled()
 def drop_row(arena, space, key_hash, place, row):  # type: ignore[no-untyped-def]
-    """Forget a row that `seek_row` found at `place`."""
+    """Drop a row that `seek_row` found at `place`."""
     words = arena[space + WORDS]
     if arena[row + words] != DIRTY:
         arena[DIGESTS + (key_hash & (BUCKET_COUNT - 1))] -= arena[row + words]
@@ -232,7 +232,7 @@ def drop_row(arena, space, key_hash, place, row):  # type: ignore[no-untyped-def
     size = arena[space + TABLE_SIZE]
     index = arena[space + INDEX] + size
     if place < index:
-        arena[place] = TOMB  # in the former index
+        arena[place] = TOMB  # in the old index
         return
     gap = place - index
     at = (gap + 1) & (size - 1)
@@ -247,7 +247,7 @@ def drop_row(arena, space, key_hash, place, row):  # type: ignore[no-untyped-def
 
 @compiled()
 def find_row(arena, space, session):  # type: ignore[no-untyped-def]
-    """The cells of the key in scratch, to be changed; made if it is new, reset with the session; -1: no room."""
+    """The cells of the scratch key, ready to change; a new key gets a row. -1 if there is no room for one."""
     words = arena[space + WORDS]
     key_hash = hash_of_key(arena, space + KEY, words)
     _, row = seek_row(arena, space, key_hash)
@@ -268,7 +268,7 @@ def find_row(arena, space, session):  # type: ignore[no-untyped-def]
 
 @compiled()
 def foresee_row(arena, hints, space, key_hash):  # type: ignore[no-untyped-def]
-    """Ask for the index's entry of a key, and remember to ask for its row; returns the number of hints."""
+    """Prefetch a key's index entry, and remember to prefetch its row; returns the number of hints."""
     if hints == HINTS_MAX:
         return hints
     size = arena[space + TABLE_SIZE]
@@ -280,7 +280,7 @@ def foresee_row(arena, hints, space, key_hash):  # type: ignore[no-untyped-def]
 
 @compiled()
 def fetch_rows(arena, hints):  # type: ignore[no-untyped-def]
-    """Ask for the rows that were foreseen. Only hashes are compared: to ask for a wrong row does no harm."""
+    """Prefetch the rows of the hints. Only hashes are compared; prefetching a wrong row does no harm."""
     for number in range(hints):
         space, key_hash = arena[HINTS + 2 * number], arena[HINTS + 2 * number + 1]
         size = arena[space + TABLE_SIZE]
@@ -301,7 +301,7 @@ def fetch_rows(arena, hints):  # type: ignore[no-untyped-def]
 
 @compiled()
 def place_rows(arena, space, keys, cells):  # type: ignore[no-untyped-def]
-    """Add rows, shape (count, words) and (count, digested); False if there are more than may be."""
+    """Add rows, shape (count, words) and (count, digested); False if there are more than allowed."""
     words = arena[space + WORDS]
     for number in range(keys.shape[0]):
         for word in range(words):
@@ -322,7 +322,7 @@ def place_rows(arena, space, keys, cells):  # type: ignore[no-untyped-def]
 
 @compiled()
 def drop_buckets(arena, space, wanted):  # type: ignore[no-untyped-def]
-    """Forget the rows of the buckets that are set in `wanted`, shape (BUCKET_COUNT,)."""
+    """Drop the rows of the buckets that are set in `wanted`, shape (BUCKET_COUNT,)."""
     words = arena[space + WORDS]
     for slot in range(arena[space + ROW_COUNT]):
         row = arena[space + ROWS] + slot * arena[space + STRIDE]

@@ -1,7 +1,7 @@
-"""The arena of one converter: key spaces laid out in reserved memory, digests, snapshots, restoring.
+"""The arena of one converter: key spaces laid out in reserved memory, digests, snapshots and their restoration.
 
-Memory: per key `8 * stride` bytes (a row: key words, hash, cells, rounded up to 8 words from 4 on) and 16 to 48 bytes
-of index (twice to four times the keys in entries of 8 bytes, and while it doubles half as much again). Nothing else
+Memory per key: `8 * stride` bytes for its row (key words, hash and cells: 4 words, or more in multiples of 8), and 16
+to 48 bytes of index (two to four entries of 8 bytes per key, and half as much again while it doubles). Nothing else
 grows.
 """
 
@@ -27,24 +27,24 @@ from tandemfeed.adapter.conversion.state_kernels import (
     TABLE_SIZE_FIRST,
 )
 
-KEYS_MAX = 1 << 22  # keys of one space, unless the table says otherwise; memory is only taken as keys come
+KEYS_MAX = 1 << 22  # keys of one space, unless the table says otherwise; memory is used only for existing keys
 SNAPSHOT_MAGIC = b"TFC2"
 BUCKETS_MAGIC = b"TFB2"
 SNAPSHOT_HEADER = struct.Struct("<4s16sHH")  # magic, fingerprint, buckets listed, spaces
 SPACE_HEADER = struct.Struct("<QHH")  # rows, key words, cells
-HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # rows are visited at random: fewer pages, fewer misses
-NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # only what is touched counts
+HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # access to rows is random: fewer pages, fewer misses
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # only touched pages use memory
 
 
 @dataclass(frozen=True, slots=True)
 class KeySpace:
-    """Rows of state by one key.
+    """The rows of state of one kind of key.
 
     Attributes:
-        words: of 8 bytes, of a key.
-        initial: the cells' values before any message; those from `reset_first` on are reset with each session.
-        reset_first: the first resettable cell; None: none is. The cell after them keeps the session they are of.
-        local: further cells that only this process understands (places in its arena): neither digested nor sent.
+        words: the size of a key in words of 8 bytes.
+        initial: the initial values of the cells; those from `reset_first` on are reset at each new session.
+        reset_first: the first resettable cell; None if there are none. The cell after the last one has their session.
+        local: further cells that only this process understands (positions in its arena), neither digested nor sent.
     """
 
     name: str
@@ -57,38 +57,38 @@ class KeySpace:
 
     @property
     def digested(self) -> int:
-        """Cells that digests and snapshots hold."""
+        """The number of cells in digests and snapshots."""
         return len(self.initial) if self.is_digested else 0
 
     @property
     def stride(self) -> int:
-        """Words from row to row: whole cache lines, or half of one."""
+        """The distance between rows in words: whole cache lines, or half of one."""
         words = self.words + 1 + len(self.initial) + self.local
         return 4 if words <= 4 else -(-words // 8) * 8
 
     @property
     def table_size_max(self) -> int:
-        """Entries of the index when there are as many keys as may be."""
+        """The number of index entries for the largest allowed number of keys."""
         return max(TABLE_SIZE_FIRST, 1 << (2 * self.keys_max - 1).bit_length())
 
     def size(self) -> int:
-        """Words of the arena for queue, index and rows."""
+        """The number of words of the arena for queue, index and rows."""
         return QUEUE_SIZE + 2 * self.table_size_max + self.keys_max * self.stride
 
 
 def header_of(number: int) -> int:
-    """Where in the arena the header of the space with this number lies."""
+    """The position in the arena of the header of the space with this number."""
     return HEADERS + HEADER_SIZE * number
 
 
 class StateStore:
-    """The arena, and what is done to it outside of a kernel.
+    """The arena, and the operations on it outside a kernel.
 
     Args:
-        spaces: as the table numbers them; order books' after the table's own.
-        books: which spaces make order books.
-        fingerprint: 16 bytes that name the table; a snapshot of another one is refused.
-        near_rows: with more rows of a kind, a kernel foresees which a packet needs.
+        spaces: in the table's order; those of order books come after the table's own.
+        books: the spaces that make up order books.
+        fingerprint: 16 bytes that identify the table; a snapshot with another fingerprint is refused.
+        near_rows: with more rows of one kind, a kernel prefetches those that a packet needs.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class StateStore:
         self._books = books
         self._fingerprint = fingerprint
         self.arena = self._new_arena()
-        # Compile or load now what the first digest and repair need, which no packet may wait for.
+        # Compile or load now what the first digest and repair need; no packet may wait for that.
         self.digests()
         self.restore_buckets(self.snapshot_buckets([0]))
 
@@ -113,7 +113,7 @@ class StateStore:
         total = head + sum(space.size() for space in self._spaces) + pools
         memory = mmap.mmap(-1, 8 * total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
         if HUGE_PAGES is not None:
-            with contextlib.suppress(OSError):  # a kernel built without them
+            with contextlib.suppress(OSError):  # the system was built without huge pages
                 memory.madvise(HUGE_PAGES)
         arena = np.frombuffer(memory, dtype=np.int64)
         arena[kernels.NEAR_ROWS] = self._near_rows
@@ -130,7 +130,7 @@ class StateStore:
         count = len(space.initial) + space.local
         index = at + QUEUE_SIZE
         rows = index + 2 * space.table_size_max
-        # Have the pages that the first message touches here now: a huge one takes the system 1 to 4 ms.
+        # Touch now the pages that the first message would touch: providing a huge page takes the system 1 to 4 ms.
         arena[[at, index + TABLE_SIZE_FIRST, rows]] = 0
         arena[header + kernels.WORDS] = space.words
         arena[header + kernels.CELLS] = count
@@ -149,22 +149,22 @@ class StateStore:
         arena[header + kernels.INITIAL : header + kernels.INITIAL + len(space.initial)] = space.initial
 
     def key_count(self) -> int:
-        """Keys in all spaces."""
+        """The number of keys in all spaces."""
         return sum(int(self.arena[header_of(number) + kernels.LIVE_COUNT]) for number in range(len(self._spaces)))
 
     def digests(self) -> NDArray[np.uint64]:
-        """Per bucket of keys, shape (BUCKET_COUNT,)."""
+        """One digest per bucket of keys, shape (BUCKET_COUNT,)."""
         for number in range(len(self._spaces)):
             kernels.settle(self.arena, header_of(number), QUEUE_SIZE)
         return self.arena[DIGESTS : DIGESTS + BUCKET_COUNT].astype(np.uint64)
 
     def snapshot(self) -> bytes:
-        """Header, then per space the keys ascending and their cells: equal state gives equal bytes."""
+        """A header, then per space the keys in ascending order and their cells: equal state gives equal bytes."""
         parts = [SNAPSHOT_HEADER.pack(SNAPSHOT_MAGIC, self._fingerprint, 0, len(self._sent()))]
         return b"".join(parts + [self._packed(number, None) for number in self._sent()])
 
     def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
-        """Like `snapshot`, but only of these buckets, listed ascending after its header."""
+        """Like `snapshot`, but only for some buckets, which are listed in ascending order after the header."""
         wanted = bucket_list(buckets)
         parts = [SNAPSHOT_HEADER.pack(BUCKETS_MAGIC, self._fingerprint, len(wanted), len(self._sent()))]
         return b"".join([*parts, wanted.tobytes(), *(self._packed(number, wanted) for number in self._sent())])
@@ -173,18 +173,18 @@ class StateStore:
         """Replace the state.
 
         Raises:
-            ValueError: not a snapshot of this table; nothing has changed.
+            ValueError: it is not a snapshot of this table; nothing has changed.
         """
         _, spaces = self._unpack(snapshot, SNAPSHOT_MAGIC)
         former, self.arena = self.arena, self._new_arena()
-        self.arena[:DIGESTS] = former[:DIGESTS]  # what was counted stays counted
+        self.arena[:DIGESTS] = former[:DIGESTS]  # the counts continue
         self._place(spaces)
 
     def restore_buckets(self, data: bytes) -> None:
-        """Replace the rows of the buckets that `data` was made of.
+        """Replace the rows of the buckets that `data` contains.
 
         Raises:
-            ValueError: not of this table, or damaged; nothing has changed.
+            ValueError: it belongs to another table or is damaged; nothing has changed.
         """
         wanted, spaces = self._unpack(data, BUCKETS_MAGIC)
         marked = np.zeros(BUCKET_COUNT, dtype=np.bool_)
@@ -197,7 +197,7 @@ class StateStore:
         return [number for number, space in enumerate(self._spaces) if space.is_digested]
 
     def _packed(self, number: int, wanted: NDArray[np.uint16] | None) -> bytes:
-        """One space's rows, of all buckets or of some."""
+        """The rows of one space, in all buckets or in some."""
         space, header = self._spaces[number], header_of(number)
         count, first = int(self.arena[header + kernels.ROW_COUNT]), int(self.arena[header + kernels.ROWS])
         rows = self.arena[first : first + count * space.stride].reshape(count, space.stride)
@@ -215,7 +215,7 @@ class StateStore:
     def _unpack(
         self, data: bytes, wanted_magic: bytes
     ) -> tuple[NDArray[np.uint16], list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]]:
-        """(buckets, [(space, keys, cells)]); ValueError if anything is not as it must be."""
+        """(buckets, [(space, keys, cells)]); raises ValueError if anything is wrong."""
         if len(data) < SNAPSHOT_HEADER.size:
             raise ValueError("the snapshot is shorter than its header")
         magic, fingerprint, listed, spaces = SNAPSHOT_HEADER.unpack_from(data)
@@ -266,7 +266,7 @@ def buckets_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def bucket_list(buckets: Sequence[int]) -> NDArray[np.uint16]:
-    """Buckets ascending, each once; ValueError for one that does not exist."""
+    """The buckets in ascending order, without duplicates; raises ValueError for one that does not exist."""
     wanted = sorted(set(buckets))
     if wanted and not (wanted[0] >= 0 and wanted[-1] < BUCKET_COUNT):
         raise ValueError(f"the buckets of a snapshot are {wanted}; they must be from 0 to {BUCKET_COUNT - 1}")

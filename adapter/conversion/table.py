@@ -1,4 +1,4 @@
-"""A converter table after loading: names resolved, types proven, everything in the order it is computed in."""
+"""A loaded converter table: names are resolved, types are checked, and operations are in the order of computation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandemfeed.feedcore.sbe.messages import Column, Group, MessageType, VarData
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A number or text of the table itself."""
+    """A number or text written in the table."""
 
     value: int | bytes
     type: ValueType
@@ -31,7 +31,7 @@ class PacketValue:
 
     @property
     def type(self) -> ValueType:
-        """Of a session 32 bits; the time has 63."""
+        """A session has 32 bits, a time 63."""
         return ValueType(0, 0xFFFF_FFFF if self.name == "session" else (1 << 63) - 1)
 
 
@@ -41,15 +41,15 @@ class Operation:
 
     Attributes:
         number: unique in its conversion.
-        label: the name it is known by in the table.
-        operands: its values by argument.
-        constants: what `check` answered.
-        space: the key space of its cells; None: it keeps none.
-        columns: its cells in the space's rows.
-        keys: what its key is made of.
-        is_stateful: its value depends on state, so it is computed after all is judged.
-        peeks: the function whose cells it reads, of a peek.
-        book: which <book> it reads.
+        label: its name in the table.
+        operands: its values, by argument.
+        constants: the constants that `check` returned.
+        space: the key space of its cells; None if it keeps no state.
+        columns: the places of its cells in the rows of that space.
+        keys: the parts of its key.
+        is_stateful: its value depends on state, so it is computed after the message is known to be valid.
+        peeks: for a peek, the operation whose cells it reads.
+        book: the index of the <book> that it reads.
     """
 
     number: int
@@ -69,7 +69,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class IndexValue:
-    """The number of an entry of a counted group or of a book's level: from 1 on."""
+    """The number of an entry of a counted group, or of a level of a book; the first is 1."""
 
     group: int
     most: int
@@ -90,7 +90,7 @@ def type_of(operand: Operand) -> ValueType:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A comparison that must hold."""
+    """A comparison that must be true."""
 
     operand: Operand
     comparison: Comparison
@@ -102,7 +102,7 @@ class OrderAction:
 
     Attributes:
         action: add, reduce, delete, replace, modify or clear.
-        bid: the number of the side's value that means bid.
+        bid: the value of the side that means bid.
     """
 
     book: int
@@ -116,7 +116,7 @@ class OrderAction:
 
 @dataclass(frozen=True, slots=True)
 class DataWrite:
-    """Variable data of an output message; without a value it is empty."""
+    """Variable data of an output message; empty if it has no operand."""
 
     target: VarData
     operand: Operand | None
@@ -124,16 +124,16 @@ class DataWrite:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupWrite:
-    """How a group of an output message is filled; one that the table does not name has no entries.
+    """How a group of an output message is filled. A group that the table does not name has no entries.
 
     Attributes:
-        number: unique in its conversion; -1: the table does not name it.
-        source: an entry per entry of this source group.
-        count: without it: so many entries, or with `levels` at most.
-        levels: (book, side) of whose levels there is an entry each.
-        guards, output_guards: which entries are left out; the latter depend on state.
-        pure, stateful: operations per entry in the order they are computed in.
-        writes, groups, data: what an entry holds.
+        number: unique in its conversion; -1 if the table does not name the group.
+        source: a source group; the output group gets one entry per entry of it.
+        count: without `source`: the number of entries, or with `levels` the largest number.
+        levels: (book, side); the group gets one entry per level of that side.
+        guards, output_guards: conditions that an entry must meet to be written; output_guards depend on state.
+        pure, stateful: the operations per entry, in the order of computation.
+        writes, groups, data: the contents of an entry.
     """
 
     target: Group
@@ -152,21 +152,21 @@ class GroupWrite:
 
 
 def all_groups(groups: tuple[GroupWrite, ...]) -> Iterator[GroupWrite]:
-    """Groups, each before those inside it."""
+    """All groups, nested ones included; each comes before those inside it."""
     for group in groups:
         yield group
         yield from all_groups(group.groups)
 
 
 def all_operations(conversion: Conversion) -> Iterator[Operation]:
-    """Every use of a function, those in groups of the output included."""
+    """Every use of a function, including those in output groups."""
     yield from (*conversion.pure, *conversion.stateful)
     for group in all_groups(conversion.groups):
         yield from (*group.pure, *group.stateful)
 
 
 def least_size(groups: tuple[GroupWrite, ...], data: tuple[DataWrite, ...]) -> int:
-    """Bytes that groups and data take whatever the message says, lengths and dimensions included."""
+    """The smallest size in bytes of groups and data, including their length fields and dimensions."""
     size = sum(each.target.length_kind.size for each in data)
     for group in groups:
         size += group.target.dimension.size
@@ -176,17 +176,17 @@ def least_size(groups: tuple[GroupWrite, ...], data: tuple[DataWrite, ...]) -> i
 
 
 def entry_size(group: GroupWrite) -> int:
-    """Bytes that an entry takes whatever it says."""
+    """The smallest size of an entry in bytes."""
     return group.target.block_length + least_size(group.groups, group.data)
 
 
 def dimension_of(group: Group) -> bytes:
-    """What stands before a group's entries, with the count 0."""
+    """The dimension of a group, which precedes its entries, with the count 0."""
     written = bytearray(group.dimension.size)
-    told = {"blockLength": group.block_length, "numGroups": len(group.groups), "numVarDataFields": len(group.data)}
-    for name in told.keys() & group.dimension.parts.keys():
+    values = {"blockLength": group.block_length, "numGroups": len(group.groups), "numVarDataFields": len(group.data)}
+    for name in values.keys() & group.dimension.parts.keys():
         part = group.dimension.parts[name]
-        written[part.offset : part.end] = (told[name] & ((1 << (8 * part.size)) - 1)).to_bytes(part.size, "little")
+        written[part.offset : part.end] = (values[name] & ((1 << (8 * part.size)) - 1)).to_bytes(part.size, "little")
     return bytes(written)
 
 
@@ -195,14 +195,14 @@ class Conversion:
     """How one source message becomes one output message, or one per entry of a group.
 
     Attributes:
-        target: None: it changes state and writes nothing.
-        guards: without them nothing at all happens.
-        output_guards: they depend on state, and decide on the output alone.
-        pure, stateful: operations in the order they are computed in.
+        target: the output message; None: the conversion changes state and writes nothing.
+        guards: if one of them fails, the conversion does nothing.
+        output_guards: they depend on state; if one of them fails, only the output is left out.
+        pure, stateful: operations, in the order of computation.
         writes: output fields and their values.
-        book_reads: (book, key) whose levels are read.
-        groups, data: of the output message, if it has any.
-        within: the groups around `each`, outermost first.
+        book_reads: (book, key) of books whose levels are read.
+        groups, data: the groups and variable data of the output message.
+        within: the groups that contain `each`, outermost first.
     """
 
     source: SourceMessageType
@@ -222,13 +222,13 @@ class Conversion:
 
     @property
     def all_stateful(self) -> tuple[Operation, ...]:
-        """Operations on state, those of groups included."""
+        """The operations on state, including those of output groups."""
         inside = (operation for group in all_groups(self.groups) for operation in group.stateful)
         return (*self.stateful, *inside)
 
     @property
     def books_with_levels(self) -> set[int | None]:
-        """Books whose levels are read."""
+        """The books whose levels are read."""
         found = {operation.book for operation in self.all_stateful if "level" in operation.function.value}
         return found | {group.levels[0] for group in all_groups(self.groups) if group.levels}
 
@@ -248,8 +248,8 @@ class ConverterTable:
     """A checked table.
 
     Attributes:
-        spaces: key spaces; those of the books after the table's own.
-        room: bytes that all outputs of one source message may take.
+        spaces: the key spaces of the table, then those of its books.
+        room: the space in bytes for all outputs of one source message.
     """
 
     name: str

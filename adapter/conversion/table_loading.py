@@ -23,7 +23,7 @@ from tandemfeed.feedcore.wire.output_packet import OUTPUT_HEADER_SIZE, RUN_SIZE,
 
 ORDERS_MAX = 1 << 24  # orders alive in one <book>, unless the table says otherwise
 KEYS_MAX_LIMIT = 1 << 28
-ID_SCOPES = ("unique", "perBook")  # ids of orders: unique over all books of a <book>, or within each book
+ID_SCOPES = ("unique", "perBook")  # order ids are unique over all books of a <book>, or only within each book
 ELEMENTS = ("map", "book", "convert")
 
 
@@ -37,8 +37,8 @@ def load_table(
     """Load and check a converter table.
 
     Args:
-        datagram_size_max: bytes of an output datagram; a message that cannot fit is refused here.
-        functions: the converter functions there are.
+        datagram_size_max: size of an output datagram in bytes; a message that cannot fit is an error.
+        functions: the available converter functions, by name.
 
     Raises:
         DocumentError: with file, line and reason.
@@ -62,7 +62,7 @@ def load_table(
     if not nodes:
         raise root.error("a converter table needs at least one <convert>")
     cells = Cells(functions)
-    for node in nodes:  # first all that keep, so that a message may peek at what another one keeps
+    for node in nodes:  # declare all kept cells first, so that a message can peek at cells that another message keeps
         cells.declare(node)
     shared = Shared(
         source_format,
@@ -100,7 +100,7 @@ def load_table(
 
 
 def datagram_room(datagram_size_max: int) -> int:
-    """Bytes for messages in an output datagram of one run."""
+    """Space for messages in an output datagram that carries one run, in bytes."""
     return datagram_size_max - OUTPUT_HEADER_SIZE - SEALING_SIZE - RUN_SIZE
 
 
@@ -112,8 +112,8 @@ def _limit(node: Node, name: str, default: int) -> int:
 
 
 def _key_spaces(name: str, spaces: BookSpaces, orders_max: int) -> tuple[KeySpace, KeySpace]:
-    """Of a <book>: its orders', and its books', which follow from them. There are never more books than orders."""
-    order = (0,) * (5 - spaces.words)  # price, size, side, and the book's key if the order's has it not
+    """The key spaces of a <book>: its orders, and the books derived from them. Books are never more than orders."""
+    order = (0,) * (5 - spaces.words)  # price, size, side; also the book's key, unless it is part of the order's key
     book = (0,) * (FIRST + spaces.is_chained)
     return (
         KeySpace(f"{name} orders", spaces.words, order, local=1 + spaces.is_chained, keys_max=orders_max),

@@ -1,6 +1,7 @@
 """Loads and stores of integers at any byte offset, and prefetches, as single machine instructions inside kernels.
 
-Callers check bounds before: these do not. Names say sign, bits and byte order: `load_u16be`, `load_i64`, `store_32`.
+These functions do not check bounds; the caller does. A name contains sign, bits and byte order: `load_u16be`,
+`load_i64`, `store_32`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _make_store(bits: int) -> Any:
 
 @intrinsic
 def prefetch(_typing: Any, array: Any, index: Any) -> Any:
-    """Have the cache line of an array's element brought near, to be changed; nothing waits for it."""
+    """Prefetch the cache line of an array's element, for writing; the kernel does not wait for it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -58,7 +59,7 @@ def prefetch(_typing: Any, array: Any, index: Any) -> Any:
         word = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
-        builder.call(function, [pointer, word(1), word(3), word(1)])  # for writing, into the nearest cache, data
+        builder.call(function, [pointer, word(1), word(3), word(1)])  # for writing; into the nearest cache; data
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
@@ -78,7 +79,7 @@ PIECES = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 7: (4, 2, 
 
 
 def load_expression(size: int, at: str, *, signed: bool = False, is_big_endian: bool = False) -> str:
-    """Kernel source that loads an integer of 1 to 8 bytes at `at` of the datagram."""
+    """Kernel source that loads an integer of 1 to 8 bytes at position `at` of the datagram."""
     terms = []
     offset = 0
     for number, piece in enumerate(PIECES[size]):

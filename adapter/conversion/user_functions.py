@@ -1,4 +1,4 @@
-"""Converter functions of users: plain Python over integers, registered by entry point.
+"""Converter functions of users: plain Python functions of integers, registered by entry point.
 
     @converter_function(minimum=0, maximum=100)
     def percent(of, total):
@@ -9,12 +9,12 @@
     [project.entry-points."tandemfeed.converter_functions"]
     percent = "our_functions:percent"
 
-and in a table `<let name="share" function="percent" of="filled" total="size"/>`. A function is given integers and
-gives one. Numba compiles it into the kernel if it can; else it is called in Python, between two passes over a packet,
-with the values of all its messages: one by one, or as arrays if it says `per_packet=True`. It means the same either
-way: a null among its values makes the result null without calling it, a result beyond its range refuses the message,
-and so does whatever it raises. It must be a function of its arguments alone: adapters that disagree do not stay in
-step.
+and in a table `<let name="share" function="percent" of="filled" total="size"/>`. A function takes integers and returns
+one. Numba compiles it into the kernel if possible. Otherwise it is called in Python, between two passes over a packet,
+with the values of all its messages: one call per value, or one call with arrays if it says `per_packet=True`. The
+result is the same either way. If one of its values is null, the result is null, and the function is not called. If the
+result is out of range, or the function raises an exception, the message is refused. The result must depend on the
+arguments alone, because adapters that compute different results do not stay synchronized.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from tandemfeed.adapter.kernel_cache import compiled
 from tandemfeed.feedcore.documents.names import NAME_RULE, is_name
 
 GROUP = "tandemfeed.converter_functions"
-TAKEN = ("name", "function", "by", "cell", "reset")  # attributes of every element
-WHY_SIZE_MAX = 160  # characters of what numba says: the rest is its own affair
+TAKEN = ("name", "function", "by", "cell", "reset")  # attributes that any element may have
+WHY_SIZE_MAX = 160  # characters of numba's message to show
 
 
 class BadUserFunction(ValueError):
-    """A registered function is unusable; the text says which and why."""
+    """A registered function is unusable; the text says which one and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserFunction:
-    """A function with what the loader must know of its result.
+    """A function, and what the loader must know about its result.
 
     Attributes:
-        exponent: of the decimal its result is; its arguments come as the integers they are.
-        per_packet: it takes and gives arrays, int64 of shape (messages,).
-        version: of what its source does not tell.
+        exponent: the exponent of the decimal result; the arguments are passed as plain integers.
+        per_packet: it takes and returns arrays, int64 of shape (messages,).
+        version: of anything that its result depends on besides its source.
     """
 
     python: Callable[..., Any]
@@ -63,12 +63,12 @@ class UserFunction:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of its values: attributes in a table."""
+        """The names of its values, which are attributes in a table."""
         return tuple(inspect.signature(self.python).parameters)
 
     @property
     def digest(self) -> str:
-        """Of its source and version: another one is another table."""
+        """Digest of its source and version; a table whose functions have other digests is a different table."""
         text = f"{textwrap.dedent(inspect.getsource(self.python))}{self.version}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -81,15 +81,15 @@ def converter_function(
     per_packet: bool = False,
     version: str = "",
 ) -> Callable[[Callable[..., Any]], UserFunction]:
-    """Make a converter function of a Python function of integers.
+    """Make a converter function from a Python function of integers.
 
     Args:
-        minimum, maximum: of its result; a message for which it is beyond them is refused.
-        exponent: of the decimal that its result is.
-        per_packet: it is a function of arrays, one element per message: int64 of shape (n,), which it may not change.
-            It gives integers of the same shape, each of the arguments at its place alone.
-        version: of what it calls or reads. Adapters with another one do not take each other's state, as with another
-            source.
+        minimum, maximum: the range of its result; a message with a result outside it is refused.
+        exponent: the exponent of the decimal result.
+        per_packet: it is a function of arrays with one element per message: int64 of shape (n,), read-only. It returns
+            integers of the same shape; each may depend only on the arguments at the same index.
+        version: the version of anything it calls or reads. Adapters with different versions do not accept each other's
+            state, as with different sources.
     """
 
     def decorate(function: Callable[..., Any]) -> UserFunction:
@@ -103,7 +103,7 @@ class _Registered:
     """A function known in this process.
 
     Attributes:
-        why: it is not compiled; empty if it is.
+        why: the reason why it is not compiled; empty if it is compiled.
     """
 
     function: UserFunction
@@ -115,10 +115,10 @@ _registered: dict[str, _Registered] = {}
 
 
 def register(name: str, function: UserFunction) -> None:
-    """Make a function known in this process, as an entry point does in every one.
+    """Make a function known in this process only; an entry point does so in every process.
 
     Raises:
-        BadUserFunction: the name is taken, or it cannot be a converter function.
+        BadUserFunction: the name is in use, or the function cannot be a converter function.
     """
     if name in FUNCTIONS:
         raise BadUserFunction(f"converter function {name!r}: the name is already in use")
@@ -139,7 +139,7 @@ def register(name: str, function: UserFunction) -> None:
 def _check_arguments(name: str, function: UserFunction) -> None:
     try:
         parameters = inspect.signature(function.python).parameters.values()
-        inspect.getsource(function.python)  # of which every table that uses it has the digest
+        inspect.getsource(function.python)  # its digest is part of every table that uses it
     except (OSError, TypeError, ValueError) as unreadable:
         raise BadUserFunction(f"converter function {name!r}: cannot read its source: {unreadable}") from None
     for parameter in parameters:
@@ -157,10 +157,10 @@ def _why_not_compiled(name: str, function: UserFunction) -> str:
     try:
         found = compiled()(function.python)
         found.compile(signature)
-    except Exception as cannot:  # noqa: BLE001  numba fails in many ways on code that is not for it
+    except Exception as cannot:  # noqa: BLE001  numba raises many exceptions for code it cannot compile
         lines = [line.strip() for line in str(cannot).splitlines()]
-        told = [line for line in lines if line and not line.startswith(("Failed in", "During:", "File "))]
-        return f"numba cannot compile it: {(told or [type(cannot).__name__])[0][:WHY_SIZE_MAX]}"
+        reasons = [line for line in lines if line and not line.startswith(("Failed in", "During:", "File "))]
+        return f"numba cannot compile it: {(reasons or [type(cannot).__name__])[0][:WHY_SIZE_MAX]}"
     result = found.overloads[signature].signature.return_type
     if isinstance(result, types.Integer | types.Boolean):
         return ""
@@ -178,7 +178,7 @@ def known_functions() -> Mapping[str, ConverterFunction]:
     """All converter functions: tandemfeed's own, and users'.
 
     Raises:
-        BadUserFunction: a registered one cannot be used.
+        BadUserFunction: a registered function cannot be used.
     """
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name not in _registered:
@@ -189,13 +189,14 @@ def known_functions() -> Mapping[str, ConverterFunction]:
     return {**FUNCTIONS, **{name: _as_function(name, known) for name, known in _registered.items()}}
 
 
-# What comes of what a function refuses: the message is. Behind a change of state none can be: there the value is null.
+# If a function refuses its values, the message is refused. After a change of state this is no longer possible: then the
+# result is null.
 REFUSED = {"failed_as": "reason = reason or FUNCTION_FAILED", "beyond_as": "reason = reason or OUT_OF_RANGE"}
 NULLED = {"failed_as": "{r} = NULL", "beyond_as": "{r} = NULL"}
 
 
 def null_instead(checked: Checked) -> Checked:
-    """A use whose arguments depend on state: its value is null where it would refuse the message."""
+    """For a use whose arguments depend on state: its result is null where it would refuse the message."""
     return checked._replace(result=checked.result.nullable(), constants=checked.constants | NULLED, fails=False)
 
 

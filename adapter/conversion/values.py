@@ -1,5 +1,5 @@
 """What the loader knows about a value: its range, its decimal exponent, whether it may be null, or its text's size.
-From this it proves that an output field loses nothing."""
+The loader uses this to prove that an output field loses nothing."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tandemfeed.feedcore.documents.primitive_types import Primitive
 from tandemfeed.feedcore.documents.source_layout import SourceField
 from tandemfeed.feedcore.sbe.messages import Column, VarData
 
-NULL = (1 << 63) - 1  # null inside the engine, whatever source and model call null
+NULL = (1 << 63) - 1  # null inside the engine, whatever the source and the model use for null
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """Type of a value.
+    """The type of a value.
 
     Attributes:
-        minimum, maximum: of a number.
-        exponent: the number stands for `value * 10**exponent`; None: not known, and not checked.
-        is_nullable: it may be null.
-        text_size: bytes of a text at most; 0: it is a number.
-        bits: a floating point type: copied, never calculated with.
+        minimum, maximum: the range of a number.
+        exponent: the number stands for `value * 10**exponent`; None: the exponent is unknown and is not checked.
+        is_nullable: the value may be null.
+        text_size: the largest size of a text in bytes; 0 for a number.
+        bits: a floating-point type; such values are copied, never calculated with.
     """
 
     minimum: int = 0
@@ -35,20 +35,20 @@ class ValueType:
 
     @property
     def is_number(self) -> bool:
-        """An integer that can be calculated with: it fits in 63 bits and a sign."""
+        """True for an integer that can be calculated with: it fits in 63 bits and a sign."""
         return not self.text_size and self.bits is None and self.maximum <= INT64_MAX
 
     @property
     def is_integer(self) -> bool:
-        """An integer, of whatever size."""
+        """True for an integer of any size."""
         return not self.text_size and self.bits is None
 
     def within(self, minimum: int, maximum: int) -> ValueType:
-        """The same, of another range."""
+        """The same type with another range."""
         return replace(self, minimum=minimum, maximum=maximum)
 
     def nullable(self, is_nullable: bool = True) -> ValueType:
-        """The same, that may be null."""
+        """The same type, with null allowed or not."""
         return replace(self, is_nullable=is_nullable)
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class ValueType:
 
 
 def type_of_field(field: SourceField) -> ValueType:
-    """The type of a source field."""
+    """The type of a source field's value."""
     if field.is_text:
         return ValueType(text_size=field.length)
     if field.kind.is_float:
@@ -72,7 +72,7 @@ def type_of_field(field: SourceField) -> ValueType:
 
 
 def why_not_fit(value: ValueType, target: Column) -> str | None:
-    """Why a value cannot be written into an output field without losing anything; None if it can."""
+    """Why a value cannot be written into an output field without loss; None if it can."""
     kind = target.kind
     if value.text_size:
         if kind.name != "char":
@@ -96,10 +96,10 @@ def why_not_fit(value: ValueType, target: Column) -> str | None:
 
 
 def why_not_data(value: ValueType, target: VarData, *, is_copy: bool) -> str | None:
-    """Why a value cannot be written as variable data without losing anything; None if it can.
+    """Why a value cannot be written as variable data without loss; None if it can.
 
     Args:
-        is_copy: it is a source's variable text, whose bytes are copied as they are.
+        is_copy: the value is variable text of the source; its bytes are copied unchanged.
     """
     if not value.text_size:
         return f"a number cannot be written into {target.name}, which is variable data; use digits"
@@ -111,14 +111,14 @@ def why_not_data(value: ValueType, target: VarData, *, is_copy: bool) -> str | N
 
 
 def null_of(target: Column) -> int | None:
-    """What null is written as; an int64 without a null of its own takes the engine's, as mantissas have it."""
+    """The value that stands for null. An int64 field that declares none uses the engine's, as SBE mantissas do."""
     if target.null is None:
         return NULL if target.kind.name == "int64" else None
     return null_bits(target)
 
 
 def null_bits(target: Column) -> int:
-    """The null of a number as the unsigned integer of its bytes."""
+    """The null value of a numeric field, as the unsigned integer of its bytes."""
     null, size = target.null, target.kind.size
     assert null is not None
     if isinstance(null, float):

@@ -1,2 +1,2 @@
-"""`tandemfeed convert`: check the documents of a conversion, explain or compile a table, convert a file, show dead
-letters."""
+"""`tandemfeed convert`: checks the documents of a conversion, explains or compiles a table, converts a file, and prints
+dead letters."""

@@ -26,9 +26,9 @@ from tandemfeed.adapter.convert_command.reading import READ_ERRORS, READER_OF_FO
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.commands.options import REFUSALS
 
-OUT_SIZE = 8 << 20  # output of one call
+OUT_SIZE = 8 << 20  # output space for one call, in bytes
 REFUSED_SHOWN = 5
-BYTES_SHOWN = 40  # of a refused message
+BYTES_SHOWN = 40  # bytes shown of a refused message
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from tandemfeed.feedcore.sbe.messages import Block, Column, MessageType, VarData
 
 
 def column(field: Column, values: NDArray[Any]) -> Any:
-    """One field of many messages as an Arrow array."""
+    """One field of many messages, as an Arrow array."""
     values = np.ascontiguousarray(values)
     if field.kind.name == "char":
         return pa.array([text.decode("latin-1") for text in values.tolist()], pa.string())
@@ -25,7 +25,7 @@ def column(field: Column, values: NDArray[Any]) -> Any:
         mask = np.isnan(values) if isinstance(field.null, float) else values == values.dtype.type(field.null)
     if field.exponent >= 0:
         return pa.array(values * 10**field.exponent if field.exponent else values, mask=mask)
-    wide = np.zeros((len(values), 2), np.int64)  # 128 bits: the number, then its sign
+    wide = np.zeros((len(values), 2), np.int64)  # 128 bits: the number, then its sign bits
     wide[:, 0] = values.astype(np.int64) if values.dtype.kind == "i" else values.astype(np.uint64).view(np.int64)
     wide[:, 1] = np.where(values < 0, -1, 0)
     plain = pa.Array.from_buffers(pa.decimal128(20, -field.exponent), len(values), [None, pa.py_buffer(wide.tobytes())])
@@ -33,7 +33,7 @@ def column(field: Column, values: NDArray[Any]) -> Any:
 
 
 class _Blocks:
-    """Consecutive blocks of one kind, and the parts that follow each of them."""
+    """Consecutive blocks of one kind, and the parts that follow each block."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -42,7 +42,7 @@ class _Blocks:
         self._data: list[tuple[VarData, list[bytes]]] = [(each, []) for each in block.data.values()]
 
     def take(self, view: memoryview, at: int) -> int:
-        """Note the block at `at` and the parts that follow it; returns where they end."""
+        """Add the block at `at` and the parts that follow it; returns where they end."""
         self._bytes += view[at : at + self._block.block_length]
         self.count += 1
         at += self._block.block_length
@@ -84,7 +84,7 @@ class _Blocks:
 
 
 class MessageColumns:
-    """Messages of one type of variable size, gathered until they are written."""
+    """Messages of one variable-size type, collected until they are written."""
 
     def __init__(self, message: MessageType) -> None:
         self._message = message
@@ -92,23 +92,23 @@ class MessageColumns:
 
     @property
     def count(self) -> int:
-        """Messages gathered."""
+        """The number of collected messages."""
         return self._blocks.count
 
     def take(self, frame: memoryview) -> None:
-        """Gather a framed message that a converter of this schema wrote."""
+        """Add a framed message that a converter of this schema wrote."""
         end = self._blocks.take(frame, PREFIX_SIZE)
         assert end == len(frame), "a converter's frames are complete"
 
     def batch(self) -> Any:
-        """Return the gathered messages as a record batch, and forget them."""
+        """Return the collected messages as a record batch, and clear them."""
         arrays = self._blocks.arrays()
         self._blocks = _Blocks(self._message)
         return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 
 def flat(batch: Any) -> Any:
-    """A batch without lists of structures and octets, for text formats: they become JSON and hexadecimal digits."""
+    """A batch for text formats: lists of structures become JSON, and octets become hexadecimal digits."""
     arrays = [
         _as_text(array) if pa.types.is_nested(array.type) or pa.types.is_binary(array.type) else array
         for array in batch.columns

@@ -16,12 +16,12 @@ from tandemfeed.adapter.kernel_cache import CACHE_FOLDER, MODULE_PREFIX
 from tandemfeed.journal.commands.streams import Meter, Streams, meter
 from tandemfeed.journal.compiled.compiling import FOLDER_VARIABLE
 
-COMPILE_EVENT = "numba:compile"  # numba's event for each function that is not on the disk yet
+COMPILE_EVENT = "numba:compile"  # numba's event for each function that is not cached on disk
 SUMMARY = "compile kernels in advance, so that an adapter's first start does not wait for the compiler"
 
 
 def add_to(tasks: Any) -> None:
-    """Add the task's options."""
+    """Add the task and its options."""
     task = tasks.add_parser(
         "compile",
         help=SUMMARY,
@@ -32,7 +32,7 @@ def add_to(tasks: Any) -> None:
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Exit status 0; 1 if kernels cannot be stored."""
+    """Compile the kernels. Exit status 0; 1 if kernels cannot be stored."""
     streams = Streams.of_process()
     if CACHE_FOLDER is None:
         streams.note(
@@ -47,7 +47,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _tables(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Iterator[tuple[str, ConverterTable]]:
-    """The tables, all loaded before the first is compiled, so that an error in one shows immediately."""
+    """The tables. All are loaded before the first is compiled, so that an error in any of them shows immediately."""
     if len(arguments.shipped or ()) > 1 and (arguments.source_format or arguments.table):
         parser.error("--source-format and --table cannot be combined with several --shipped formats")
     if not arguments.shipped:
@@ -75,7 +75,7 @@ class Progress(Listener):  # type: ignore[misc]  # numba has no types
     """Follows the functions that numba compiles; the meter counts those of the table.
 
     Attributes:
-        count: functions compiled.
+        count: the number of functions compiled.
     """
 
     def __init__(self, shown: Meter) -> None:

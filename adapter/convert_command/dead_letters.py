@@ -1,4 +1,4 @@
-"""`dead-letters`: prints a dead-letter journal, for people or, with `--json`, for programs. Changes nothing."""
+"""`dead-letters`: prints a dead-letter journal, for people or, with `--json`, for programs. It changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NotADeadLetter(Exception):
 
 
 def add_to(tasks: Any) -> None:
-    """Add the task's options."""
+    """Add the task and its options."""
     task = tasks.add_parser("dead-letters", help=SUMMARY, description=f"{SUMMARY}; the adapter may be running")
     task.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the dead-letter journal")
     task.add_argument(
@@ -45,7 +45,7 @@ def add_to(tasks: Any) -> None:
 
 
 def _count(text: str) -> int:
-    """A positive count."""
+    """Parse a positive integer."""
     count = int(text)
     if count < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
@@ -53,7 +53,7 @@ def _count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 0.
+    """Print the dead letters. Exit status 0.
 
     Raises:
         CommandError, JournalError, NotADeadLetter: the folder is not a dead-letter journal.
@@ -100,7 +100,7 @@ def _is_wanted(record: DeadLetterRecord, arguments: argparse.Namespace) -> bool:
 
 def _lines(record: DeadLetterRecord, reader: FrameReader | None) -> Iterator[str]:
     kind = f"type {record.type_id}"
-    if 32 < record.type_id < 127:  # most venues' types are characters
+    if 32 < record.type_id < 127:  # most venues use characters as types
         kind += f" {chr(record.type_id)!r}"
     name = one_line(record.message) or "unknown message"
     yield (

@@ -1,4 +1,4 @@
-"""The three documents that the tasks of `tandemfeed convert` use: files that the options name, or shipped ones."""
+"""The three documents that the tasks of `tandemfeed convert` use: files named by options, or shipped ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHIPPED = tuple(sorted(path.name.removesuffix(TABLE_SUFFIX) for path in FOLDER.g
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """The three documents, loaded."""
+    """The three loaded documents."""
 
     source_format: SourceFormat
     model: MessageModel
@@ -32,7 +32,7 @@ def add_document_arguments(task: argparse.ArgumentParser, *, several: bool = Fal
     """Add the options that choose the documents.
 
     Args:
-        several: `--shipped` takes one or more names.
+        several: `--shipped` takes more than one name.
     """
     task.add_argument(
         "--shipped",
@@ -53,7 +53,7 @@ def add_document_arguments(task: argparse.ArgumentParser, *, several: bool = Fal
 
 
 def shipped_documents(name: str) -> list[Path | None]:
-    """Source format, table and message model of a shipped format.
+    """The paths of source format, table and message model of a shipped format.
 
     Raises:
         FileNotFoundError: the text lists the shipped formats.
@@ -67,10 +67,10 @@ def load_documents(
     """Load and check the documents. A document named by an option replaces the shipped one.
 
     Args:
-        shipped: name of a shipped format; None: the options name all three documents.
+        shipped: the name of a shipped format; None: the options name all three documents.
 
     Raises:
-        DocumentError, OSError: with file and reason.
+        DocumentError, OSError: with the file and the reason.
     """
     given = (arguments.source_format, arguments.table, arguments.message_model)
     defaults = shipped_documents(shipped) if shipped else [None, None, None]

@@ -26,7 +26,7 @@ WORDS = {"is": "=", "isNot": "≠", "above": ">", "below": "<", "atLeast": "≥"
 
 
 def explain(table: ConverterTable) -> Iterator[str]:
-    """The lines."""
+    """The lines of the text."""
     framing = table.source_format.framing
     yield f"Converter table {table.name!r}: {table.source_format.name} → messages of schema {table.schema_id}"
     length, kind = framing.length.kind.name, framing.type.kind.name
@@ -46,7 +46,7 @@ def explain(table: ConverterTable) -> Iterator[str]:
 
 
 def users_functions(table: ConverterTable) -> Iterator[str]:
-    """A line for each user function of a table: how it runs, and why it does not run in the kernel if so."""
+    """A line for each user function of a table: how it runs, and why it is not compiled into the kernel."""
     calls = PacketCalls(table.conversions)
     stages: dict[str, list[str]] = {}
     for call in calls.calls:

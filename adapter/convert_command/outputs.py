@@ -17,7 +17,7 @@ from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
 
 SOFH_SIZE = 6  # FIX Simple Open Framing Header: message length u32, encoding type u16, both big-endian
 SOFH_SBE_LITTLE_ENDIAN = 0xEB50
-GATHERED_MAX = 20_000  # messages of one type of variable size: as many as a reader delivers at a time
+GATHERED_MAX = 20_000  # messages of one variable-size type; the number that a reader delivers at a time
 
 
 class Output(Protocol):
@@ -54,7 +54,7 @@ class SbeOutput:
 
 
 class TableOutput:
-    """One file per message type, one column per field. Decimals stay decimals, nulls nulls; groups become lists.
+    """One file per message type, one column per field. Decimals stay decimals, nulls stay nulls; groups become lists.
 
     In CSV, which has no lists, groups are JSON texts.
     """
@@ -75,7 +75,7 @@ class TableOutput:
             self._write(message.name, pa.RecordBatch.from_arrays(columns, names=list(message.columns)))
 
     def _gather(self, message: MessageType, length: int, run: memoryview) -> None:
-        """Gather messages of variable size and write many at a time, because their runs have only one or two."""
+        """Collect messages of variable size and write many at a time, because a run has only one or two of them."""
         gathered = self._gathered.setdefault(message.name, MessageColumns(message))
         for at in range(0, len(run), length):
             gathered.take(run[at : at + length])
@@ -100,6 +100,6 @@ class TableOutput:
 
 
 def open_output(folder: Path, model: MessageModel, kind: str) -> Output:
-    """Create the folder and an output of one kind: sbe, parquet or csv."""
+    """Create the folder, and an output of this kind: sbe, parquet or csv."""
     folder.mkdir(parents=True, exist_ok=True)
     return SbeOutput(folder, model) if kind == "sbe" else TableOutput(folder, model, kind)

@@ -17,7 +17,7 @@ from tandemfeed.adapter.conversion.formats.moldudp64 import decode_mold_packet
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions, read_tick_file
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
-CHUNK_MESSAGES = 20_000  # a progress bar moves after this many
+CHUNK_MESSAGES = 20_000  # the progress bar moves after this many messages
 
 
 def _data(path: Path) -> bytes:
@@ -48,7 +48,7 @@ def _mold(path: Path, _: SourceFormat, __: TableOptions) -> Iterator[FrameChunk]
 
 
 def _mdp3(path: Path, _: SourceFormat, __: TableOptions) -> Iterator[FrameChunk]:
-    """Both lines of a channel, if both were captured. Messages that neither has leave no gap in the numbers."""
+    """Merges both lines of a channel, if both were captured. Messages missing on both leave no gap in the numbers."""
     numbering, now_ns = MdpNumbering(), 0
     for datagram in CaptureReader(path.read_bytes()):
         now_ns = datagram.captured_at_ns

@@ -1,4 +1,4 @@
-"""The best levels of a book out of any source format, and books kept in plain Python to hold them against."""
+"""The best levels of a book from any source format, and books kept in plain Python to compare with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEPTH = 10
 NULL = (1 << 63) - 1
 SIDES = ("bid", "ask")
 FACTS = ("price", "size", "orders")
-NOTHING = [NULL, 0, 0]  # said of a level that is not there
+NOTHING = [NULL, 0, 0]  # the values of a level that does not exist
 HEADER = "".join(
     f'<type name="{name}" primitiveType="uint16"/>' for name in ("blockLength", "templateId", "schemaId", "version")
 )
@@ -31,11 +31,11 @@ MODEL = """<messageSchema package="books" id="1" version="0" byteOrder="littleEn
 <type name="size" primitiveType="int64"/><type name="orders" primitiveType="int64"/></types>
 <message name="Book" id="1">{fields}</message></messageSchema>"""
 
-Levels = list[int]  # price, size, orders of each level, best first; the bid's, then the ask's
+Levels = list[int]  # price, size and orders of each level, best first; the bid's, then the ask's
 
 
 def names_of(depth: int) -> list[str]:
-    """The output's fields, in the order of `Levels`."""
+    """The fields of the output, in the order of `Levels`."""
     return [f"{side}_{fact}_{level}" for side in SIDES for level in range(1, depth + 1) for fact in FACTS]
 
 
@@ -49,15 +49,15 @@ def book_table(
     ids: str = "unique",
     depth: int = DEPTH,
 ) -> ConverterTable:
-    """A table that gives a message's book after each of the named messages.
+    """A table that writes the message's book after each of the named messages.
 
     Args:
         folder: for the documents.
-        orders: per source message the elements that change the book.
-        by: what tells the book.
-        exponent: of prices.
+        orders: the elements that change the book, by source message.
+        by: the field that identifies the book.
+        exponent: the exponent of prices.
         ids: as in <book>.
-        depth: levels of a side.
+        depth: the number of levels per side.
     """
     names = names_of(depth)
     fields = "".join(
@@ -81,11 +81,11 @@ def book_table(
 def books_of(
     converter: Converter, folder: Path, chunks: Iterable[FrameChunk], *, unknown_orders: int = 0
 ) -> Iterator[Levels]:
-    """The levels after each message; none may be refused.
+    """The levels after each message; no message may be refused.
 
     Args:
-        folder: where `book_table` left its documents.
-        unknown_orders: how often an order is changed that was never heard of.
+        folder: where `book_table` wrote its documents.
+        unknown_orders: the expected number of changes to unknown orders.
     """
     model = load_message_model(folder / "model.xml")
     for frames in converted(converter, chunks):
@@ -105,7 +105,7 @@ class PlainBook:
         self._prices: dict[str, list[int]] = {"B": [], "S": []}  # ascending
 
     def put(self, order_id: int, side: str, price: int, size: int) -> None:
-        """A new order, or one in the place of what was known by this id."""
+        """Add an order; it replaces an order with the same id."""
         self.remove(order_id)
         self.orders[order_id] = side, price, size
         if price not in self._levels[side]:
@@ -114,7 +114,7 @@ class PlainBook:
         self._levels[side][price][order_id] = size
 
     def remove(self, order_id: int) -> bool:
-        """Forget an order; False if it is unknown."""
+        """Remove an order; False if it is unknown."""
         if order_id not in self.orders:
             return False
         side, price, _ = self.orders.pop(order_id)
@@ -125,7 +125,7 @@ class PlainBook:
         return True
 
     def reduce(self, order_id: int, by: int) -> bool:
-        """Take something off an order, which is gone with the last of it; False if it is unknown."""
+        """Reduce an order, and remove it if nothing is left; False if it is unknown."""
         if order_id not in self.orders:
             return False
         side, price, size = self.orders[order_id]
@@ -136,7 +136,7 @@ class PlainBook:
         return True
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all orders."""
         self.__init__()  # type: ignore[misc]
 
     def levels(self, depth: int = DEPTH) -> Levels:

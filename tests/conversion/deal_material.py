@@ -1,4 +1,4 @@
-"""Source messages with groups and texts, order books, and a model that takes all that an output message can have."""
+"""Source messages with groups and texts, order books, and a model that uses everything an output message can have."""
 
 from __future__ import annotations
 

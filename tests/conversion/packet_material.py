@@ -1,4 +1,4 @@
-"""Documents and messages of the tests of users' functions that are called per packet."""
+"""Documents and messages for the tests of users' functions that are called per packet."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def legs(b: int, *entries: int) -> tuple[int, bytes]:
 
 
 class Both:
-    """Kernel and interpreter of a table, which must agree."""
+    """Kernel and interpreter of one table, which must agree."""
 
     def __init__(self, table: ConverterTable) -> None:
         self.compiled, self.oracle = CompiledConverter(table), InterpretedConverter(table)
 
     def convert(self, frames: Frames, room: int = 1_000_000) -> list[tuple[int, ...]]:
-        """What came out: (which message of the packet, its two fields)."""
+        """The output: (index of the message in the packet, its two fields)."""
         data, found, skip = packet(frames), [], 0
         while skip < len(frames):
             ours, theirs = np.zeros(room, np.uint8), np.zeros(room, np.uint8)

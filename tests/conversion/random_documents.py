@@ -1,5 +1,5 @@
-"""Source formats, tables and messages by chance. A table grows element by element: what the loader refuses is left out,
-so that everything it lets through is what kernel and oracle must agree on."""
+"""Random source formats, tables and messages. A table grows element by element; an element that the loader refuses is
+left out. So kernel and interpreter must agree on everything that the loader accepts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ MAPS = ["numbers", "strict", "names", "texts", "symbols", "long_names"]
 
 @converter_function(minimum=-(2**40), maximum=2**40)
 def compiled_mix(of: int, other: int) -> int:
-    """One that numba compiles."""
+    """A function that numba can compile."""
     if other == 200:
         raise ValueError("two hundred")
     return of & other
@@ -88,13 +88,13 @@ def compiled_mix(of: int, other: int) -> int:
 
 @converter_function(minimum=-2, maximum=2**63 - 2)
 def python_mix(of: int, other: int) -> int:
-    """One that numba does not compile."""
+    """A function that numba cannot compile."""
     return int(Decimal(of).logb()) - [other, 3, 5][other % 7]
 
 
 @converter_function(minimum=-(2**60), maximum=2**40, per_packet=True)
 def array_mix(of: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[Any]:
-    """One of arrays, which some values make raise and others give too little."""
+    """A function of arrays; for some values it raises, for others it returns too few results."""
     if (other == 65).any():
         raise ValueError("sixty-five")
     mixed = np.where(other == 0, 5, of ^ other)
@@ -111,7 +111,7 @@ class Documents:
     source_format: str = ""
     converts: list[Lines] = field(default_factory=list)
     outputs: list[Lines] = field(default_factory=list)
-    ids: str = "unique"  # of the book's orders
+    ids: str = "unique"  # the scope of the ids of the book's orders
 
     def load(self, folder: Path) -> ConverterTable:
         messages = "".join(
@@ -170,7 +170,7 @@ def random_format(random: Random) -> str:
 
 
 def random_inside(random: Random) -> list[str]:
-    """The parts after each entry of a group."""
+    """The parts of each entry of a group."""
     lines = []
     if random.random() < 0.7:
         lines.append(f'<group name="k" count="{random.choice(["uint8", "uint8", "2"])}">')
@@ -249,7 +249,7 @@ def random_order(random: Random, names: list[str]) -> str:
 
 
 def random_documents(random: Random, folder: Path) -> tuple[Documents, ConverterTable]:
-    """Documents, and the table they load as; it has at least one conversion."""
+    """Random documents and the table loaded from them, which has at least one conversion."""
     for name, function in USERS.items():
         register(name, function)
     documents = Documents(random_format(random), ids=random.choice(["unique", "perBook"]))
@@ -333,7 +333,7 @@ def random_block(random: Random, fields: list[int]) -> bytes:
 
 
 def random_message(random: Random, source_format: SourceFormat, message: SourceMessageType) -> bytes:
-    """One frame, right most of the time."""
+    """One frame, which is valid most of the time."""
     framing = message.framing
     order = "big" if framing.is_big_endian else "little"
     block = random_block(random, [each.size for each in message.fields.values()]).ljust(message.size, b"\1")
@@ -369,8 +369,8 @@ def random_message(random: Random, source_format: SourceFormat, message: SourceM
 def _random_part(random: Random, part: SourceGroup | SourceData) -> bytes:
     if isinstance(part, SourceData):
         text = random_bytes(random, random.choice([1, 2, 5, 8, 9])) if random.random() < 0.9 else b""
-        told = len(text) if random.random() < 0.95 else 255
-        header = told.to_bytes(part.length_kind.size, "big" if part.is_big_endian else "little")
+        length = len(text) if random.random() < 0.95 else 255
+        header = length.to_bytes(part.length_kind.size, "big" if part.is_big_endian else "little")
         return header.ljust(part.header_size, b"\7") + text
     count = part.count if isinstance(part.count, int) else random.randint(0, 4)
     entries = b""
@@ -380,13 +380,13 @@ def _random_part(random: Random, part: SourceGroup | SourceData) -> bytes:
     if isinstance(part.count, int):
         return entries
     header = bytearray(part.header_size)
-    told = count if random.random() < 0.95 else random.choice([200, 65_535])
+    entry_count = count if random.random() < 0.95 else random.choice([200, 65_535])
 
     def put(offset: int, size: int, value: int) -> None:
         value &= (1 << (8 * size)) - 1
         header[offset : offset + size] = value.to_bytes(size, "big" if part.is_big_endian else "little")
 
-    put(part.count.offset, part.count.size, told)
+    put(part.count.offset, part.count.size, entry_count)
     if part.entry_size is not None:
         put(part.entry_size.offset, part.entry_size.size, part.size if random.random() < 0.95 else 1)
     return bytes(header) + entries

@@ -1,4 +1,4 @@
-"""Groups and variable data of output messages by chance: they grow element by element, as the tables they stand in."""
+"""Random groups and variable data of output messages. They grow element by element, like their tables."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class GroupGrower:
     """Grows the groups of one output message.
 
     Args:
-        attempt: appends an element to lines, and takes it back if the loader refuses it.
-        element: a random <let> of given names, under a new name.
-        types: of the message model.
+        attempt: appends an element to lines, and removes it if the loader refuses it.
+        element: returns a random <let> that uses the given names and has a new name.
+        types: the types of the message model.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class GroupGrower:
         self._count = 0
 
     def grow(self, convert: Lines, output: Lines, names: list[str], depth: int = 0) -> None:
-        """Give lines of a table and of its model a group, if the loader lets it."""
+        """Add a group to the lines of a table and of its model, if the loader accepts it."""
         random, number = self._random, self._count
         self._count += 1
         head, own = self._head(f"x{number}", names)
@@ -54,7 +54,7 @@ class GroupGrower:
         table = Grown(head, '<field name="first" function="copy" of="zero"/>')
         output.append(model)
         if not self._attempt(table, convert):
-            if random.random() < 0.5:  # otherwise it is one that the table does not name
+            if random.random() < 0.5:  # otherwise the table does not name the group
                 output.pop()
             return
         known = [*own, *own, *names]
@@ -80,7 +80,7 @@ class GroupGrower:
         self.data(table.lines, model.lines, known)
 
     def _head(self, name: str, names: list[str]) -> tuple[str, list[str]]:
-        """(the <group>, names that only it knows)."""
+        """(the <group>, the names that exist only in it)."""
         random = self._random
         if self._groups and random.random() < 0.6:
             group = random.choice(self._groups)
@@ -98,7 +98,7 @@ class GroupGrower:
             output.pop()
 
     def data(self, convert: Lines, output: Lines, names: list[str]) -> None:
-        """Some variable data, after all groups."""
+        """Add variable data, after all groups."""
         for place, name in enumerate(self._random.sample(names, min(len(names), self._random.choice([0, 1, 3])))):
             output.append(f'<data name="data{place}" id="{70 + place}" type="text"/>')
             if self._attempt(f'<data name="data{place}" function="copy" of="{name}"/>', convert):

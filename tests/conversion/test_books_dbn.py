@@ -1,5 +1,5 @@
-"""Databento's market by order: the books it makes are those of plain Python after every record, agree with what the
-recording says of its own trades, and with market by price where a recording has both."""
+"""Databento's market by order. After every record, its books equal those of plain Python. They agree with the trades in
+the recording, and with market by price if a recording has both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tandemfeed.adapter.conversion.formats.dbn import read_dbn
 from tandemfeed.adapter.conversion.table import ConverterTable
 from tandemfeed.feedcore.replica.converter import Converter
 
-# A fill tells of an order what a cancel that follows does to it, so neither trades nor fills change the book.
+# A fill reports what a following cancel does to the order, so neither trades nor fills change the book.
 ORDERS = {
     "mbo": '<order book="book" action="clear" by="instrument_id" if="action" is="R"/>'
     '<order book="book" action="add" by="instrument_id" id="order_id" side="side" price="price" size="size" '
@@ -33,17 +33,17 @@ ORDERS = {
 }
 MBO = struct.Struct("<BBHIQQqIBBccQiI")
 SIDES = {"A": "S", "B": "B", "N": "N"}
-SNAPSHOT_FLAG, LAST_FLAG = 32, 128  # of a snapshot; the last record of an event
+SNAPSHOT_FLAG, LAST_FLAG = 32, 128  # the record belongs to a snapshot; it is the last record of an event
 NANO = 10**9
-# The snapshot alone is among the recordings; the others lie beside it in the same public repository.
+# Only the snapshot is among the recordings; the other files are in the same public repository.
 SNAPSHOT = "futures/esh4-glbx-mdp3-20231224.mbo.dbn.zst"
-OPENING = "futures/esh4-glbx-mdp3-20231225.mbo.dbn.zst"  # of a Monday evening, from before the book opens
-SECONDS = "futures/orderbooks_mbo_2024-05-08T00-00-00_2024-05-08T00-00-02.dbn.zst"  # two, of a running session
+OPENING = "futures/esh4-glbx-mdp3-20231225.mbo.dbn.zst"  # from a Monday evening, beginning before the book opens
+SECONDS = "futures/orderbooks_mbo_2024-05-08T00-00-00_2024-05-08T00-00-02.dbn.zst"  # two seconds of a running session
 OPENS_AT_NS = 1_703_545_200 * NANO  # 23:00 UTC
 
 
 def records_of(data: bytes) -> list[Any]:
-    """As their maker's decoder reads them."""
+    """The records as Databento's decoder reads them."""
     if data[:4] == b"\x28\xb5\x2f\xfd":
         data = ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
     decoder = db.DBNDecoder(upgrade_policy=db.VersionUpgradePolicy.AS_IS)
@@ -53,7 +53,7 @@ def records_of(data: bytes) -> list[Any]:
 
 
 def apply(book: PlainBook, record: Any) -> None:
-    """What a record does to the book, as its maker's documentation says."""
+    """Change the book as Databento's documentation of the record says."""
     action, side = str(record.action), SIDES[str(record.side)]
     if action == "R":
         book.clear()
@@ -85,7 +85,7 @@ def table(folder: Path) -> ConverterTable:
         (SECONDS, 13_796, {"R", "A", "C", "M", "T", "F"}),
     ],
 )
-def test_market_by_order_gives_the_same_book_as_plain_python_after_every_record(
+def test_market_by_order_makes_the_same_book_as_plain_python_after_every_record(
     table: ConverterTable, folder: Path, file: str, count: int, actions: set[str]
 ) -> None:
     data = shared_file(file).read_bytes()
@@ -104,11 +104,11 @@ def test_market_by_order_gives_the_same_book_as_plain_python_after_every_record(
 def test_a_running_book_is_never_crossed_and_every_event_trades_first_at_its_best_price(
     table: ConverterTable, folder: Path, file: str, from_ns: int, crossed: int, trades: int
 ) -> None:
-    """The recording is its own oracle. Before a market opens its book is crossed: orders are taken but not matched."""
+    """The recording itself is the reference. Before a market opens, orders are not matched, so the book is crossed."""
     data = shared_file(file).read_bytes()
     records, found = records_of(data), Counter[str]()
     ours = books_of(CompiledConverter(table), folder, read_dbn(data).chunks())
-    before, is_first = NOTHING * 2 * DEPTH, True  # the book at the last event's end
+    before, is_first = NOTHING * 2 * DEPTH, True  # the book at the end of the last event
     for record, levels in zip(records, ours, strict=True):
         if record.flags & SNAPSHOT_FLAG:
             before = levels
@@ -125,15 +125,15 @@ def test_a_running_book_is_never_crossed_and_every_event_trades_first_at_its_bes
 
 
 def mbo_frame(action: bytes, order_id: int, side: bytes, price: int, size: int, instrument_id: int) -> bytes:
-    """A record of ours."""
+    """A record made for the test."""
     return MBO.pack(14, 160, 1, instrument_id, 0, order_id, price, size, 0, 0, action, side, 0, 0, 0)
 
 
 class Seed:
-    """Orders of our own that make the levels of a record of market by price, as many as it says and of its sizes.
+    """Made-up orders that form the levels of a market-by-price record, with the same order counts and sizes.
 
     Attributes:
-        smallest: by side and price an order of size 1, where a level has several.
+        smallest: by side and price, an order of size 1, if the level has several orders.
     """
 
     def __init__(self, record: Any, depth: int) -> None:
@@ -153,7 +153,7 @@ class Seed:
 
 
 def levels_said(record: Any, depth: int) -> Levels:
-    """Of a record of market by price."""
+    """The levels of a market-by-price record."""
     bids = [number for level in record.levels[:depth] for number in (level.bid_px, level.bid_sz, level.bid_ct)]
     return bids + [number for level in record.levels[:depth] for number in (level.ask_px, level.ask_sz, level.ask_ct)]
 
@@ -163,10 +163,10 @@ def shown(levels: Levels, depth: int) -> Levels:
 
 
 @pytest.mark.parametrize("make", [CompiledConverter, InterpretedConverter])
-def test_market_by_order_makes_the_market_by_price_of_the_same_recording(
+def test_market_by_order_agrees_with_market_by_price_of_the_same_recording(
     make: Callable[[ConverterTable], Converter], table: ConverterTable, folder: Path
 ) -> None:
-    """Where a recording has both: of ESH1 two records each, of which one is the same event."""
+    """ESH1 has two records of each kind; one of them is the same event in both."""
     data = shared_file("dbn/test_data.mbo.v3.dbn").read_bytes()
     by_order = records_of(data)
     by_price = records_of(shared_file("dbn/test_data.mbp-10.v3.dbn.zst").read_bytes())
@@ -182,7 +182,7 @@ def test_market_by_order_makes_the_market_by_price_of_the_same_recording(
     ]
     recorded = read_dbn(data).records
     frames += [recorded[: MBO.size], recorded[MBO.size :]]
-    cancelled = seed.smallest[b"B", by_price[1].price]  # their second follows from their first
+    cancelled = seed.smallest[b"B", by_price[1].price]  # their second record follows from their first
     frames.append(mbo_frame(b"C", cancelled, b"B", by_price[1].price, by_price[1].size, seed.instrument_id))
     *_, first, second, third = books_of(make(table), folder, [FrameChunk(b"".join(frames), len(frames), 1)])
     assert first == second == levels_said(by_price[0], DEPTH)

@@ -1,4 +1,4 @@
-"""ITCH: the books of real messages are those of plain Python and of another rebuilder after every message."""
+"""ITCH: after every real message, the books equal those of plain Python and those of another library."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ORDERS = {
     "orderReplace": '<order book="book" action="replace" by="stock_locate" id="order_ref" newId="new_order_ref" '
     'price="price" size="shares"/>',
 }
-DEPTH = 5  # of the books compared
+DEPTH = 5  # of the compared books
 OPENING = "itch50/12302019_SNIPPET.NASDAQ_ITCH50"
 TEST_DAY = "itch50/ex20101224.TEST_ITCH_50.gz"
 
@@ -58,7 +58,7 @@ def bodies(chunks: list[FrameChunk]) -> Iterator[bytes]:
 
 
 def apply(book: PlainBook, message: Any) -> bool:
-    """What an order's message, as itchfeed reads it, does to the book; False if the order is unknown."""
+    """Apply an order message, as itchfeed reads it, to the book; False if the order is unknown."""
     kind, order_id = message.message_type, message.order_reference_number
     if kind in (b"A", b"F"):
         book.put(order_id, message.buy_sell_indicator.decode(), message.price, message.shares)
@@ -106,7 +106,7 @@ def test_books_equal_those_of_plain_python_after_every_message(
 
 
 def levels_of(processor: ITCH50MarketProcessor) -> Levels:
-    """The best levels of a book that meatpy rebuilt."""
+    """The best levels of a book rebuilt by meatpy."""
     book = processor.current_lob
     levels: Levels = []
     for side in (book.get_bid_levels(DEPTH), book.get_ask_levels(DEPTH)) if book else ([], []):
@@ -119,7 +119,7 @@ def levels_of(processor: ITCH50MarketProcessor) -> Levels:
 def test_books_equal_those_of_another_rebuilder_after_every_message(
     table: ConverterTable, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """meatpy rebuilds one stock's book; the day has three. That a made-up day executes out of turn is not its fault."""
+    """meatpy rebuilds the book of one stock; the day has three. Its made-up executions may be out of turn."""
     monkeypatch.setattr(LimitOrderBook, "skip_exception", lambda *_: True)
     chunks = chunks_of(TEST_DAY)
     processors: dict[int, ITCH50MarketProcessor] = {}

@@ -1,5 +1,5 @@
-"""LOBSTER: the shipped reader reads what Python's own reader reads, and the messages of a real morning rebuild the book
-that LOBSTER itself rebuilt, row by row."""
+"""LOBSTER: the shipped reader reads the same as Python's own reader, and the messages of a real morning rebuild, row by
+row, the book that LOBSTER itself rebuilt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORDERS = {
     "hiddenExecution": "",
 }
 SUBMISSION, CANCELLATION, DELETION, EXECUTION, HIDDEN = 1, 2, 3, 4, 5
-RESTED = -1_000_000_000_000  # numbers of the orders that were there before: below it
+RESTED = -1_000_000_000_000  # the numbers of orders that existed before the recording are below this
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +59,25 @@ def recorded() -> tuple[list[Event], list[list[int]]]:
 
 
 def levels_said(row: list[int], side: int) -> list[tuple[int, int]]:
-    """(price, size) of a side's ten levels."""
+    """(price, size) of the ten levels of a side."""
     at = 0 if side < 0 else 2
     return [(row[4 * level + at], row[4 * level + at + 1]) for level in range(DEPTH)]
 
 
 @dataclass
 class Window:
-    """What ten visible levels tell of a book, and the messages that make a converter know as much.
+    """The part of a book that ten visible levels reveal, and the messages that give a converter the same knowledge.
 
-    The message file has the events within the ten levels and no others. So what a level holds is known if its price has
-    been among them without a break since it was seen or first heard of. What leaves them is forgotten, as anything may
-    befall it there; what comes back, or comes up from deeper, is learnt from the row that shows it: as one order with a
-    number of our own, since no message said which orders it is made of. A later event of an order that no known message
-    brought is one of those: it takes its size off that level's order.
+    The message file has only the events within the ten levels. So the content of a level is known if its price has been
+    among them without a break since the level was first seen or its first message came. A level that leaves them is
+    forgotten, because it may change unseen. A level that comes back or comes up from deeper is learnt from the row that
+    shows it: as one order with a made-up number, because no message said which orders it consists of. A later event of
+    an order that came with no known message concerns one of those orders: its size is taken off that level's order.
 
     Attributes:
-        worst: per side the worst price that is known; what lies beyond is not.
-        orders: those that messages brought: side, price, what is left.
-        rested: per (side, price) the number and size of the order that stands for all others.
+        worst: the worst known price of each side.
+        orders: the orders that messages added: side, price, remaining size.
+        rested: by (side, price), the number and size of the order that stands for all other orders.
     """
 
     worst: dict[int, int] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Window:
         return side in self.worst and side * price >= side * self.worst[side]
 
     def see(self, row: list[int]) -> tuple[list[Event], int]:
-        """Forget what left the row and learn what it shows first; returns how many levels those were."""
+        """Forget what left the row, and learn what it shows for the first time; returns the number of levels learnt."""
         events: list[Event] = []
         seen = 0
         for side in (1, -1):
@@ -105,7 +105,7 @@ class Window:
         return events, seen
 
     def _forget(self, side: int, worst: int) -> list[Event]:
-        """Delete all that lies beyond a price."""
+        """Delete all orders beyond a price."""
         events = [
             Event(DELETION, number, size, price, side)
             for number, (its, price, size) in self.orders.items()
@@ -119,7 +119,7 @@ class Window:
         return events
 
     def hear(self, event: Event) -> Event:
-        """The event as the converter shall have it."""
+        """The event as the converter should get it."""
         if event.kind == HIDDEN:
             return event
         assert self.is_known(event.side, event.price), "the file has events within the ten levels alone"
@@ -144,11 +144,11 @@ class Window:
 
 @dataclass
 class Replay:
-    """All messages for a converter, and what shall come of them.
+    """All messages for a converter, and the expected result.
 
     Attributes:
-        expected: per row: where in the output its book is, and per side the levels that can be known.
-        compared, seen: levels of all rows that can be known, and those that the row itself is the first to show.
+        expected: for each row, where its book is in the output, and the known levels of each side.
+        compared, seen: the number of known levels in all rows; the number of levels first shown by a row itself.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -158,7 +158,7 @@ class Replay:
 
 
 def replay_of(events: list[Event], rows: list[list[int]]) -> Replay:
-    """The messages from the second on, upon the book of the first row."""
+    """The messages from the second on, applied to the book of the first row."""
     replay, window = Replay(), Window()
     first, replay.seen = window.see(rows[0])
     replay.events += first
@@ -192,7 +192,7 @@ def framed(events: Iterable[Event]) -> list[FrameChunk]:
 
 
 def check_rows(ours: list[list[int]], replay: Replay) -> int:
-    """Hold a converter's books against the rows; returns how many levels were compared."""
+    """Compare a converter's books with the rows; returns the number of compared levels."""
     compared = 0
     for row, (place, known) in enumerate(replay.expected, 2):
         bids, asks = ours[place][: 3 * DEPTH], ours[place][3 * DEPTH :]
@@ -223,12 +223,12 @@ def test_the_lobster_messages_rebuild_its_ten_level_book_row_by_row(
     replay = replay_of(events, rows)
     assert len(events) == len(rows) == 999
     compared = check_rows(list(books_of(make(table), folder, framed(replay.events))), replay)
-    # Every level of every row but those that a row is the first to show: the first row's, and what comes from deeper.
+    # Every level of every row, except those that a row shows first: the first row's, and levels from deeper.
     assert (compared, replay.seen) == (19_642, 20 + 318)
     assert compared == replay.compared == 2 * DEPTH * len(rows) - replay.seen
 
 
-def test_a_missing_message_shows_in_the_rows(table: ConverterTable, folder: Path) -> None:
+def test_a_missing_message_is_detected_by_the_comparison_with_the_rows(table: ConverterTable, folder: Path) -> None:
     replay = replay_of(*recorded())
     place = next(place for place, event in enumerate(replay.events) if event.kind == EXECUTION)
     replay.events[place] = Event(HIDDEN, 0, 1, 1, 1)

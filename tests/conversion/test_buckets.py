@@ -1,4 +1,4 @@
-"""Repairing conversion state bucket by bucket: what differs is replaced, what agrees is left alone."""
+"""Repairing conversion state bucket by bucket: different buckets are replaced, equal ones stay unchanged."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def pair(request: pytest.FixtureRequest) -> tuple[Converter, Converter]:
     return kind(TABLE), kind(TABLE)
 
 
-def test_the_buckets_that_differ_are_repaired_and_no_other_is_touched(pair: tuple[Converter, Converter]) -> None:
+def test_only_the_buckets_that_differ_are_repaired(pair: tuple[Converter, Converter]) -> None:
     active, backup = pair
     feed(active, range(2_000), 3)
     feed(backup, range(2_000), 3)
-    feed(backup, range(40, 43), 7)  # three symbols went wrong
-    feed(backup, range(5_000, 5_002), 1)  # two exist at the backup alone
+    feed(backup, range(40, 43), 7)  # three symbols are different
+    feed(backup, range(5_000, 5_002), 1)  # two exist only at the backup
     differ = np.flatnonzero(active.digests() != backup.digests()).tolist()
     assert 1 <= len(differ) <= 5
     repair = active.snapshot_buckets(differ)
@@ -59,7 +59,7 @@ def test_the_buckets_that_differ_are_repaired_and_no_other_is_touched(pair: tupl
     assert backup.snapshot() == active.snapshot()
 
 
-def test_all_buckets_together_make_the_whole_state(pair: tuple[Converter, Converter]) -> None:
+def test_all_buckets_together_are_the_whole_state(pair: tuple[Converter, Converter]) -> None:
     active, backup = pair
     feed(active, range(300), 3)
     feed(backup, range(200, 700), 9)
@@ -69,7 +69,7 @@ def test_all_buckets_together_make_the_whole_state(pair: tuple[Converter, Conver
     assert backup.snapshot() == active.snapshot()
 
 
-def test_kernel_and_interpreter_take_each_others_buckets() -> None:
+def test_kernel_and_interpreter_accept_each_others_buckets() -> None:
     compiled, oracle = CompiledConverter(TABLE), InterpretedConverter(TABLE)
     feed(compiled, range(200), 3)
     feed(oracle, range(200), 3)

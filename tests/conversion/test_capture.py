@@ -1,4 +1,4 @@
-"""Packet captures of every kind give the datagrams that were put into them; another tool writes them."""
+"""The reader returns the datagrams of packet captures of every kind, which another tool writes."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def at(packet: Packet, seconds: int, fraction_ns: int) -> Packet:
     ],
     ids=["ethernet", "ipv6", "vlan", "two tags", "cooked", "raw"],
 )
-def test_every_link_layer_gives_its_datagrams(tmp_path: Path, packet: Packet, where: str) -> None:
+def test_datagrams_are_read_from_every_link_layer(tmp_path: Path, packet: Packet, where: str) -> None:
     (datagram,) = CaptureReader(written(tmp_path, [packet]))
     assert (datagram.where, datagram.source_port, datagram.payload) == (where, 1000, b"hello")
 
 
 @pytest.mark.parametrize("endianness", ["<", ">"])
 @pytest.mark.parametrize("is_nano", [False, True])
-def test_times_and_byte_orders(tmp_path: Path, endianness: str, is_nano: bool) -> None:
+def test_times_are_read_in_either_unit_and_byte_order(tmp_path: Path, endianness: str, is_nano: bool) -> None:
     data = written(tmp_path, [at(Ether() / V4, 1_500_000_000, 125_000_000)] * 2, endianness=endianness, nano=is_nano)
     for whole in (data, gzip.compress(data)):
         assert [each.captured_at_ns for each in CaptureReader(whole)] == [1_500_000_000_125_000_000] * 2
 
 
-def test_pcapng_of_another_tool(tmp_path: Path) -> None:
+def test_pcapng_written_by_another_tool_is_read(tmp_path: Path) -> None:
     path = tmp_path / "capture.pcapng"
     wrpcapng(str(path), [at(Ether() / V4, 1_500_000_000, 125_000_000), at(Ether() / V6, 1, 0)])
     first, second = CaptureReader(path.read_bytes())
@@ -106,7 +106,7 @@ def test_a_file_that_is_not_a_capture_is_refused() -> None:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_damage_gives_an_error_or_fewer_datagrams_and_never_a_crash(
+def test_a_damaged_capture_gives_an_error_or_fewer_datagrams_but_never_a_crash(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.pcap"

@@ -1,4 +1,4 @@
-"""`tandemfeed convert compile`: afterwards a start compiles nothing."""
+"""`tandemfeed convert compile`: after it, a start compiles nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from numba.core.event import install_listener
 from tandemfeed.adapter import kernel_cache
 from tandemfeed.adapter.convert_command.cli import main
 from tandemfeed.adapter.convert_command.compiling import COMPILE_EVENT, Progress
-from tandemfeed.adapter.kernel_cache import FOLDER_VARIABLE, load_generated
+from tandemfeed.adapter.kernel_cache import load_generated
+from tandemfeed.journal.compiling import FOLDER_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "deploy" / "examples" / "ticks"
@@ -24,7 +25,7 @@ DOCUMENTS = [
     for option, path in zip(("--source-format", "--table", "--message-model"), NAMES, strict=True)
     for text in (option, str(path))
 ]
-# A start of an adapter's conversion, its first packet, digest and snapshot; prints what numba compiled for it.
+# Starts an adapter's conversion, with its first packet, digest and snapshot; prints what numba compiled for it.
 START = """
 import sys
 from pathlib import Path
@@ -54,23 +55,23 @@ def run(cache: Path, *command: str, status: int = 0) -> tuple[str, str]:
 
 
 @pytest.mark.timeout(600)
-def test_a_start_after_it_with_the_same_documents_and_size_compiles_nothing(tmp_path: Path) -> None:
+def test_after_compile_a_start_with_the_same_documents_and_size_compiles_nothing(tmp_path: Path) -> None:
     cache, command = tmp_path / "cache", ("-m", "tandemfeed.deploy.command", "convert", "compile", *DOCUMENTS)
-    told, _ = run(cache, *command)
-    assert "ticks: compiled " in told
-    assert f"stored in {cache}" in told
+    output, _ = run(cache, *command)
+    assert "ticks: compiled " in output
+    assert f"stored in {cache}" in output
     start = ("-c", START, *map(str, NAMES))
     assert run(cache, *start, "1472")[0] == "[]\n"
     assert "ticks: already compiled" in run(cache, *command)[0]
-    assert "convert" in run(cache, *start, "1400")[0]  # another size is another kernel
+    assert "convert" in run(cache, *start, "1400")[0]  # another size needs another kernel
 
 
-def test_if_kernels_cannot_be_stored_it_says_so_and_compiles_nothing(tmp_path: Path) -> None:
+def test_compile_reports_that_kernels_cannot_be_stored_and_compiles_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    told, error = run(
+    output, error = run(
         tmp_path / "file" / "cache", "-m", "tandemfeed.deploy.command", "convert", "compile", *DOCUMENTS, status=1
     )
-    assert told == ""
+    assert output == ""
     assert FOLDER_VARIABLE in error
 
 
@@ -98,12 +99,12 @@ def test_invalid_options_are_refused_before_anything_is_compiled(
     except SystemExit as ended:
         status = int(ended.code or 0)
     assert status == 2
-    told = capsys.readouterr()
-    assert text in told.err
-    assert told.out == ""
+    captured = capsys.readouterr()
+    assert text in captured.err
+    assert captured.out == ""
 
 
-class Told:
+class RecordingMeter:
     """A meter that records its calls."""
 
     def __init__(self) -> None:
@@ -145,9 +146,9 @@ def test_progress_names_each_function_and_counts_those_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_cache, "CACHE_FOLDER", tmp_path)
-    told = Told()
-    progress = Progress(told)
+    meter = RecordingMeter()
+    progress = Progress(meter)
     with install_listener(COMPILE_EVENT, progress):
         assert load_generated(TWO).outer(1) == 2
-    assert told.steps == [(0, "outer"), (0, "inner"), (1, "inner"), (1, "outer")]
+    assert meter.steps == [(0, "outer"), (0, "inner"), (1, "inner"), (1, "outer")]
     assert progress.count == 2

@@ -1,4 +1,4 @@
-"""The compiled kernel against the plain-Python interpreter of the same table, and everything a bad table can be."""
+"""The compiled kernel compared with the plain-Python interpreter of the same table, and the errors of bad tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shared() -> CompiledConverter:
 
 
 def fresh(converter: CompiledConverter) -> CompiledConverter:
-    """The same kernel with no state (compiling once is enough)."""
+    """The same kernel without state; it is compiled only once."""
     empty = InterpretedConverter(TABLE)
     assert empty.snapshot() == EMPTY_SNAPSHOT
     converter.restore(EMPTY_SNAPSHOT)
@@ -95,7 +95,7 @@ def test_kernel_and_interpreter_agree_to_the_byte(
 
 @settings(max_examples=200)
 @given(st.binary(max_size=200), messages, st.integers(0, 300), st.integers(0, 255))
-def test_packets_whose_frames_do_not_add_up_are_found(
+def test_packets_with_inconsistent_frames_are_detected(
     shared: CompiledConverter, noise: bytes, rows: list[tuple[int, bytes]], place: int, value: int
 ) -> None:
     oracle = InterpretedConverter(TABLE)
@@ -145,7 +145,7 @@ def test_vwap_is_exact_beyond_64_bits(shared: CompiledConverter) -> None:
     assert compiled.digests().tolist() == oracle.digests().tolist()
 
 
-def test_a_store_that_grows_in_mid_packet_changes_nothing(shared: CompiledConverter) -> None:
+def test_state_that_grows_in_mid_packet_does_not_change_the_output(shared: CompiledConverter) -> None:
     compiled, oracle = fresh(shared), InterpretedConverter(TABLE)
     for first in range(0, 3_000, 30):
         rows = [
@@ -158,7 +158,7 @@ def test_a_store_that_grows_in_mid_packet_changes_nothing(shared: CompiledConver
     assert compiled.digests().tolist() == oracle.digests().tolist()
 
 
-def test_a_snapshot_gives_the_same_state_elsewhere(shared: CompiledConverter) -> None:
+def test_a_snapshot_restores_the_same_state_in_another_converter(shared: CompiledConverter) -> None:
     compiled = fresh(shared)
     rows = [(1, symbol.ljust(8, b"\0") + struct.pack("<QqIcBH", 5, 10, 1, b"B", 0, 0)) for symbol in SYMBOLS]
     compiled.convert(packet(rows), 0, 4, np.zeros(1_000, np.uint8), 0, 1_000)
@@ -206,7 +206,7 @@ def load_changed(tmp_path: Path, old: str, new: str, document: str = "converter-
         (
             '<keep cell="last_price" function="last" of="price" by="symbol"/>',
             '<let name="told" function="digits" of="price"/><when of="told" is="1"/>',
-            "'told' is a text made when it is written",
+            "'told' is a text made for the output",
         ),
         ('message="trade"', 'message="deal"', "no message 'deal'"),
         ('to="TradeTick"', 'to="Trade"', "no message 'Trade'"),
@@ -262,7 +262,7 @@ def test_the_source_format_encodes_what_the_converter_reads(shared: CompiledConv
     assert decoded == [("TradeTick", b"A", 5), ("TradeTick", b"B", 7)]
 
 
-def test_nothing_is_left_to_compile_when_packets_come(shared: CompiledConverter) -> None:
+def test_no_function_is_compiled_after_the_converter_is_made(shared: CompiledConverter) -> None:
     kernels = (state_kernels.settle, state_kernels.place_rows, state_kernels.drop_buckets)
     before = [list(kernel.signatures) for kernel in kernels]
     assert all(before), "compiled when the converter was made, not at the first digest: that stalled the feed by 0.13 s"

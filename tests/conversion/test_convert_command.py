@@ -1,4 +1,4 @@
-"""`tandemfeed convert`: what it says, and what it writes."""
+"""`tandemfeed convert`: its messages and its output files."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_check_names_file_line_and_reason(tmp_path: Path, capsys: pytest.Capture
 
 def test_explain_shows_each_field_and_its_function(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", *DOCUMENTS]) == 0
-    told = capsys.readouterr().out
-    assert "trade (type 1, line 5) → TradeTick" in told
-    assert "TradeTick.vwap (int64) ← vwap(of: price, weight: size, exponent -9) by symbol" in told
-    assert "TradeTick.side (char) ← side" in told
-    assert "state by symbol: 7 cells, 128 bytes per key" in told
+    output = capsys.readouterr().out
+    assert "trade (type 1, line 5) → TradeTick" in output
+    assert "TradeTick.vwap (int64) ← vwap(of: price, weight: size, exponent -9) by symbol" in output
+    assert "TradeTick.side (char) ← side" in output
+    assert "state by symbol: 7 cells, 128 bytes per key" in output
 
 
 def test_explain_prints_the_generated_source(capsys: pytest.CaptureFixture[str]) -> None:

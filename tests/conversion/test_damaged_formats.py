@@ -1,4 +1,4 @@
-"""Whatever bytes a venue's file or packet has, a reader gives messages or a `FormatError`, and nothing else."""
+"""For any bytes in a venue's file or packet, a reader returns messages or raises `FormatError`, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMATS = {
 
 
 def frames_of(source_format: SourceFormat, seed: int) -> bytes:
-    """One well-framed message of each type, with any values inside."""
+    """One well-framed message of each type, with random values."""
     chance, framing, out = random.Random(seed), source_format.framing, b""
     order = "big" if framing.is_big_endian else "little"
     for message in source_format.messages.values():

@@ -1,4 +1,4 @@
-"""Samples of refused messages: which are kept, and what is read out of them."""
+"""Samples of refused messages: which ones are kept, and what they contain."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_messages_refused_by_a_second_call_for_a_packet_have_their_own_numbers(
     assert [(each.source_seq, each.message) for each in converter.take_dead_letters()] == [(8, ""), (9, "quote")]
 
 
-def test_of_one_packet_the_first_are_kept_and_of_many_packets_the_newest(
+def test_the_first_samples_of_a_packet_and_the_newest_packets_are_kept(
     converter: CompiledConverter | InterpretedConverter,
 ) -> None:
     count = SAMPLES_MAX + 8
@@ -93,7 +93,7 @@ def test_a_frame_that_ends_beyond_its_packet_is_kept_up_to_the_packets_end(
     ]
 
 
-def test_a_type_of_several_messages_is_named_by_those_that_fit_the_length(tmp_path: Path) -> None:
+def test_a_type_shared_by_several_messages_is_named_after_those_that_fit_the_length(tmp_path: Path) -> None:
     path = tmp_path / "two.xml"
     path.write_text(TWO_LENGTHS)
     source_format = load_source_format(path)

@@ -1,4 +1,4 @@
-"""A kernel that foresees which rows a packet needs does what one that does not does, whatever the packet is like."""
+"""A kernel that prefetches rows of state converts every packet like one that does not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def packet(frames: list[bytes]) -> bytes:
 
 
 def trades(random: Random, count: int, symbols: int) -> list[bytes]:
-    """Trades of symbols by chance, as the example's source format frames them."""
+    """Trades of random symbols, framed as in the example's source format."""
     trade = table_of(TICKS).source_format.messages["trade"]
     names = np.array([b"S%06d" % random.randrange(symbols) for _ in range(count)], dtype="S8")
     columns = {
@@ -38,7 +38,7 @@ def trades(random: Random, count: int, symbols: int) -> list[bytes]:
 
 
 def agree(table: ConverterTable, packets: list[tuple[bytes, int, int]]) -> None:
-    """Packets as (bytes, skip, count): the same output, counts and state with foresight and without."""
+    """Packets as (bytes, skip, count): output, counts and state are the same with and without prefetching."""
     foreseeing, plain = CompiledConverter(table, near_rows=0), CompiledConverter(table, near_rows=NEVER)
     ours, theirs = np.zeros(1 << 16, np.uint8), np.zeros(1 << 16, np.uint8)
     for data, skip, count in packets:
@@ -50,13 +50,13 @@ def agree(table: ConverterTable, packets: list[tuple[bytes, int, int]]) -> None:
     assert foreseeing.snapshot() == plain.snapshot()
 
 
-def test_new_symbols_grow_the_index_during_foresight() -> None:
+def test_the_index_can_grow_while_rows_are_prefetched() -> None:
     random = Random(1)
     frames = trades(random, 20_000, 4 * TABLE_SIZE_FIRST)
     agree(table_of(TICKS), [(packet(frames[at : at + 34]), 0, 34) for at in range(0, len(frames), 34)])
 
 
-def test_packets_of_more_messages_than_are_foreseen_and_parts_of_packets() -> None:
+def test_packets_with_more_messages_than_hints_and_parts_of_packets_are_converted_alike() -> None:
     random = Random(2)
     packets = []
     for _ in range(60):
@@ -66,7 +66,7 @@ def test_packets_of_more_messages_than_are_foreseen_and_parts_of_packets() -> No
     agree(table_of(TICKS), packets)
 
 
-def test_damaged_packets_are_foreseen_as_far_as_they_go() -> None:
+def test_damaged_packets_are_prefetched_up_to_the_damage() -> None:
     random = Random(3)
     packets = []
     for _ in range(2_000):
@@ -77,11 +77,11 @@ def test_damaged_packets_are_foreseen_as_far_as_they_go() -> None:
     agree(table_of(TICKS), packets)
 
 
-def test_orders_are_foreseen_by_their_ids() -> None:
+def test_orders_are_prefetched_by_their_ids() -> None:
     frames = itch_messages(20_000, alive_min=3_000)
     assert "foresee_row(arena, hints, SPACE_" in kernel_source(table_of(BOOK)).text
     agree(table_of(BOOK), [(packet(frames[at : at + 34]), 0, 34) for at in range(0, len(frames), 34)])
 
 
-def test_a_table_without_state_foresees_nothing() -> None:
+def test_a_table_without_state_prefetches_nothing() -> None:
     assert "foresee(" not in kernel_source(shipped_table("iex")).text

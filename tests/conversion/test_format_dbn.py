@@ -1,4 +1,4 @@
-"""DBN versions 1 to 3: what our document reads of real files is what their maker's decoder reads."""
+"""DBN versions 1 to 3: our document reads real files as Databento's own decoder reads them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FRAGMENTS = [
 
 
 def theirs(data: bytes, version: int | None = None, has_metadata: bool = True) -> list[Any]:
-    """Metadata and records by their maker's decoder, in the version they are in."""
+    """Metadata and records, read by Databento's decoder in their own version."""
     if data[:4] == b"\x28\xb5\x2f\xfd":
         data = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
     decoder = db.DBNDecoder(has_metadata, False, version, db.VersionUpgradePolicy.AS_IS)
@@ -56,18 +56,18 @@ def theirs(data: bytes, version: int | None = None, has_metadata: bool = True) -
 
 
 def their_value(record: Any, name: str) -> Any:
-    """A field of their record as it is on the wire."""
+    """A field of their record, as it is on the wire."""
     if name[-3:-2] == "_" and name[-2:].isdigit():
         return getattr(record.levels[int(name[-2:])], name[:-3])
     value = getattr(record, name)
-    if name.startswith("is_"):  # their three states
+    if name.startswith("is_"):  # their three-state values
         return {True: b"Y", False: b"N", None: b"~"}[value]
-    value = getattr(value, "value", value)  # an enumeration's
+    value = getattr(value, "value", value)  # the value of an enumeration
     return value.encode() if isinstance(value, str) else value
 
 
 def check_all(file: DbnFile, records: list[Any]) -> int:
-    """Hold our reading of every field of every record against theirs."""
+    """Compare our reading of every field of every record with theirs."""
     ours = [each for chunk in file.chunks() for each in READER.read(chunk.frames)]
     for (name, values), record in zip(ours, records, strict=True):
         message = FORMAT.messages[name]
@@ -88,7 +88,7 @@ def check_all(file: DbnFile, records: list[Any]) -> int:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_record_of_a_file_reads_as_its_makers_decoder_reads_it(name: str) -> None:
+def test_every_record_reads_as_databentos_decoder_reads_it(name: str) -> None:
     data = shared_file(f"dbn/{name}").read_bytes()
     metadata, *records = theirs(data)
     ours = read_dbn(data)
@@ -113,7 +113,7 @@ def test_every_record_of_a_file_reads_as_its_makers_decoder_reads_it(name: str) 
 
 
 @pytest.mark.parametrize(("name", "version"), FRAGMENTS)
-def test_fragments_have_records_alone(name: str, version: int | None) -> None:
+def test_fragments_have_only_records(name: str, version: int | None) -> None:
     data = shared_file(f"dbn/{name}").read_bytes()
     ours = read_dbn(data)
     assert ours.metadata is None
@@ -132,7 +132,7 @@ def test_a_real_session_of_a_future_market_by_order_reads_across_its_zstd_frames
     assert [chunk.message_count for chunk in ours.chunks(5_000)] == [5_000, 3_725]
 
 
-def test_the_document_has_every_record_type_and_size_that_its_maker_has() -> None:
+def test_the_document_has_every_record_type_and_size_of_databentos_decoder() -> None:
     theirs_by_name = {
         "trade": db.TradeMsg, "mbp1": db.MBP1Msg, "mbp10": db.MBP10Msg, "mbo": db.MBOMsg, "status": db.StatusMsg,
         "imbalance": db.ImbalanceMsg, "definition1": db.InstrumentDefMsgV1, "definition2": db.InstrumentDefMsgV2,
@@ -149,7 +149,7 @@ def test_the_document_has_every_record_type_and_size_that_its_maker_has() -> Non
 
 
 def with_send_times(data: bytes) -> bytes:
-    """The same file as a server with send times makes it."""
+    """The same file as a server that adds send times would send it."""
     at = 8 + 16 + 2 + 24 + 2
     size = 8 + int.from_bytes(data[4:8], "little")
     head, records, out = bytearray(data[:size]), data[size:], b""
@@ -170,7 +170,7 @@ def test_send_times_after_records_are_removed() -> None:
     assert [record.ts_out for record in theirs(with_send_times(data))[1:]] == [77, 77]
 
 
-def test_damage_is_refused_by_offset() -> None:
+def test_a_damaged_file_is_refused_with_the_offset() -> None:
     data = shared_file("dbn/test_data.mbo.v3.dbn").read_bytes()
     packed = zstandard.ZstdCompressor().compress(data)
     assert read_dbn(b"\x50\x2a\x4d\x18\4\0\0\0skip" + packed).records == read_dbn(data).records

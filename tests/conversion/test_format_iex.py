@@ -1,4 +1,4 @@
-"""IEX TOPS and DEEP: what our document reads of a real capture is what a decoder that is not ours reads."""
+"""IEX TOPS and DEEP: our document reads a real capture as an independent decoder reads it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tandemfeed.feedcore.documents.source_format import load_source_format
 
 FORMAT = load_source_format(document("iex.xml"))
 READER = FrameReader(FORMAT)
-# our field: theirs, where the names differ
+# our field: theirs, if the names differ
 RENAMED = {
     "systemEvent": {"event": "event"},
     "securityDirectory": {"adjusted_poc_price": "adjusted_poc_close"},
@@ -38,17 +38,17 @@ RENAMED = {
 
 
 def assert_equal(name: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Every field of ours against theirs, in what they made of it; and they have no field that we have not."""
+    """Compare every field of ours with theirs, as they present it; they must have no field that we lack."""
     names = {field: RENAMED.get(name, {}).get(field, field) for field in ours}
     assert set(names.values()) == set(theirs) - {"type", "side"}
     for field, other in names.items():
         value, expected = ours[field], theirs[other]
-        if isinstance(expected, datetime):  # a float of the nanoseconds: it is not exact
+        if isinstance(expected, datetime):  # made from a float of the nanoseconds, so it is not exact
             seconds = value if field == "scheduled_time" else value / 10**9
             assert datetime.fromtimestamp(seconds, tz=UTC) == expected, (name, field)
         elif isinstance(expected, Decimal) or (other == "adjusted_poc_close"):
             assert (Decimal(value) / 10**4 if isinstance(expected, Decimal) else value) == expected, (name, field)
-        elif field == "flags" and isinstance(expected, bytes):  # of a broken trade they are its character
+        elif field == "flags" and isinstance(expected, bytes):  # in a broken trade, the flags are a character
             assert bytes([value]).strip() == expected
         else:
             assert value == expected, (name, field)

@@ -1,4 +1,4 @@
-"""NASDAQ TotalView-ITCH 5.0: what our document reads of real recordings is what decoders that are not ours read."""
+"""NASDAQ TotalView-ITCH 5.0: our document reads real recordings as independent decoders read them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ NAMES: dict[bytes, dict[str, str]] = {
 
 
 def theirs(frame: bytes) -> dict[str, Any]:
-    """One framed message by the other decoder, under our names."""
+    """One framed message, read by the other decoder, with our names."""
     message = MessageParser().get_message_type(frame[2:])
     values = {}
     for ours, other in (COMMON | NAMES[frame[2:3]]).items():
@@ -133,7 +133,7 @@ def theirs(frame: bytes) -> dict[str, Any]:
 
 
 def check_all(frames: bytes) -> int:
-    """Hold our reading of these frames against the other decoder's; returns how many there were."""
+    """Compare our reading of these frames with the other decoder's; returns the number of frames."""
     ours = list(READER.read(frames))
     places = list(READER.walk(frames))
     assert len(ours) == len(places)
@@ -187,7 +187,7 @@ def test_the_opening_of_a_real_day_reads_as_another_decoder_reads_it() -> None:
     assert sum(check_all(chunk.frames) for chunk in chunks) == 1_000
 
 
-def test_a_day_whose_length_prefix_is_always_zero_reads_as_another_decoder_reads_it() -> None:
+def test_a_file_with_zero_lengths_reads_as_another_decoder_reads_it() -> None:
     data = gzip.decompress(shared_file("itch50/ex20101224.TEST_ITCH_50.gz").read_bytes())
     (chunk,) = read_binary_file(data, FORMAT)
     assert chunk.message_count == 12_012
@@ -221,6 +221,6 @@ def test_a_zero_length_ends_a_file_and_any_other_truncation_is_refused() -> None
         (framed(b"S" + bytes(12)), "no message has type 83 and 15 bytes"),
     ],
 )
-def test_frames_that_do_not_add_up_are_refused_by_offset(damaged: bytes, reason: str) -> None:
+def test_inconsistent_frames_are_refused_with_the_offset(damaged: bytes, reason: str) -> None:
     with pytest.raises(FormatError, match=f"offset 0: .*{reason}"):
         list(READER.read(damaged))

@@ -1,4 +1,4 @@
-"""LOBSTER message files: our frames hold what Python's own reader finds in a real file, and so does the tick model."""
+"""LOBSTER message files: our frames contain what Python's own reader finds in a real file; so does the tick model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME = "AAPL_2012-06-21_34200000_57600000_message_10.csv"
 SESSION = 20120621
 MIDNIGHT_NS = int(datetime(2012, 6, 21, tzinfo=ZoneInfo("America/New_York")).timestamp()) * 10**9
 KINDS = ["submission", "cancellation", "deletion", "execution", "hiddenExecution", "crossTrade", "halt"]
-# A row of each event; of those that the recording has not, as LOBSTER's documentation shows them.
+# A row of each event; events that the recording lacks are as in LOBSTER's documentation.
 ROWS = """34200.1,1,7,18,5853300,1
 34200.01,2,7,8,5853300,1
 34200,3,7,10,5853300,1
@@ -50,7 +50,7 @@ def read(path: Path, symbol: str = "") -> list[tuple[str, dict[str, Any]]]:
 
 
 def expected(row: list[str], symbol: bytes = b"AAPL") -> tuple[str, dict[str, Any]]:
-    """A row as Python reads it."""
+    """A row as Python's reader reads it."""
     order_id, size, price, direction = map(int, row[2:])
     numbers = {"time": int(Decimal(row[0]) * 10**9), "order_id": order_id, "size": size, "price": price}
     return KINDS[int(row[1]) - 1], {"symbol": symbol, **numbers, "direction": direction}
@@ -72,7 +72,7 @@ def test_every_event_is_read_to_the_last_digit_of_its_time(tmp_path: Path, name:
     assert found[3][1]["time"] == 34_200_000_000_001
 
 
-def test_the_symbol_is_the_files_or_the_callers(tmp_path: Path) -> None:
+def test_the_symbol_comes_from_the_file_name_or_the_caller(tmp_path: Path) -> None:
     assert {values["symbol"] for _, values in read(written(tmp_path, ROWS), "XYZ")} == {b"XYZ"}
     assert {values["symbol"] for _, values in read(written(tmp_path, ROWS, "mine.csv"))} == {b""}
     with pytest.raises(FormatError, match="more than 16 bytes"):
@@ -100,13 +100,13 @@ def test_a_long_file_comes_in_chunks(tmp_path: Path) -> None:
         ("", "[Ee]mpty"),
     ],
 )
-def test_an_unreadable_row_is_refused_by_its_number(tmp_path: Path, text: str, reason: str) -> None:
+def test_an_unreadable_row_is_refused_with_its_number(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         read(written(tmp_path, text))
 
 
 def tick_model_says(row: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """What the tick model should say of a row."""
+    """The expected tick-model messages for a row."""
     kind, order_id, size, price, direction = map(int, row[1:])
     head = {"symbol": "AAPL", "eventAt": MIDNIGHT_NS + int(Decimal(row[0]) * 10**9)}
     if kind == 7:
@@ -130,14 +130,14 @@ def test_every_event_becomes_its_message_of_the_tick_model(tmp_path: Path) -> No
     assert ours == [each for row in ROWS.split() for each in tick_model_says(row.split(","))]
 
 
-def test_a_real_morning_converts_whole() -> None:
+def test_a_real_morning_is_converted_completely() -> None:
     path = shared_file(f"lobster/{NAME}")
     with path.open() as lines:
         expectation = [each for row in csv.reader(lines) for each in tick_model_says(row)]
     assert interpreted("lobster", read_lobster(path, FORMAT), SESSION) == expectation
 
 
-def test_the_command_takes_a_lobster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_convert_command_reads_a_lobster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, folder = written(tmp_path, ROWS), tmp_path / "out"
     assert main(["file", "--shipped", "lobster", str(path), "--to", str(folder)]) == 2
     assert "give --session YYYYMMDD" in capsys.readouterr().err

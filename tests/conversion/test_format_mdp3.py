@@ -1,4 +1,4 @@
-"""CME MDP 3.0: its schema, read unchanged, decodes real packets as a decoder that is not ours does."""
+"""CME MDP 3.0: its schema, read unchanged, decodes real packets as an independent decoder does."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def theirs() -> MDPMessageFactory:
 
 
 def assert_fields_equal(block: Block, values: dict[str, Any], fields: list[Any], version: int) -> None:
-    """Every field of a block as both decoders read it."""
+    """Compare every field of a block as both decoders read it."""
     by_name = {field.original_name: field for field in fields}
     for name, definition in block.fields.items():
         other = by_name[name]
         value = values[name]
         if definition.since_version > version and value is None:
-            continue  # the other decoder reads what is not there
+            continue  # the other decoder returns a value for a field that is absent
         if isinstance(other, CompositeMessageField):
             parts = {part.original_name: part.value for part in other.parts}
             first = next(iter(parts.values()))
@@ -125,7 +125,7 @@ def test_real_packets_read_as_another_decoder_reads_them(name: str, packet_count
 
 
 def test_instrument_definitions_of_an_older_schema_are_read_to_the_end() -> None:
-    """Their blocks are shorter than the schema's now; the other decoder does not read such messages right."""
+    """Their blocks are shorter than in the current schema; the other decoder misreads such messages."""
     (datagram,) = CaptureReader(shared_file("cme/v1.5-MdInstrumentDefinitionSpread.pcap").read_bytes())
     packet, offset, names = decode_mdp_packet(datagram.payload), 0, []
     while offset < len(packet.frames):
@@ -146,7 +146,7 @@ def test_two_real_lines_with_missing_packets_give_one_stream_without_a_gap() -> 
     for each in datagrams:
         sequence = decode_mdp_packet(each.payload).sequence
         if sequence % 7 == 3 and each.where == lines[sequence % 2]:
-            continue  # lost on one of the lines
+            continue  # lost on one line
         for effect in numbering.on_packet(each.payload, each.captured_at_ns):
             assert isinstance(effect, MdpDeliver)
             assert effect.chunk.sequence == delivered + 1
@@ -164,7 +164,7 @@ def delivered(effects: list[MdpEffect]) -> list[tuple[int, int] | MdpEffect]:
     return [(each.packet_sequence, each.chunk.sequence) if isinstance(each, MdpDeliver) else each for each in effects]
 
 
-def test_packets_that_neither_line_delivers_are_a_gap_and_the_rest_continues() -> None:
+def test_packets_missing_on_both_lines_are_reported_as_a_gap_and_delivery_continues() -> None:
     numbering = MdpNumbering(wait_ns=100, held_max=3)
     assert delivered(numbering.on_packet(packet(10, 2), 0)) == [(10, 1)]
     assert numbering.on_packet(packet(13), 5) == numbering.on_packet(packet(12), 9) == []
@@ -180,7 +180,7 @@ def test_packets_that_neither_line_delivers_are_a_gap_and_the_rest_continues() -
 
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=40), st.randoms(use_true_random=False))
-def test_every_packet_is_delivered_once_in_order_or_named_in_a_gap(copies: list[int], chance: Any) -> None:
+def test_every_packet_is_delivered_once_in_order_or_reported_in_a_gap(copies: list[int], chance: Any) -> None:
     arrivals = [number for number, count in enumerate(copies, 5) for _ in range(count)]
     arrivals.sort(key=lambda number: number + chance.uniform(0, 4))
     numbering, seen = MdpNumbering(wait_ns=1, next_packet=5), []
@@ -210,18 +210,18 @@ def test_packets_that_contradict_their_headers_are_refused() -> None:
 
 @cache
 def table() -> ConverterTable:
-    """The shipped documents, with CME's schema laid beside a copy of the format's."""
+    """The shipped documents; CME's schema is next to a copy of the format's document."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "mdp3.xml").write_bytes(document("mdp3.xml").read_bytes())
         (folder / "templates_FixBinary.xml").write_bytes(shared_file("templates_FixBinary.xml").read_bytes())
-        largest = 8_192  # a message's entries go into one output datagram
+        largest = 8_192  # all entries of a message go into one output datagram
         return load_checked_table(folder / "mdp3.xml", document("mdp3-to-tick.xml"), document("tick.xml"), largest)
 
 
 NANO = 10**9
 SIDES = {"0": "B", "1": "S", "E": "B", "F": "S"}
-BOOKS = {32: 100, 46: 1}  # template: factor of prices with seven decimals, or nine
+BOOKS = {32: 100, 46: 1}  # template: factor for prices with seven decimals, or with nine
 TRADES, ORDERS, STATISTICS = {42: 100, 48: 1}, {43: 100, 47: 1}, {35: 100, 51: 1}
 
 
@@ -235,7 +235,7 @@ def price(entry: Any, factor: int) -> int | None:
 
 
 def expected(frame: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What the tick model should say of a message, as the other decoder reads it."""
+    """The expected tick-model messages for a message, as the other decoder reads it."""
     message, _ = theirs().build(frame, 0)
     kind, at_ns = message.template_id.value, message.transact_time.value if hasattr(message, "transact_time") else None
     if kind == 30:
@@ -293,19 +293,19 @@ def test_real_packets_convert_to_what_another_decoder_reads(name: str, packet_co
         assert ours == other, f"output {number}"
 
 
-def test_the_table_converts_every_message_but_those_of_the_session() -> None:
+def test_the_table_converts_every_message_except_session_messages() -> None:
     named = {conversion.source.name for conversion in table().conversions}
     session = {"AdminHeartbeat12", "AdminLogin15", "AdminLogout16"}
     assert set(table().source_format.messages) - named == session
 
 
-def test_without_cmes_schema_the_format_says_what_is_missing() -> None:
+def test_without_cmes_schema_the_error_names_the_missing_file() -> None:
     with pytest.raises(DocumentError, match=r"mdp3\.xml:4: sbe='templates_FixBinary\.xml': .*No such file"):
         load_source_format(document("mdp3.xml"))
 
 
 def flat(values: dict[str, Any]) -> dict[str, Any]:
-    """What SBE reads, as the format has it: decimals are their mantissas, other composites one field a member."""
+    """SBE values in the format's terms: decimals are their mantissas; other composites have one field per member."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
@@ -322,7 +322,7 @@ def flat(values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_the_formats_reader_reads_the_numbers_that_sbe_reads() -> None:
+def test_the_formats_reader_reads_the_same_numbers_as_the_sbe_reader() -> None:
     sbe, plain = SbeReader(ours()), FrameReader(table().source_format)
     for datagram in islice(CaptureReader(shared_file("cme/v1.6-v6.1.pcap").read_bytes()), 300):
         frames, offset = decode_mdp_packet(datagram.payload).frames, 0

@@ -1,4 +1,4 @@
-"""CSV and Parquet ticks: our frames hold what Python's own readers find in real files, to the last digit."""
+"""CSV and Parquet ticks: our frames contain what Python's own readers find in real files, to the last digit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_real_quotes_in_csv_keep_every_digit() -> None:
     assert len(ours) == 1_000
 
 
-def test_real_trades_in_parquet_are_what_another_reader_finds() -> None:
+def test_real_trades_in_parquet_read_as_another_reader_reads_them() -> None:
     path = shared_file("ticks/btcusdt-trades.parquet")
     frame = pd.read_parquet(path)
     ours = rows_of(path, TableOptions(symbol="BTCUSDT"))
@@ -72,7 +72,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_usual_names_in_any_case_and_integer_times(tmp_path: Path) -> None:
+def test_usual_column_names_are_found_in_any_case_and_times_may_be_integers(tmp_path: Path) -> None:
     path = written(tmp_path, "Time,Ticker,PRICE,Qty,Side\n1500000000123,ACME,1.000000001,7,buy\n1500000000124,X,-2,,\n")
     assert [values for _, values in rows_of(path, TableOptions(time_unit="ms"))] == [
         {"symbol": b"ACME", "event_at_ns": 1_500_000_000_123_000_000, "price": 1_000_000_001, "size": 7 * 10**9,
@@ -82,7 +82,7 @@ def test_usual_names_in_any_case_and_integer_times(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_parquet_of_integers_and_decimals(tmp_path: Path) -> None:
+def test_integers_and_decimals_in_parquet_are_read(tmp_path: Path) -> None:
     table = pa.table(
         {
             "ts": pa.array([5, 6], pa.timestamp("us")),
@@ -119,7 +119,7 @@ def test_a_long_file_comes_in_chunks(tmp_path: Path) -> None:
         ("time,price,id\n1,1,x\n", "column 'id': row 1"),
     ],
 )
-def test_an_unreadable_value_is_refused_by_column_and_row(tmp_path: Path, text: str, reason: str) -> None:
+def test_an_unreadable_value_is_refused_with_column_and_row(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         rows_of(written(tmp_path, text))
 

@@ -1,7 +1,7 @@
 """Damaged packets: nothing crashes, nothing is read beyond the packet, the stream continues.
 
-Each packet lies directly before a page that may not be touched, so a read beyond it ends the process. One million:
-`TANDEMFEED_FUZZ=1000000 pytest tests/conversion/test_fuzz.py`.
+Each packet ends directly before a page that must not be touched, so that a read beyond it ends the process. To test one
+million packets: `TANDEMFEED_FUZZ=1000000 pytest tests/conversion/test_fuzz.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROT_NONE = 0
 
 
 class Brink:
-    """Memory that ends where its last byte lies."""
+    """Memory in which data ends directly before a guarded page."""
 
     def __init__(self) -> None:
         self._size = PAGES * mmap.PAGESIZE
@@ -78,7 +78,7 @@ def test_no_damaged_packet_is_read_beyond_its_end(name: str) -> None:
     for _ in range(PACKETS // len(FOLDERS)):
         data = damaged(random, random.choice(whole))
         view = brink.place(data)
-        converter.check(view)  # type: ignore[arg-type]  # judged, and converted all the same
+        converter.check(view)  # type: ignore[arg-type]  # whatever it answers, convert must be safe
         count = random.choice([34, 20, 1, 65_535])
         result = converter.convert(view, random.choice([0, 0, 3]), count, out, 0, 5_000)  # type: ignore[arg-type]
         assert 0 <= result.end <= 5_000

@@ -1,4 +1,4 @@
-"""Maps of texts longer than a word: reference tables that normalise symbols, in the kernel as in the interpreter."""
+"""Maps of texts longer than a word: reference tables that normalise symbols, in the kernel and in the interpreter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TABLE = """<converterTable name="x" sourceFormat="x">
 
 
 def load(folder: Path, rows: str, *, size: int = 64, more: str = "") -> ConverterTable:
-    """A table with the map of these rows of a CSV file."""
+    """A table with a map of these rows of a CSV file."""
     texts = {"f.xml": FORMAT.format(size=size), "m.xml": MODEL, "t.xml": TABLE.format(more=more)}
     for name, text in {**texts, "symbols.csv": f"symbol,venue_symbol\n{rows}"}.items():
         (folder / name).write_text(text)
@@ -39,7 +39,7 @@ def load(folder: Path, rows: str, *, size: int = 64, more: str = "") -> Converte
 
 
 def convert(converter: CompiledConverter | InterpretedConverter, bodies: list[tuple[int, bytes]]) -> list[bytes]:
-    """The symbols that came out."""
+    """The symbols in the output."""
     data = encode_source_header(
         feed_id=1, source_stream_id=1, message_count=len(bodies), session=1, first_source_seq=1, sent_at_ns=0
     ) + b"".join(SOURCE_FRAME.pack(SOURCE_FRAME_SIZE + len(body), kind) + body for kind, body in bodies)
@@ -53,7 +53,7 @@ def convert(converter: CompiledConverter | InterpretedConverter, bodies: list[tu
 def test_a_reference_table_normalises_symbols_of_any_length_up_to_64_bytes(tmp_path: Path) -> None:
     random = Random(5)
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ .-/"
-    # Many share their first words, so that what tells them apart lies in each word in turn; and lengths around words.
+    # Many share their first words, so that each word in turn distinguishes some; and lengths near multiples of a word.
     keys = {
         ("ROOT." * 13)[: random.randint(0, 60)] + "".join(random.choices(letters, k=random.randint(1, 4))).strip()
         for _ in range(3_000)

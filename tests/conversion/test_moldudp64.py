@@ -1,4 +1,4 @@
-"""MoldUDP64: the packets to the byte, and a receiver that names every sequence number once whatever the lines do."""
+"""MoldUDP64: the exact bytes of packets, and a receiver that covers every sequence number exactly once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def packet(first: int, last: int, session: bytes = DAY) -> bytes:
 
 @dataclass
 class Heard:
-    """What a receiver's effects amount to."""
+    """The summary of a receiver's effects."""
 
     numbers: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
@@ -92,8 +92,8 @@ def test_packets_have_these_bytes() -> None:
             decode_mold_packet(damaged)
 
 
-def test_packets_of_a_real_feed_are_walked_whole() -> None:
-    """Three packets of a venue whose messages are not ITCH 5.0's, cut off five bytes before the end of the last one."""
+def test_packets_of_a_real_feed_are_read_completely() -> None:
+    """Three packets of a venue with messages other than ITCH 5.0's; the last one lacks its last five bytes."""
     data = shared_file("moldudp64/mold.sample.dat").read_bytes()
     reader = FrameReader(load_source_format(document("itch50.xml")))
     offset, headers = 0, []
@@ -112,7 +112,7 @@ def test_packets_of_a_real_feed_are_walked_whole() -> None:
     assert headers == [(1, 15), (16, 13), (29, 13)]
 
 
-def test_a_clean_session_is_delivered_as_it_comes() -> None:
+def test_a_session_without_loss_is_delivered_as_it_arrives() -> None:
     receiver, heard = MoldReceiver(), Heard()
     for now, data in enumerate((packet(1, 3), packet(4, 4), encode_mold_packet(DAY, 5, []), packet(5, 9))):
         heard.take(receiver.on_packet(data, now))
@@ -130,7 +130,7 @@ def test_the_second_line_fills_gaps_of_the_first_and_nothing_is_requested() -> N
     assert (heard.requests, receiver.counts.duplicates, receiver.next_deadline_ns()) == ([], 2, 5 + 3_000 * MS)
 
 
-def test_a_packet_whose_messages_several_held_packets_have_is_a_duplicate() -> None:
+def test_a_packet_is_a_duplicate_if_held_packets_together_have_its_messages() -> None:
     receiver, heard = MoldReceiver(CONFIG), Heard()
     for data in (packet(1, 1), packet(3, 4), packet(5, 6), packet(3, 6), packet(4, 5)):
         heard.take(receiver.on_packet(data, 0))
@@ -139,7 +139,7 @@ def test_a_packet_whose_messages_several_held_packets_have_is_a_duplicate() -> N
     assert heard.numbers == list(range(1, 7))
 
 
-def test_messages_that_no_line_has_are_requested_and_answers_may_cut_packets_differently() -> None:
+def test_messages_missing_on_all_lines_are_requested_and_answers_may_be_packed_differently() -> None:
     receiver, heard = MoldReceiver(CONFIG), Heard()
     for data in (packet(1, 2), packet(6, 7), packet(9, 9)):
         heard.take(receiver.on_packet(data, 0))
@@ -152,7 +152,7 @@ def test_messages_that_no_line_has_are_requested_and_answers_may_cut_packets_dif
     assert receiver.counts.lost == 0
 
 
-def test_a_lost_last_message_is_seen_by_the_heartbeat() -> None:
+def test_a_heartbeat_reveals_that_the_last_message_was_lost() -> None:
     receiver, heard = MoldReceiver(CONFIG), Heard()
     heard.take(receiver.on_packet(packet(1, 2), 0))
     heard.take(receiver.on_packet(encode_mold_packet(DAY, 5, []), 1))
@@ -160,7 +160,7 @@ def test_a_lost_last_message_is_seen_by_the_heartbeat() -> None:
     assert heard.requests == [(3, 2)]
 
 
-def test_messages_that_never_arrive_are_declared_after_the_configured_requests_and_the_rest_continues() -> None:
+def test_messages_that_never_arrive_are_declared_missing_after_the_configured_requests() -> None:
     receiver, heard = MoldReceiver(CONFIG), Heard()
     for data in (packet(1, 2), packet(5, 6), encode_end_of_session(DAY, 9)):
         heard.take(receiver.on_packet(data, 0))
@@ -231,7 +231,7 @@ def test_malformed_packets_are_counted_and_change_nothing() -> None:
 @given(st.data())
 def test_every_number_is_delivered_or_declared_once_despite_loss_duplicates_and_delays(data: st.DataObject) -> None:
     total = data.draw(st.integers(1, 60))
-    missing = data.draw(st.frozensets(st.integers(1, total)))  # the request server has not these either
+    missing = data.draw(st.frozensets(st.integers(1, total)))  # the request server lacks these as well
     cuts = sorted(data.draw(st.sets(st.integers(2, total), max_size=20)) | {1, total + 1}) if total > 1 else [1, 2]
     sent = [packet(first, end - 1) for first, end in pairwise(cuts)]
     lines = [each for each in sent for _ in range(data.draw(st.integers(0, 2)))]

@@ -1,4 +1,4 @@
-"""Groups in groups and variable texts in groups of a source message: walked over, gone through, read."""
+"""Nested groups, and variable texts in groups, of a source message: walking over them, iterating, reading."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_entries_of_any_depth_are_converted(table: ConverterTable) -> None:
     assert [row["last"] for _, row in found[4:6]] == [1, 2]
 
 
-def test_the_plain_reader_reads_them_too(table: ConverterTable) -> None:
+def test_the_plain_reader_reads_nested_entries(table: ConverterTable) -> None:
     ((name, values),) = FrameReader(table.source_format).read(book(LEVELS, b"\1"))
     assert name == "book"
     assert values["levels"][0]["orders"][1] == {"size": 0, "owner": b"them"}

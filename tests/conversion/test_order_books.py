@@ -1,4 +1,4 @@
-"""Order books in the kernel against those of the interpreter, which are dictionaries."""
+"""Order books in the kernel compared with those of the interpreter, which are dictionaries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def same(compiled: CompiledConverter, oracle: InterpretedConverter, data: bytes)
     assert bytes(ours[: result.end]) == bytes(theirs[: result.end])
 
 
-def test_books_are_the_same_message_by_message(table: ConverterTable) -> None:
+def test_kernel_and_interpreter_have_the_same_books_after_every_message(table: ConverterTable) -> None:
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
     for number, data in enumerate(packets(4_000, stocks=3, alive_min=60)):
         same(compiled, oracle, data)
@@ -61,7 +61,8 @@ def test_a_restored_book_behaves_like_the_original(table: ConverterTable) -> Non
     for data in stream[:60]:
         same(compiled, oracle, data)
     joining = CompiledConverter(table)
-    joining.convert(stream[70], 0, PER_PACKET, np.zeros(4_096, np.uint8), 0, 4_096)  # something else, to be forgotten
+    # some other state, which the restore replaces
+    joining.convert(stream[70], 0, PER_PACKET, np.zeros(4_096, np.uint8), 0, 4_096)
     joining.restore(compiled.snapshot())
     for data in stream[60:80]:
         same(joining, oracle, data)
@@ -85,7 +86,7 @@ def test_thousands_of_orders_come_and_go_while_the_index_grows(table: ConverterT
 
 
 def table_with(folder: Path, *changes: tuple[str, str]) -> ConverterTable:
-    """The benchmark's table, changed."""
+    """The benchmark's table, with changes."""
     text = (BOOK / "converter-table.xml").read_text()
     for old, new in changes:
         assert old in text
@@ -95,7 +96,7 @@ def table_with(folder: Path, *changes: tuple[str, str]) -> ConverterTable:
 
 
 PER_BOOK = ('<book name="book"', '<book ids="perBook" name="book"')
-CLEARING = (  # an added order of no size clears its book
+CLEARING = (  # adding an order without a size clears its book
     '<order book="book" action="add"',
     '<order book="book" action="clear" by="stock_locate" if="shares" is="0"/><order book="book" action="add"',
 )
@@ -120,7 +121,7 @@ def packet(*frames: bytes) -> bytes:
 
 
 def any_message(random: Random) -> bytes:
-    """Of three stocks, whose orders often have the same ids; now and then a book is cleared."""
+    """A message for one of three stocks, whose orders often have the same ids; sometimes it clears a book."""
     kind = random.choice([b"A", b"A", b"A", b"E", b"D", b"U"])
     size = 0 if random.random() < 0.01 else random.randint(1, 50)
     price, side = random.randint(90, 110), random.choice([b"B", b"S"])
@@ -129,7 +130,9 @@ def any_message(random: Random) -> bytes:
 
 
 @pytest.mark.parametrize("changes", [(CLEARING,), (CLEARING, PER_BOOK)], ids=["unique", "perBook"])
-def test_books_are_the_same_whatever_the_messages_say(tmp_path: Path, changes: tuple[tuple[str, str], ...]) -> None:
+def test_kernel_and_interpreter_have_the_same_books_for_random_messages(
+    tmp_path: Path, changes: tuple[tuple[str, str], ...]
+) -> None:
     table, random = table_with(tmp_path, *changes), Random(3)
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
     for number in range(300):
@@ -158,7 +161,7 @@ def test_orders_of_two_books_may_have_one_id_if_the_table_says_so(table: Convert
         message(b"A", 2, 7, size=20, price=200),
         message(b"E", 1, 7, size=4),
         message(b"U", 2, 7, new=8, size=5, price=201),
-        message(b"D", 2, 7),  # it is called 8 now
+        message(b"D", 2, 7),  # its id is 8 now
         message(b"D", 1, 7),
     )
     assert best(table_with(tmp_path, PER_BOOK), data) == [
@@ -167,7 +170,7 @@ def test_orders_of_two_books_may_have_one_id_if_the_table_says_so(table: Convert
     assert best(table, data)[2] == (1, NO_PRICE, 0), "else the second took the place of the first"
 
 
-def test_clearing_a_book_clears_no_other(tmp_path: Path) -> None:
+def test_clearing_a_book_does_not_clear_other_books(tmp_path: Path) -> None:
     table = table_with(tmp_path, CLEARING)
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
     orders = [message(b"A", 1 + number % 3, number, size=5, price=100 + number % 7) for number in range(1, 31)]
@@ -180,12 +183,14 @@ def test_clearing_a_book_clears_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [(CLEARING,), (CLEARING, PER_BOOK)], ids=["unique", "perBook"])
-def test_clearing_looks_at_no_order_of_another_book(tmp_path: Path, changes: tuple[tuple[str, str], ...]) -> None:
+def test_clearing_a_book_does_not_visit_the_orders_of_other_books(
+    tmp_path: Path, changes: tuple[tuple[str, str], ...]
+) -> None:
     compiled = CompiledConverter(table_with(tmp_path, *changes))
     out = np.zeros(4_096, np.uint8)
 
     def seconds(stock: int, clears: int) -> float:
-        """Of adding an order to a book and clearing it, so many times."""
+        """The time for adding an order to a book and clearing the book, this many times."""
         pair = message(b"A", stock, 1 << 30, size=1, price=100), message(b"A", stock, 1 << 30, size=0)
         data = packet(*pair * 10)
         began = time.process_time()
@@ -202,11 +207,12 @@ def test_clearing_looks_at_no_order_of_another_book(tmp_path: Path, changes: tup
     assert many < 20 * few, "2,000 clears that looked at 200,000 orders each took a thousand times as long"
 
 
-def test_orders_without_room_in_a_level_are_cleared_and_forgotten_like_others(tmp_path: Path) -> None:
+def test_orders_without_room_in_a_level_are_cleared_and_dropped_like_others(tmp_path: Path) -> None:
     table = table_with(tmp_path, CLEARING)
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
     arena, books = compiled._store.arena, header_of(table.books[0].spaces.books)
-    arena[books + POOL_END] = arena[books + POOL_NEXT] + (LEVEL << CAPACITY_FIRST_LOG)  # for one side of one book
+    # enough for one side of one book
+    arena[books + POOL_END] = arena[books + POOL_NEXT] + (LEVEL << CAPACITY_FIRST_LOG)
     out = np.zeros(4_096, np.uint8)
 
     def hear(*frames: bytes) -> None:
@@ -220,7 +226,7 @@ def test_orders_without_room_in_a_level_are_cleared_and_forgotten_like_others(tm
     assert arena[books + HIDDEN] == 8, "the first order's book has the room"
     hear(message(b"A", 3, 99, size=0))  # clears a book without a level
     assert arena[books + HIDDEN] == 4
-    hear(message(b"A", 2, 99, size=0))  # and the one that has them
+    hear(message(b"A", 2, 99, size=0))  # and one with levels
     assert arena[books + HIDDEN] == 4
     hear(*(message(b"D", 1, number) for number in (3, 6, 9, 12)))
     assert (arena[books + HIDDEN], compiled.key_count()) == (0, 2), "books that were emptied meanwhile keep their rows"
@@ -228,6 +234,6 @@ def test_orders_without_room_in_a_level_are_cleared_and_forgotten_like_others(tm
     same(compiled, oracle, packet(message(b"D", 2, 21), message(b"A", 4, 22, size=5, price=101)))
 
 
-def test_a_book_says_how_far_ids_are_unique(tmp_path: Path) -> None:
+def test_an_unknown_scope_of_order_ids_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match=r"table\.xml:4: ids is 'perDay'; it must be one of unique, perBook"):
         table_with(tmp_path, ('<book name="book"', '<book ids="perDay" name="book"'))

@@ -1,4 +1,4 @@
-"""Output messages of variable size: groups from source groups, counted ones, levels of books, nested ones, texts."""
+"""Output messages of variable size: groups from source groups, counted and nested groups, levels of books, texts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_output_with_groups_has_these_bytes(table: ConverterTable) -> None:
     assert frames == struct.pack("<HHHHHH", 12 + len(body), 0, 16, 1, 7, 0) + body
 
 
-def test_depth_of_a_book_is_as_deep_as_the_book(table: ConverterTable) -> None:
+def test_as_many_levels_are_written_as_the_book_has(table: ConverterTable) -> None:
     messages = both(
         table,
         packet(

@@ -1,4 +1,4 @@
-"""Users' functions that numba cannot compile: called in Python, once per packet, and the same as in the interpreter."""
+"""Users' functions that numba cannot compile: called in Python once per packet, with the interpreter's results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.conversion.packet_material import OUT, SMALL, Both, legs, load, packe
 
 @converter_function(minimum=-1_000_000, maximum=1_000_000)
 def halved(of: int) -> int:
-    """Half of it, rounded half to even."""
+    """Half of the value, rounded half to even."""
     if of == 666:
         raise ValueError("the number of the beast")
     return int((Decimal(of) / 2).to_integral_value())
@@ -37,7 +37,7 @@ def halved(of: int) -> int:
 
 @converter_function(minimum=0, maximum=50_000, per_packet=True)
 def distance(of: NDArray[np.int64], to: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How far apart they are."""
+    """The distance between two values."""
     if (of == 13).any():
         raise ArithmeticError("thirteen")
     if (of == 14).any():
@@ -47,14 +47,14 @@ def distance(of: NDArray[np.int64], to: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions are known to the test that registers them alone."""
+    """A registered function is known only to the test that registers it."""
     monkeypatch.setattr(user_functions, "_registered", dict(user_functions._registered))
     register("halved", halved)
     register("distance", distance)
 
 
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many values each call of `distance` gets from now on."""
+    """The number of values in each call of `distance` from now on."""
     sizes: list[int] = []
     inner: Callable[..., Any] = distance.python
 
@@ -130,7 +130,7 @@ def test_messages_that_a_guard_skips_do_not_call_the_function(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("bad", [13, 14])
-def test_one_value_that_a_function_of_arrays_cannot_take_refuses_its_own_message(tmp_path: Path, bad: int) -> None:
+def test_a_value_that_a_function_of_arrays_cannot_take_refuses_only_its_message(tmp_path: Path, bad: int) -> None:
     convert = '<convert message="m" to="out"><field name="first" function="distance" of="a" to="b"/></convert>'
     both = Both(load(tmp_path, convert))
     assert both.convert([pair(1, 3), pair(bad, 3), pair(-9, 3), pair(5, 3)]) == [(0, 2, -1), (2, -1, -1), (3, 2, -1)]
@@ -138,7 +138,7 @@ def test_one_value_that_a_function_of_arrays_cannot_take_refuses_its_own_message
     assert both.convert([pair(8, 3)]) == [(0, 5, -1)], "the stream continues"
 
 
-def test_messages_are_refused_alike_however_a_packet_is_cut(tmp_path: Path) -> None:
+def test_the_same_messages_are_refused_however_a_packet_is_split(tmp_path: Path) -> None:
     convert = '<convert message="m" to="out"><field name="first" function="distance" of="a" to="b"/></convert>'
     table = load(tmp_path, convert)
     frames = [pair(a, 3) for a in (1, 13, 5, 14, 2, 70_000)]
@@ -268,13 +268,13 @@ GROUP = """<convert message="legs" to="book"><let name="half" function="halved" 
 <group name="legs" of="g"><field name="first" function="{}" of="{}"/></group></convert>"""
 
 
-def test_in_a_group_of_the_output_it_is_refused_with_file_line_and_reason(tmp_path: Path) -> None:
+def test_such_a_function_in_an_output_group_is_refused_with_file_line_and_reason(tmp_path: Path) -> None:
     reason = r"t\.xml:3: halved is called in Python before a packet is converted .*; use it in a <let> of the <convert>"
     with pytest.raises(DocumentError, match=reason):
         load(tmp_path, GROUP.format("halved", "x"))
 
 
-def test_a_group_of_the_output_writes_an_answer_of_its_convert(tmp_path: Path) -> None:
+def test_an_output_group_can_write_an_answer_of_its_convert(tmp_path: Path) -> None:
     register("doubled", converter_function()(lambda of: 2 * of))
     table = load(tmp_path, GROUP.format("doubled", "half"))
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
@@ -320,7 +320,7 @@ def test_source_range_and_version_of_a_function_are_part_of_the_fingerprint(tmp_
     assert len(set(prints)) == 4
 
 
-def test_a_table_without_such_functions_has_no_trace_of_them(tmp_path: Path) -> None:
+def test_a_kernel_without_such_functions_contains_no_code_for_them(tmp_path: Path) -> None:
     plain = '<convert message="m" to="out"><field name="first" function="copy" of="a"/></convert>'
     text = kernel_source(load(tmp_path, plain)).text
     assert not re.search(r"answer[a-z]|slot|ready|done|gather|FUNCTION_FAILED", text)
@@ -331,7 +331,7 @@ def test_explain_says_how_each_function_runs(tmp_path: Path) -> None:
     convert = """<convert message="m" to="out"><let name="half" function="halved" of="a"/>
     <let name="double" function="twice" of="half"/>
     <field name="first" function="distance" of="half" to="double"/></convert>"""
-    told = "\n".join(explain(load(tmp_path, convert)))
-    assert "function distance: called in Python once per packet, with arrays, in stage 2 of 2" in told
-    assert "function halved: called in Python once per packet, value by value, in stage 1 of 2: numba cannot" in told
-    assert "function twice: compiled into the kernel" in told
+    text = "\n".join(explain(load(tmp_path, convert)))
+    assert "function distance: called in Python once per packet, with arrays, in stage 2 of 2" in text
+    assert "function halved: called in Python once per packet, value by value, in stage 1 of 2: numba cannot" in text
+    assert "function twice: compiled into the kernel" in text

@@ -1,4 +1,4 @@
-"""Formats, tables and messages by chance: kernel and interpreter agree to the byte, in output, counts and state."""
+"""Random formats, tables and messages: kernel and interpreter agree to the byte, in output, counts and state."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
 from tests.conversion.random_documents import random_documents, random_packet
 
-# Each table is a kernel to compile, so few at a time; the same ones each time, so that they come from the disk.
+# Each table is a kernel to compile, so there are only a few. They are the same each time, so that the cache has them.
 TABLES = int(os.environ.get("TANDEMFEED_TABLES", "2"))
 PACKETS = 40
 
 
 def agree(table: ConverterTable, random: Random, packets: int) -> int:
-    """Messages that came out."""
+    """Compare kernel and interpreter; returns the number of output messages."""
     compiled, oracle = CompiledConverter(table, near_rows=0), InterpretedConverter(table)
     written = 0
     for number in range(packets):

@@ -1,5 +1,5 @@
-"""Messages of an SBE schema, with groups in groups and variable data, become those of another: read by one library's
-writer and reader at both ends."""
+"""Messages of one SBE schema, with nested groups and variable data, become those of another. One library writes the
+input and reads the output."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def converted(converter: Converter, data: bytes) -> bytes:
 def test_messages_written_with_one_schema_are_read_with_the_other(loaded: tuple[ConverterTable, SbeWriter]) -> None:
     table, writer = loaded
     whole = writer.write("News", NEWS)
-    older = whole[: -2 - len(NEWS["story"])]  # as version 1 wrote it: without a story
+    older = whole[: -2 - len(NEWS["story"])]  # as version 1 writes it: without a story
     long = writer.write("News", NEWS | {"headline": "Rates up again"})
     too_long = writer.write("News", NEWS | {"story": "x" * 31})
     data = packet([whole, older, long, too_long, whole[:-1]], writer.schema.byte_order)

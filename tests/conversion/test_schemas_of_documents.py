@@ -1,4 +1,4 @@
-"""The shipped XSDs: what is shipped holds to them, and they find what is plainly wrong."""
+"""The shipped XSDs: every shipped document conforms to them, and they reject plainly wrong documents."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SOURCE_FORMAT = '<sourceFormat name="x">%s</sourceFormat>'
 MESSAGE = '<sourceFormat name="x"><message name="m" type="1">%s</message></sourceFormat>'
 CONVERTER_TABLE = '<converterTable name="x" sourceFormat="y">%s</converterTable>'
 CONVERT = '<converterTable name="x" sourceFormat="y"><convert message="m">%s</convert></converterTable>'
-# Each with a place for a name, which the loader takes only if it is one.
+# Each has a place for a name, and the loader accepts only valid names there.
 NAMED = [
     SOURCE_FORMAT % '<message name="{}" type="1"/>',
     MESSAGE % '<field name="{}" type="int8"/>',

@@ -1,4 +1,4 @@
-"""Variable texts of a source message: usable wherever a text is, never read beyond their message."""
+"""Variable texts of a source message: usable like any other text, never read beyond their message."""
 
 from __future__ import annotations
 

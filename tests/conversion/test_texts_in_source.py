@@ -1,7 +1,7 @@
-"""Documents are data: whatever names and texts they hold, none of it runs.
+"""Documents are data: none of their names and texts is ever executed.
 
-A message model comes from the admin server, so a text that reaches the source of a kernel is code that whoever controls
-that server runs on every adapter.
+A message model comes from the admin server. If its texts reached the source of a kernel, whoever controls that server
+could run code on every adapter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tandemfeed.adapter.conversion.table import ConverterTable
 from tandemfeed.feedcore.documents.names import is_name, is_title
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 
-# --- the attack that was found: a name with a line feed
+# --- an attack that once worked: a name with a line feed
 
 OPTIONAL = '<type name="Symbol" primitiveType="char" length="8"/>'
 EVIL_TYPE = OPTIONAL + '<type name="maybe" primitiveType="char" length="8" presence="optional"/>'
@@ -35,7 +35,7 @@ DEPTH = '<message name="Depth" id="2" blockLength="2"><field name="instrument" i
 
 
 def model_with(name: str) -> str:
-    """The model with one more output field, which no table needs to name: it may be null."""
+    """The model with one more output field. It may be null, so no table has to name it."""
     evil = f'<field name={quoteattr(name, {chr(10): "&#10;"})} id="99" type="maybe"/>'
     longer = DEPTH.replace('blockLength="2"', 'blockLength="10"') + evil
     assert OPTIONAL in MODEL
@@ -50,7 +50,7 @@ def load(folder: Path, source_format: str = FORMAT, table: str = TABLE, model: s
 
 
 def payload(source: str, code: str) -> str:
-    """A name that ends the kernel after its comment, runs `code`, and gives the rest a function to be in."""
+    """A name that ends the kernel after its comment, runs `code`, and begins a function for the rest of the source."""
     line = next(line for line in source.splitlines() if "# harmless: null" in line)
     depth = (len(line) - len(line.lstrip())) // 4
     blocks = [f"{'    ' * level}if 0:" for level in range(1, depth)]
@@ -76,7 +76,7 @@ def test_code_in_the_name_of_a_table_is_refused_and_never_runs(tmp_path: Path) -
     assert not ran.exists()
 
 
-def test_the_generator_itself_refuses_what_is_not_a_name() -> None:
+def test_the_generator_refuses_invalid_names() -> None:
     assert (shown("when.day"), in_variable("price")) == ("when.day", "price")
     for text in ("", "a\n", "a b", "a#", "é", "1a", "a.", ".a", "a..b"):
         with pytest.raises(UncheckedName, match="it must not reach generated source"):
@@ -85,22 +85,22 @@ def test_the_generator_itself_refuses_what_is_not_a_name() -> None:
         in_variable("when.day")
 
 
-def test_values_made_of_values_and_odd_numbers_are_refused_as_any_other_mistake(tmp_path: Path) -> None:
+def test_deeply_nested_values_and_unusable_bids_are_refused(tmp_path: Path) -> None:
     chain = "".join(
         f'<let name="v{each}" function="increase" of="{f"v{each - 1}" if each else "number"}" amount="0"/>'
-        for each in reversed(range(300))  # the first needs all others
+        for each in reversed(range(300))  # the first depends on all others
     )
     convert, side = '<convert message="order" to="Depth">', 'side="what"'
     with pytest.raises(DocumentError, match="more than 64 values depend on each other"):
         load(tmp_path, table=TABLE.replace(convert, convert + chain, 1))
     for bid in ("9" * 30, "B" * 9):
-        with pytest.raises(DocumentError, match=r"bid=.*(has more than 64 bits|1 to 8 bytes of text)"):
+        with pytest.raises(DocumentError, match=r"bid is .*(more than 64 bits|a text of 1 to 8 bytes)"):
             load(tmp_path, table=TABLE.replace(side, f'{side} bid="{bid}"', 1))
     for bid in ("²", "--5", "-5", "１"):
         load(tmp_path, table=TABLE.replace(side, f'{side} bid="{bid}"', 1))
 
 
-# --- names and texts by chance; what stands between ⟦ and ⟧ is one of them
+# --- random names and texts; each one stands between ⟦ and ⟧
 
 NAMED_FORMAT = """<sourceFormat name="⟦title_format⟧">
 <packet name="⟦title_packet⟧" headerSize="8"><sequence type="uint32"/></packet>
@@ -180,7 +180,7 @@ TEXTS = [slot for slot in SLOTS if slot.startswith("text_")]
 LABELS = [slot for slot in SLOTS if slot.startswith("label_")]
 NAMES = [slot for slot in SLOTS if slot not in (*TEXTS, *LABELS, "zone")]
 DEFAULTS = {slot: f"Q{slot}Q" for slot in SLOTS} | {"zone": "America/New_York", "text_bid": "B", "text_literal": "none"}
-MARK = "zq7"  # in every text, and in nothing else
+MARK = "zq7"  # part of every text, and of nothing else
 INJECTIONS = [
     *("\n", "\r", "\t", " ", '"""', "'''", "\\", "#", "{", "}", "{r}", "{of}", "{0}", "%s", "\u2028", "\x85", "é", "𝐚"),
     *("\nboom()\n", '"""\nboom()\n"""', "a\nboom()", "a # b", "]]>", "&amp;", "import os", "a;boom()", "a.b", "a-b"),
@@ -194,7 +194,7 @@ ANYTHING = st.one_of(
 
 
 def filled(text: str, values: dict[str, str]) -> str:
-    """A document with these names and texts."""
+    """A document with these names and texts filled in."""
     spaced = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
     return SLOT.sub(lambda slot: quoteattr("'" + values[slot[1]], {**spaced, '"': "&quot;"})[2:-1], text)
 
@@ -209,12 +209,12 @@ def named(values: dict[str, str]) -> ConverterTable:
 
 
 def source_of(values: dict[str, str]) -> str | None:
-    """The kernel's source; None if the documents are refused, as they should be: with file, line and reason."""
+    """The kernel's source; None if the documents are refused, which must give file, line and reason."""
     try:
         return kernel_source(named(values)).text
     except DocumentError as refusal:
-        told = str(refusal)
-    assert re.match(r"(.+\.xml|message model):\d+: .+", told)
+        text = str(refusal)
+    assert re.match(r"(.+\.xml|message model):\d+: .+", text)
     return None
 
 
@@ -225,7 +225,7 @@ def tokens(source: str, kind: int) -> set[str]:
 
 @cache
 def plain() -> str:
-    """The source with every name and text as it is by default."""
+    """The source with the default for every name and text."""
     return kernel_source(named({})).text
 
 
@@ -239,8 +239,8 @@ def test_the_documents_of_these_tests_load_and_show_every_kind_of_name() -> None
 @pytest.mark.parametrize("slot", NAMES)
 def test_every_kind_of_name_is_refused_with_its_place_and_what_is_allowed(slot: str) -> None:
     kind = "title" if slot.startswith("title_") else "name"
-    told = rf"(\.xml|message model):\d+: (name|index|cell)='a\\nb' of <\w+> is not a {kind}: A to Z, a to z, 0 to 9"
-    with pytest.raises(DocumentError, match=told):
+    reason = rf"(\.xml|message model):\d+: (name|index|cell)='a\\nb' of <\w+> is not a {kind}: A to Z, a to z, 0 to 9"
+    with pytest.raises(DocumentError, match=reason):
         named({slot: "a\nb"})
 
 
@@ -250,7 +250,7 @@ def test_every_kind_of_name_is_refused_with_its_place_and_what_is_allowed(slot: 
 @example({"title_table": '"""; boom(); """'})
 @example({"title_table": "a-b"})
 @example({"source_group": "def"})
-def test_a_name_is_refused_or_stands_in_the_source_as_it_is(values: dict[str, str]) -> None:
+def test_a_name_is_refused_or_appears_unchanged_in_the_source(values: dict[str, str]) -> None:
     source = source_of(values)
     if source is None:
         return
@@ -265,7 +265,7 @@ def test_a_name_is_refused_or_stands_in_the_source_as_it_is(values: dict[str, st
 @example({"text_separator": ('"""\nboom()\n"""', "{r}")})
 @example({"text_value": ("\nboom()\n", "#")})
 @example({"text_listed_key": ("\0", "\nboom()\n"), "text_listed_value": ("#", "\r\n")})
-def test_a_text_never_stands_in_the_source(values: dict[str, tuple[str, str]]) -> None:
+def test_a_text_never_appears_in_the_source(values: dict[str, tuple[str, str]]) -> None:
     texts = {slot: f"{before}{MARK}{after}" for slot, (before, after) in values.items()}
     source = source_of(texts)
     if source is None:
@@ -285,7 +285,7 @@ def test_a_text_never_stands_in_the_source(values: dict[str, tuple[str, str]]) -
 @example("../../etc/passwd")
 @example("America")
 @example("a" * 5_000)
-def test_a_time_zone_is_one_or_refused_and_its_comment_is_of_letters(zone: str) -> None:
+def test_a_time_zone_is_refused_or_appears_as_letters_in_a_comment(zone: str) -> None:
     source = source_of({"zone": zone})
     if source is None:
         return

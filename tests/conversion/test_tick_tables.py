@@ -1,5 +1,5 @@
-"""The shipped tables to the common tick model: of whole real recordings, the output as a decoder that is not ours reads
-it is what the input says as a decoder that is not ours reads it, field by field."""
+"""The shipped tables to the common tick model, for whole real recordings. The output, read by one independent decoder,
+equals the input, read by another, field by field."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Output = tuple[str, dict[str, Any]]
 SESSION = 20191230
 MIDNIGHT_NS = int(datetime(2019, 12, 30, tzinfo=ZoneInfo("America/New_York")).timestamp()) * 10**9
 NANO = 10**9
-ITCH_PRICE = 10**5  # four decimals to nine
+ITCH_PRICE = 10**5  # from four decimals to nine
 NULL_PRICE, NULL_TIME = (1 << 63) - 1, (1 << 64) - 1
 
 
@@ -48,10 +48,10 @@ def texts(data: bytes) -> str:
 
 
 class ItchExpectation:
-    """What the tick model should say of ITCH messages as the other decoder reads them; keeps the orders, naively."""
+    """The expected tick-model messages for ITCH messages as the other decoder reads them; keeps the orders, naively."""
 
     def __init__(self) -> None:
-        self.orders: dict[int, tuple[str, int, int]] = {}  # side, price, what is left
+        self.orders: dict[int, tuple[str, int, int]] = {}  # side, price, remaining size
 
     def of(self, message: MarketMessage) -> Iterator[Output]:
         kind = message.message_type.decode()
@@ -156,7 +156,7 @@ class ItchExpectation:
 @pytest.mark.parametrize(
     ("file", "count"), [("12302019_SNIPPET.NASDAQ_ITCH50", 1_000), ("ex20101224.TEST_ITCH_50.gz", 12_012)]
 )
-def test_itch_recordings_convert_whole(file: str, count: int) -> None:
+def test_itch_recordings_are_converted_completely(file: str, count: int) -> None:
     data = shared_file(f"itch50/{file}").read_bytes()
     data = gzip.decompress(data) if file.endswith(".gz") else data
     chunks = list(read_binary_file(data, load_source_format(document("itch50.xml"))))
@@ -175,7 +175,7 @@ def test_itch_recordings_convert_whole(file: str, count: int) -> None:
 
 
 def iex_expected(m: dict[str, Any], at_ns: int) -> Output:
-    """What the tick model should say of an IEX message; its decoder's times are floats, so the time is given."""
+    """The expected output for an IEX message; its decoder returns times as floats, so the time is an argument."""
     head = {"symbol": texts(m["symbol"]) if "symbol" in m else None, "eventAt": at_ns}
     kind = m["type"]
     if kind == "quote_update":
@@ -223,7 +223,7 @@ def iex_expected(m: dict[str, Any], at_ns: int) -> Output:
 
 
 def iex_chunks() -> Iterator[tuple[FrameChunk, list[dict[str, Any]]]]:
-    """The capture's segments and their messages as the other decoder reads them."""
+    """The capture's segments, and their messages as the other decoder reads them."""
     walker = DeepPcapReader(None, TOPS_1_6, 0)
     for datagram in CaptureReader(shared_file("iex/TOPS16.pcapng.gz").read_bytes()):
         chunk = decode_iex_segment(datagram.payload).chunk()
@@ -231,7 +231,7 @@ def iex_chunks() -> Iterator[tuple[FrameChunk, list[dict[str, Any]]]]:
             yield chunk, [dict(each) for each in walker._read(datagram.payload) or []]
 
 
-def test_the_iex_recording_converts_whole() -> None:
+def test_the_iex_recording_is_converted_completely() -> None:
     both = list(iex_chunks())
     ours = interpreted("iex", (chunk for chunk, _ in both))
     theirs = []
@@ -261,7 +261,7 @@ def price_of(value: int) -> int | None:
 
 
 def dbn_expected(r: Any) -> Iterator[Output]:
-    """What the tick model should say of a record."""
+    """The expected output for a record."""
     head = {"instrumentId": r.instrument_id, "eventAt": None if r.ts_event == NULL_TIME else r.ts_event}
     if not isinstance(r, db.OHLCVMsg):
         head["receivedAt"] = r.ts_recv
@@ -321,7 +321,7 @@ DBN_FILES = [
 
 
 @pytest.mark.parametrize("file", DBN_FILES)
-def test_dbn_recordings_convert_whole(file: str) -> None:
+def test_dbn_recordings_are_converted_completely(file: str) -> None:
     data = shared_file(file).read_bytes()
     ours = interpreted("dbn", read_dbn(data).chunks())
     records = dbn_records(data)
@@ -341,7 +341,7 @@ def recorded(name: str) -> list[FrameChunk]:
 
 
 @pytest.mark.parametrize("name", ["itch50", "iex", "dbn"])
-def test_kernel_and_oracle_convert_a_whole_recording_alike(name: str) -> None:
+def test_kernel_and_interpreter_convert_a_whole_recording_alike(name: str) -> None:
     chunks, table = recorded(name), shipped_table(name)
     kernel, oracle = CompiledConverter(table), InterpretedConverter(table)
     assert b"".join(converted(kernel, chunks)) == b"".join(converted(oracle, chunks))
@@ -349,7 +349,7 @@ def test_kernel_and_oracle_convert_a_whole_recording_alike(name: str) -> None:
     assert kernel.digests().tolist() == oracle.digests().tolist()
 
 
-def test_kernel_and_oracle_convert_tables_of_ticks_alike() -> None:
+def test_kernel_and_interpreter_convert_tables_of_ticks_alike() -> None:
     source_format = load_source_format(document("tick-table.xml"))
     quotes = list(read_tick_file(shared_file("ticks/usdjpy-ticks.csv"), source_format, TableOptions("USD/JPY")))
     trades = list(read_tick_file(shared_file("ticks/btcusdt-trades.parquet"), source_format, TableOptions("BTCUSDT")))
@@ -371,11 +371,11 @@ def test_kernel_and_oracle_convert_tables_of_ticks_alike() -> None:
 
 
 def test_every_shipped_format_has_a_table_that_converts_every_message_a_venue_sends() -> None:
-    gateway = {"error1", "error2", "symbolMapping1", "symbolMapping2", "system1", "system2"}  # not the venue's
+    gateway = {"error1", "error2", "symbolMapping1", "symbolMapping2", "system1", "system2"}  # not from the venue
     formats = {path.stem for path in FOLDER.glob("*.xml")} - {"tick"}
     tables = {name for name in formats if name.endswith("-to-tick")}
     assert {f"{name}-to-tick" for name in formats - tables} == tables
-    for name in sorted(formats - tables - {"mdp3"}):  # its messages are another's schema: test_format_mdp3 has it
+    for name in sorted(formats - tables - {"mdp3"}):  # its messages are in CME's schema; test_format_mdp3 tests it
         table = shipped_table(name)
         named = {conversion.source.name for conversion in table.conversions}
         assert set(table.source_format.messages) - named <= gateway, name

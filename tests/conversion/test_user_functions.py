@@ -1,4 +1,4 @@
-"""Users' converter functions: in the kernel, in the interpreter, refused with a reason where they cannot be used."""
+"""Users' converter functions: in the kernel, in the interpreter, and refused with a reason if they cannot be used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def percent(of: int, total: int) -> int:
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions are known to the test that registers them alone."""
+    """A registered function is known only to the test that registers it."""
     monkeypatch.setattr(user_functions, "_registered", dict(user_functions._registered))
 
 
@@ -56,7 +56,7 @@ def test_a_users_function_runs_in_the_kernel_as_in_python(tmp_path: Path) -> Non
     register("percent", percent)
     table = load(tmp_path, TABLE)
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
-    data = bodies([(1, 3), (5, 5), (0, 0), (7, 2)])  # the last one is beyond the function's range
+    data = bodies([(1, 3), (5, 5), (0, 0), (7, 2)])  # the last result is out of the function's range
     ours, theirs = np.zeros(200, np.uint8), np.zeros(200, np.uint8)
     result = compiled.convert(data, 0, 4, ours, 0, 200)
     assert result == oracle.convert(data, 0, 4, theirs, 0, 200)
@@ -114,7 +114,7 @@ def test_after_a_change_of_state_a_function_is_null_where_it_would_refuse(tmp_pa
     result = compiled.convert(data, 0, 4, ours, 0, 200)
     assert result == oracle.convert(data, 0, 4, theirs, 0, 200)
     assert bytes(ours) == bytes(theirs)
-    # 1000 // -1 and 1000 // 1 are beyond its range, 1000 // 0 raises; the state continues
+    # 1000 // -1 and 1000 // 1 are out of range, 1000 // 0 raises; the state continues
     assert ours[: result.end].reshape(4, 13)[:, 12].tolist() == [255, 255, 255, 50]
     assert not any(compiled.counts().values())
     assert compiled.snapshot() == oracle.snapshot()
@@ -159,10 +159,10 @@ def test_a_package_registers_functions_by_entry_point(
     assert compiled.function_failures()["rounded"].startswith("DivisionByZero")
     documents = ["--source-format", "f.xml", "--table", "t.xml", "--message-model", "m.xml"]
     assert main(["check", *(str(tmp_path / each) if each.endswith("xml") else each for each in documents)]) == 0
-    told = (
+    line = (
         "function rounded: called in Python once per packet, value by value, in stage 1 of 1: numba cannot compile it"
     )
-    assert told in capsys.readouterr().out
+    assert line in capsys.readouterr().out
 
 
 def test_the_error_names_an_entry_point_that_is_not_a_converter_function(
@@ -174,7 +174,7 @@ def test_the_error_names_an_entry_point_that_is_not_a_converter_function(
 
 
 def not_from_a_file() -> int:
-    """Of no source."""
+    """A function whose source cannot be read."""
     found: dict[str, object] = {}
     exec("def made(of): return of", found)
     return found["made"]  # type: ignore[return-value]

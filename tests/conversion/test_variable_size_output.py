@@ -1,4 +1,4 @@
-"""Messages of variable size through everything after the kernel: packing, merge and client, files, other decoders."""
+"""Messages of variable size in everything after the kernel: packets, merge and client, files, other decoders."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_messages_of_variable_size_pass_through_the_whole_system(table: Converte
         sent += sum(each.message_count for each in decided)
         for ours, theirs in zip(decided, followed, strict=True):
             copies = [ours, theirs] if random.random() < 0.5 else [theirs, ours]
-            for copy in copies[: random.choice([1, 2])]:  # every second one comes from one adapter alone
+            for copy in copies[: random.choice([1, 2])]:  # every second packet comes from only one adapter
                 datagram_out = encode_output_packet(copy)
                 assert len(datagram_out) <= 1_472 - 16, "with its seal it is one datagram"
                 delivered += deliveries(merger, decode_output_packet(datagram_out))
@@ -121,7 +121,7 @@ def test_our_writer_writes_the_same_bytes(table: ConverterTable) -> None:
 def test_another_decoder_reads_the_levels_of_a_book(table: ConverterTable, tmp_path: Path) -> None:
     schema = SBESchema()
     deals, depth = MODEL.index('<message name="Deal"'), MODEL.index('<message name="Depth"')
-    (tmp_path / "m.xml").write_text(MODEL[:deals] + MODEL[depth:])  # it knows no variable data
+    (tmp_path / "m.xml").write_text(MODEL[:deals] + MODEL[depth:])  # it does not support variable data
     schema.parse(str(tmp_path / "m.xml"))
     data = packet(*(order(1, number, b"B", 10 + number, 5) for number in range(1, 6)), order(1, 9, b"S", 30, 2))
     frames, at, seen = converted(CompiledConverter(table), data), 0, []
@@ -138,7 +138,7 @@ def test_another_decoder_reads_the_levels_of_a_book(table: ConverterTable, tmp_p
 
 @pytest.fixture
 def recording(tmp_path: Path) -> list[str]:
-    """The command's arguments for a file of deals."""
+    """The command's arguments for converting a file of deals."""
     load(tmp_path)
     legs = [(100, 7, b"B"), (0, 9, b"B")]
     frames = [deal(legs, (b"us", b"none"), b"hello"), order(1, 1, b"B", 10, 5), deal([], (b"a", b"b"), b"")]
@@ -184,14 +184,14 @@ def test_messages_of_variable_size_keep_their_order_in_an_sbe_file(recording: li
 
 def test_explain_shows_groups_and_texts(recording: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", *recording[:6]]) == 0
-    told = capsys.readouterr().out
-    assert "Deal.legs ← each entry of legs\n        only if side = B" in told
-    assert "Deal.legs.price (int64) ← price" in told
-    assert "Deal.steps.inner ← 3 entries" in told
-    assert "Deal.steps.inner.note (variable) ← concatenate(" in told
-    assert "Deal.steps.unused ← no entries" in told
-    assert "Deal.nothing (variable) ← nothing" in told
-    assert "Depth.bids ← the 3 best bid levels of book 'book'" in told
+    output = capsys.readouterr().out
+    assert "Deal.legs ← each entry of legs\n        only if side = B" in output
+    assert "Deal.legs.price (int64) ← price" in output
+    assert "Deal.steps.inner ← 3 entries" in output
+    assert "Deal.steps.inner.note (variable) ← concatenate(" in output
+    assert "Deal.steps.unused ← no entries" in output
+    assert "Deal.nothing (variable) ← nothing" in output
+    assert "Depth.bids ← the 3 best bid levels of book 'book'" in output
 
 
 def test_no_damaged_packet_with_groups_and_texts_is_read_beyond_its_end(table: ConverterTable) -> None:

@@ -1,4 +1,4 @@
-"""Converting recordings to the common tick model, and reading the output with a decoder that is not ours."""
+"""Converting recordings to the common tick model, and reading the output with an independent decoder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FRAME_SIZE = OUTPUT_FRAME.size
 
 @cache
 def shipped_table(name: str) -> ConverterTable:
-    """A shipped format's table to the tick model."""
+    """The table from a shipped format to the tick model."""
     return load_checked_table(document(f"{name}.xml"), document(f"{name}-to-tick.xml"), document("tick.xml"))
 
 
@@ -36,7 +36,7 @@ def _schema() -> SBESchema:
 
 
 def converted(converter: Converter, chunks: Iterable[FrameChunk], session: int = 20191230) -> Iterator[bytes]:
-    """The output of all chunks, packet by packet; every source message is consumed."""
+    """The output of all chunks, packet by packet; checks that every source message is consumed."""
     out = np.zeros(OUT_SIZE, np.uint8)
     for chunk in chunks:
         packet = chunk.source_packet(feed_id=1, source_stream_id=1, session=session)
@@ -50,7 +50,7 @@ def converted(converter: Converter, chunks: Iterable[FrameChunk], session: int =
 
 
 def messages(frames: bytes) -> Iterator[bytes]:
-    """Each framed message without its frame."""
+    """Each message without its frame."""
     offset = 0
     while offset < len(frames):
         size, _ = OUTPUT_FRAME.unpack_from(frames, offset)
@@ -59,9 +59,9 @@ def messages(frames: bytes) -> Iterator[bytes]:
 
 
 def as_another_decoder_reads(message: bytes) -> tuple[str, dict[str, Any]]:
-    """(name, what is set) of an output message, as sbedecoder reads it by our message model.
+    """(name, values that are set) of an output message, as sbedecoder reads it with our message model.
 
-    A decimal is its mantissa, an enumeration its character; what is null or blank is left out.
+    A decimal is its mantissa, an enumeration its character; null and blank values are left out.
     """
     other = SBEMessage.parse_message(_schema(), message)
     values: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def as_another_decoder_reads(message: bytes) -> tuple[str, dict[str, Any]]:
 def interpreted(
     table: str | ConverterTable, chunks: Iterable[FrameChunk], session: int = 20191230
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Everything a shipped table makes of these messages; none of them may be refused."""
+    """The output of a shipped table for these messages; none of them may be refused."""
     converter = InterpretedConverter(shipped_table(table) if isinstance(table, str) else table)
     found = [
         as_another_decoder_reads(each) for frames in converted(converter, chunks, session) for each in messages(frames)

@@ -1,7 +1,7 @@
-"""BinaryFILE: a day's messages in a file, each after its length (u16, big-endian); a length of zero ends the session.
+"""BinaryFILE: a file of a day's messages, each after its length (u16, big-endian); a zero length ends the session.
 
-Some recordings have only zeros as lengths. Then the message type gives the length, and the reader fills it in, so that
-its frames are as the format defines them.
+In some recordings all lengths are zero. Then the message type determines the length, and the reader fills it in, so
+that its frames are as the format defines them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def read_binary_file(
 
     Args:
         data: the file's bytes, decompressed.
-        source_format: tells the lengths of messages where the file does not.
-        messages_max: messages of a chunk.
+        source_format: provides the lengths of messages if the file does not.
+        messages_max: the number of messages per chunk.
 
     Raises:
         FormatError: with the offset; a truncated last message is an error too.
@@ -47,7 +47,7 @@ def read_binary_file(
 
 
 def _with_lengths(data: bytes, source_format: SourceFormat) -> bytes:
-    """The file with each message's length before it, by its type."""
+    """The file with each message's length, determined by its type, before the message."""
     sizes = {message.type_id: message.size for message in source_format.messages.values()}
     out = bytearray(data)
     offset = 0
@@ -56,10 +56,12 @@ def _with_lengths(data: bytes, source_format: SourceFormat) -> bytes:
             raise FormatError(f"offset {offset}: a length that is not zero, in a file whose lengths are zero")
         kind = data[offset + LENGTH_SIZE]
         size = sizes.get(kind)
-        if size is None or offset + LENGTH_SIZE + size > len(data):
-            what = "of unknown type" if size is None else f"of {size} bytes"
+        if size is None:
+            raise FormatError(f"offset {offset}: unknown message type {bytes([kind])!r}")
+        if offset + LENGTH_SIZE + size > len(data):
             raise FormatError(
-                f"offset {offset}: a message {what} ({bytes([kind])!r}), but only {len(data) - offset} bytes are left"
+                f"offset {offset}: a message of type {bytes([kind])!r} has {size} bytes, "
+                f"but only {len(data) - offset - LENGTH_SIZE} are left"
             )
         out[offset : offset + LENGTH_SIZE] = size.to_bytes(LENGTH_SIZE, "big")
         offset += LENGTH_SIZE + size

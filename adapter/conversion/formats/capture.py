@@ -1,7 +1,7 @@
-"""Reads UDP datagrams out of packet captures: pcap (micro- and nanoseconds, either byte order) and pcapng.
+"""Reads UDP datagrams from packet captures: pcap (micro- and nanoseconds, either byte order) and pcapng.
 
 Link layers: Ethernet with any number of VLAN tags, Linux "cooked" (both versions), raw IP, BSD loopback. IPv4 and IPv6.
-Passed over are frames that carry no UDP and fragments of IP packets; `CaptureReader.passed_over` counts them.
+Frames without UDP and fragments of IP packets are skipped; `CaptureReader.passed_over` counts them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
 
-PCAP_MAGICS = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}  # -> nanoseconds of the time stamp's fraction
+PCAP_MAGICS = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}  # -> nanoseconds per unit of the time stamp's fraction
 SECTION_HEADER, INTERFACE, OLD_PACKET, SIMPLE_PACKET, ENHANCED_PACKET = 0x0A0D0D0A, 1, 2, 3, 6
 BYTE_ORDER_MAGIC = 0x1A2B3C4D
 OPTION_TIME_RESOLUTION, OPTION_TIME_OFFSET = 9, 14
 LINK_ETHERNET, LINK_COOKED, LINK_COOKED_2 = 1, 113, 276
 LINKS_LOOPBACK = (0, 108)
-LINKS_RAW = (12, 14, 101, 228, 229)  # one number everywhere, two of some systems, IPv4 alone, IPv6 alone
+LINKS_RAW = (12, 14, 101, 228, 229)  # standard number, two system-specific ones, IPv4 only, IPv6 only
 VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
 IPV4, IPV6, UDP = 0x0800, 0x86DD, 17
-IPV6_EXTENSIONS = (0, 43, 60)  # hop-by-hop, routing, destination options; fragments are passed over
+IPV6_EXTENSIONS = (0, 43, 60)  # hop-by-hop, routing, destination options; fragments are skipped
 
 
 class Datagram(NamedTuple):
@@ -31,7 +31,7 @@ class Datagram(NamedTuple):
 
     Attributes:
         captured_at_ns: the capturing host's wall clock.
-        source, destination: IP address as its bytes; `where` writes them.
+        source, destination: the bytes of the IP addresses; `where` formats them.
     """
 
     captured_at_ns: int
@@ -43,15 +43,15 @@ class Datagram(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The destination, as people write it."""
+        """The destination in the usual notation."""
         return f"{ip_address(self.destination)}:{self.destination_port}"
 
 
 class CaptureReader:
-    """The UDP datagrams of one capture, in its order.
+    """The UDP datagrams of one capture, in order.
 
     Args:
-        data: the file's bytes; gzip is undone.
+        data: the bytes of the file, which may be compressed with gzip.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -59,7 +59,7 @@ class CaptureReader:
         self.passed_over = 0
 
     def __iter__(self) -> Iterator[Datagram]:
-        """Raises FormatError, with the offset, where the file is damaged or no capture at all."""
+        """Raises FormatError, with the offset, if the file is damaged or not a capture."""
         for captured_at_ns, link, frame in self._frames():
             datagram = _datagram(captured_at_ns, link, frame)
             if datagram is None:
@@ -158,7 +158,7 @@ def _block_frame(kind: int, body: memoryview, order: str, interfaces: list[_Inte
 
 
 def _datagram(captured_at_ns: int, link: int, frame: memoryview) -> Datagram | None:
-    """The UDP datagram of a frame; None where there is none."""
+    """The UDP datagram of a frame; None if it contains none."""
     try:
         kind, offset = _network_layer(link, frame)
         if kind == IPV4:
@@ -171,7 +171,7 @@ def _datagram(captured_at_ns: int, link: int, frame: memoryview) -> Datagram | N
 
 
 def _network_layer(link: int, frame: memoryview) -> tuple[int, int]:
-    """(type, offset) of what the link layer carries."""
+    """(type, offset) of the network-layer packet in a frame."""
     if link == LINK_ETHERNET:
         offset = 12
     elif link == LINK_COOKED:
@@ -192,7 +192,7 @@ def _network_layer(link: int, frame: memoryview) -> tuple[int, int]:
 
 def _ipv4(captured_at_ns: int, packet: memoryview) -> Datagram | None:
     header_size, fragment = 4 * (packet[0] & 0xF), struct.unpack_from(">H", packet, 6)[0]
-    if packet[9] != UDP or fragment & 0x3FFF:  # more fragments, or not the first
+    if packet[9] != UDP or fragment & 0x3FFF:  # not the only fragment
         return None
     return _udp(captured_at_ns, bytes(packet[12:16]), bytes(packet[16:20]), packet[header_size:])
 

@@ -1,4 +1,4 @@
-"""The readers' output: a venue's frames, and the source packet made of them."""
+"""The output of the readers: a venue's frames, and the source packet made from them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from tandemfeed.feedcore.wire.source_packet import encode_source_header
 
-MESSAGE_COUNT_MAX = 65_535  # of a source packet: its count has 16 bits
+MESSAGE_COUNT_MAX = 65_535  # per source packet: its count has 16 bits
 
 
 class FormatError(ValueError):
-    """Bytes do not follow the format; the text names the offset."""
+    """The bytes do not follow the format; the text gives the offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class FrameChunk:
 
     Attributes:
         message_count: at most `MESSAGE_COUNT_MAX`.
-        sequence: the venue's number of the first message; 1 is a file's first.
-        sent_at_ns: the venue's wall clock on the packet; 0 if it has none.
+        sequence: the venue's number of the first message; in a file, numbers begin at 1.
+        sent_at_ns: the venue's wall clock in the packet; 0 if it has none.
         session: the venue's name of its session; empty if it has none.
     """
 
@@ -31,7 +31,7 @@ class FrameChunk:
     session: bytes = b""
 
     def source_packet(self, *, feed_id: int, source_stream_id: int, session: int) -> bytes:
-        """The source packet of these messages: a source packet's header, then the frames as they are.
+        """The source packet of these messages: a header, then the unchanged frames.
 
         Args:
             session: trading day, YYYYMMDD.

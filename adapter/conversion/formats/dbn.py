@@ -1,8 +1,8 @@
-"""Databento Binary Encoding (DBN): metadata, then records; plain or zstd, in one frame or several.
+"""Databento Binary Encoding (DBN): metadata, then records; plain or zstd-compressed, in one frame or several.
 
-A record begins with its length in words of four bytes and its type, so that no version needs to be known to walk them.
-Where the metadata says that the server's send time follows each record (`ts_out`), the reader removes it: the
-records it gives are those that the format's document describes.
+A record begins with its length in words of four bytes and its type, so that walking over records does not depend on the
+version. If the metadata says that the server's send time follows each record (`ts_out`), the reader removes it: its
+output records are as the format's document describes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEMAS = (
 
 @dataclass(frozen=True, slots=True)
 class DbnMapping:
-    """What an instrument was called on which days.
+    """The names of an instrument, by day.
 
     Attributes:
         intervals: (first day, day after the last, symbol); days as YYYYMMDD.
@@ -47,13 +47,13 @@ class DbnMapping:
 
 @dataclass(frozen=True, slots=True)
 class DbnMetadata:
-    """What stands before the records.
+    """The metadata before the records.
 
     Attributes:
-        schema: the records' schema; None where several are mixed.
-        start_ns, end_ns: the times asked for, since the Unix epoch; None where the end is open.
-        limit: records asked for at most; None for all.
-        symbol_type_in, symbol_type_out: of the request and of the mappings; None where it is mixed.
+        schema: the schema of the records; None if there are several.
+        start_ns, end_ns: the requested times, since the Unix epoch; None if the end is open.
+        limit: the largest number of records requested; None for all.
+        symbol_type_in, symbol_type_out: the symbol types of the request and of the mappings; None if mixed.
         has_ts_out: the server's send time follows each record.
     """
 
@@ -77,8 +77,8 @@ class DbnFile:
     """A DBN file.
 
     Attributes:
-        metadata: None of a fragment, which has records alone.
-        records: all of them, consecutive.
+        metadata: None for a fragment, which has only records.
+        records: all records, one after another.
     """
 
     metadata: DbnMetadata | None
@@ -103,10 +103,10 @@ class DbnFile:
 
 
 def read_dbn(data: bytes) -> DbnFile:
-    """A DBN file or fragment, plain or zstd.
+    """Read a DBN file or fragment, plain or zstd-compressed.
 
     Raises:
-        FormatError: damaged or of an unknown version.
+        FormatError: it is damaged, or its version is unknown.
     """
     if data[:4] == ZSTD_MAGIC or int.from_bytes(data[:4], "little") in ZSTD_SKIPPABLE:
         data = _decompressed(data)
@@ -165,7 +165,7 @@ def _without_ts_out(records: bytes) -> bytes:
 
 
 class _Cursor:
-    """Reads metadata; every read is within it."""
+    """Reads metadata; every read is checked to end within it."""
 
     def __init__(self, data: bytes, offset: int, symbol_size: int) -> None:
         self._data = data

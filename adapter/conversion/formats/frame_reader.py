@@ -1,6 +1,6 @@
-"""Reads single messages by a source format's document, in plain Python: for people, tools and tests.
+"""Reads single messages as a source format's document describes them, in plain Python: for people, tools and tests.
 
-It shares no line with the kernel and none with its oracle, so that it can judge both.
+It shares no code with the kernel or with its interpreter, so that it can check both.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tandemfeed.feedcore.documents.source_layout import (
 
 
 def _unsigned(data: memoryview, header: int, place: Place, is_big_endian: bool) -> int:
-    """The number at its place in a header, which begins at `header`."""
+    """The number at a place in the header that begins at `header`."""
     return int.from_bytes(data[header + place.offset : header + place.end], "big" if is_big_endian else "little")
 
 
 def field_value(field: SourceField, data: memoryview, offset: int) -> int | float | bytes | None:
-    """A field's value: a number, text without trailing spaces and NULs, None if it is null.
+    """The value of a field: a number, text without trailing spaces and NULs, or None for null.
 
     Args:
-        offset: where the fields' offsets count from.
+        offset: where the offsets of the fields count from.
     """
     if field.constant is not None:
         return field.constant
@@ -44,7 +44,7 @@ def field_value(field: SourceField, data: memoryview, offset: int) -> int | floa
 
 
 class FrameReader:
-    """Walks and reads frames of one source format."""
+    """Walks over frames of one source format and reads them."""
 
     def __init__(self, source_format: SourceFormat) -> None:
         self.format = source_format
@@ -57,7 +57,7 @@ class FrameReader:
         """(offset, size, type) of each frame.
 
         Raises:
-            FormatError: the frames do not add up.
+            FormatError: the lengths of the frames do not add up.
         """
         view, framing, offset = memoryview(frames), self._framing, 0
         while offset < len(view):
@@ -72,9 +72,9 @@ class FrameReader:
             offset += size
 
     def message_type(self, kind: int, frame: memoryview) -> SourceMessageType | None:
-        """The message type that type and length tell; None if the format has none."""
+        """The message type for a type and length; None if the format has none."""
         found = self._types.get(kind, [])
-        if self._framing.block_length is not None:  # the message itself says how long its fixed part is
+        if self._framing.block_length is not None:  # the message itself contains the length of its fixed part
             return found[0] if found else None
         body = len(frame) - self._framing.header_size
         for message in found:
@@ -89,7 +89,7 @@ class FrameReader:
         """(message name, values by field) of each frame; groups are lists of dicts, variable data is bytes.
 
         Raises:
-            FormatError: of an unknown type, or the frames do not add up.
+            FormatError: a type is unknown, or the lengths of the frames do not add up.
         """
         view = memoryview(frames)
         for offset, size, kind in self.walk(view):
@@ -113,7 +113,7 @@ class FrameReader:
 
 
 def _parts(parts: Sequence[SourceGroup | SourceData], frame: memoryview, offset: int, values: dict[str, Any]) -> int:
-    """Add the groups and texts that begin at `offset` to the values; where they end."""
+    """Add the groups and texts that begin at `offset` to the values; returns where they end."""
     for part in parts:
         if part.is_later and offset == len(frame):  # the message is of an older version
             values[part.name] = [] if isinstance(part, SourceGroup) else b""
@@ -125,7 +125,7 @@ def _parts(parts: Sequence[SourceGroup | SourceData], frame: memoryview, offset:
 
 
 def _fields(fields: Mapping[str, SourceField], data: memoryview, offset: int, size: int) -> dict[str, Any]:
-    """The fields within the block's `size`; those beyond, which an older version had not, are None."""
+    """The fields within the block's `size`; those beyond it, which an older version lacks, are None."""
     return {
         name: field_value(field, data, offset) if field.offset + field.size <= size else None
         for name, field in fields.items()

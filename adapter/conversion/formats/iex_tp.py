@@ -1,7 +1,7 @@
 """IEX-TP, the transport of IEX's TOPS and DEEP: segments of numbered messages over UDP.
 
-A segment is a header of 40 bytes (little-endian), then each message after its length (u16). A segment without messages
-is a heartbeat. Sequence numbers count from 1 within a session of a channel.
+A segment is a header of 40 bytes (little-endian), then messages, each after its length (u16). A segment without
+messages is a heartbeat. In each session of a channel, sequence numbers begin at 1.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class IexSegment(NamedTuple):
     """One segment.
 
     Attributes:
-        protocol: of the messages inside: TOPS, DEEP.
-        stream_offset: bytes of the session before this segment's messages.
-        sequence: of the first message; of the next to come where there is none.
-        sent_at_ns: since the Unix epoch.
+        protocol: the protocol of the messages: TOPS or DEEP.
+        stream_offset: the number of bytes of the session before this segment's messages.
+        sequence: the number of the first message; in a heartbeat, of the next message.
+        sent_at_ns: nanoseconds since the Unix epoch.
         frames: the messages, each after its length.
     """
 
@@ -39,7 +39,7 @@ class IexSegment(NamedTuple):
     frames: bytes
 
     def chunk(self) -> FrameChunk | None:
-        """The messages; None of a heartbeat."""
+        """The messages; None for a heartbeat."""
         if self.message_count == 0:
             return None
         session = f"{self.channel_id}/{self.session_id}".encode()
@@ -50,10 +50,10 @@ def decode_iex_segment(datagram: bytes) -> IexSegment:
     """Decode a segment and check that its messages fill it.
 
     Raises:
-        FormatError: it does not hold what it says.
+        FormatError: its content does not match its header.
     """
     if len(datagram) < IEX_TP_HEADER_SIZE:
-        raise FormatError(f"{len(datagram)} bytes; an IEX-TP header has {IEX_TP_HEADER_SIZE}")
+        raise FormatError(f"the datagram has {len(datagram)} bytes; an IEX-TP header has {IEX_TP_HEADER_SIZE}")
     version, protocol, channel, session, size, count, stream_offset, sequence, sent_at = IEX_TP_HEADER.unpack_from(
         datagram
     )

@@ -1,7 +1,7 @@
-"""LOBSTER message files: CSV without a header, a row an event of one stock's order book, framed as `lobster.xml` says.
+"""LOBSTER message files: CSV without a header; each row is an event of one stock's book, framed as in `lobster.xml`.
 
-The columns are time, type, order id, size, price and direction. The file of the book's levels that comes with it is no
-stream of messages: it is what a book that was rebuilt from them is held against.
+The columns are time, type, order id, size, price and direction. The accompanying file of the book's levels is not a
+stream of messages. It serves to check a book that was rebuilt from the messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, Form
 from tandemfeed.adapter.conversion.formats.tick_table import SYMBOL_SIZE, nine_decimals
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
-COLUMNS = {  # in their order in the file
+COLUMNS = {  # in the order of the file
     "time": pa.string(),
     "type": pa.uint8(),
     "order_id": pa.int64(),
@@ -35,10 +35,10 @@ def read_lobster(path: Path, source_format: SourceFormat, symbol: str = "") -> I
 
     Args:
         source_format: `lobster.xml`.
-        symbol: of every row; without it the one of the file's name, if that is as LOBSTER names its files.
+        symbol: the symbol of every row; by default, the one in the file's name, if LOBSTER's naming is used.
 
     Raises:
-        FormatError: with the row that is wrong, or what is wrong with it.
+        FormatError: the text gives the invalid row, or the reason.
         OSError: the file cannot be read.
     """
     named = FILE_NAME.match(path.name)
@@ -50,7 +50,7 @@ def read_lobster(path: Path, source_format: SourceFormat, symbol: str = "") -> I
     known = {message.type_id for message in source_format.messages.values()}
     for row in np.flatnonzero(~np.isin(types, sorted(known)))[:1]:
         raise FormatError(f"row {row + 1}: unknown event type {types[row]}")
-    # All messages have the same fields: they are framed as one, then told apart.
+    # All messages have the same fields: encode the rows as one type, then set each row's type.
     message = next(iter(source_format.messages.values()))
     values = {name: np.asarray(table[name]) for name in COLUMNS if name in message.fields and name != "time"}
     rows = message.encode({**values, "time": _times(table["time"]), "symbol": np.full(len(table), data)}, len(table))
@@ -61,7 +61,7 @@ def read_lobster(path: Path, source_format: SourceFormat, symbol: str = "") -> I
 
 
 def _read(path: Path) -> pa.Table:
-    """All rows, every cell set."""
+    """All rows; no cell is empty."""
     try:
         table = pyarrow.csv.read_csv(
             path,
@@ -78,7 +78,7 @@ def _read(path: Path) -> pa.Table:
 
 
 def _times(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Nanoseconds of seconds with a fraction, to the last digit."""
+    """Seconds with a fraction as nanoseconds, exact to the last digit."""
     times = column.combine_chunks()
     try:
         return nine_decimals(times)

@@ -1,8 +1,8 @@
 """CME MDP 3.0 over UDP: a packet header of 12 bytes (little-endian), then messages of CME's own SBE schema, each after
-its size (u16, the size's own two bytes included).
+its size (u16, which includes its own two bytes).
 
 CME numbers packets, not messages, and sends every packet on two lines. `MdpNumbering` merges the lines and numbers the
-messages; it is a pure core that takes the time as an argument. A channel's packets restart at number 1 each week.
+messages. It is a pure core that takes the time as an argument. The packet numbers of a channel restart at 1 each week.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class MdpPacket(NamedTuple):
     """A packet.
 
     Attributes:
-        sequence: the packet's number in its channel.
-        sent_at_ns: since the Unix epoch.
+        sequence: the number of the packet in its channel.
+        sent_at_ns: nanoseconds since the Unix epoch.
         frames: the messages, each after its size.
     """
 
@@ -38,10 +38,10 @@ def decode_mdp_packet(datagram: bytes) -> MdpPacket:
     """Decode a packet's header and check that its messages fill it.
 
     Raises:
-        FormatError: it does not hold what it says.
+        FormatError: its messages do not fill it.
     """
     if len(datagram) < MDP_HEADER_SIZE:
-        raise FormatError(f"{len(datagram)} bytes; an MDP header has {MDP_HEADER_SIZE}")
+        raise FormatError(f"the datagram has {len(datagram)} bytes; an MDP header has {MDP_HEADER_SIZE}")
     sequence, sent_at_ns = MDP_HEADER.unpack_from(datagram)
     frames = datagram[MDP_HEADER_SIZE:]
     offset = count = 0
@@ -56,7 +56,7 @@ def decode_mdp_packet(datagram: bytes) -> MdpPacket:
 
 @dataclass(frozen=True, slots=True)
 class MdpDeliver:
-    """Messages of the next packet, numbered from 1 on since the numbering began."""
+    """Messages of the next packet; messages are numbered from 1 since the numbering began."""
 
     packet_sequence: int
     chunk: FrameChunk
@@ -73,19 +73,19 @@ class MdpGap:
 
 @dataclass(frozen=True, slots=True)
 class MdpReset:
-    """The channel counts its packets from 1 again."""
+    """The channel's packet numbers restart at 1."""
 
 
 MdpEffect: TypeAlias = MdpDeliver | MdpGap | MdpReset
 
 
 class MdpNumbering:
-    """Puts the lines of one channel together.
+    """Merges the lines of one channel.
 
     Args:
-        wait_ns: how long a missing packet may still come from the other line.
-        held_max: packets held after a missing one; with more it is given up immediately.
-        next_packet: where to begin; None: with the first packet heard.
+        wait_ns: how long to wait for the other line to deliver a missing packet.
+        held_max: the most packets held after a missing one; with more, the missing packet is given up immediately.
+        next_packet: the number of the first packet to deliver; None: the first packet received.
     """
 
     def __init__(self, wait_ns: int = 5_000_000, held_max: int = 10_000, next_packet: int | None = None) -> None:
@@ -99,11 +99,11 @@ class MdpNumbering:
         self.malformed = 0
 
     def next_deadline_ns(self) -> int | None:
-        """When `on_deadline` is due; None: nothing is missing."""
+        """When `on_deadline` is due; None: no packet is missing."""
         return self._deadline_ns
 
     def on_packet(self, datagram: bytes, now_ns: int) -> list[MdpEffect]:
-        """A datagram of any line."""
+        """Take a datagram of any line."""
         try:
             packet = decode_mdp_packet(datagram)
         except FormatError:
@@ -127,7 +127,7 @@ class MdpNumbering:
         return effects
 
     def on_deadline(self, now_ns: int) -> list[MdpEffect]:
-        """The deadline has come: what is missing is given up."""
+        """The deadline has passed: give up the missing packets."""
         effects: list[MdpEffect] = []
         if self._deadline_ns is not None and now_ns >= self._deadline_ns:
             self._skip(effects)

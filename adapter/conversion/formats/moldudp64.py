@@ -1,8 +1,8 @@
 """MoldUDP64: packets of numbered messages over UDP, as NASDAQ's and other venues' feeds send them.
 
-A downstream packet is session (10 characters), sequence of the first message (u64), count (u16), all big-endian, then
-each message after its length (u16). A count of 0 is a heartbeat: `sequence` is the next to come. 65535 is the end of
-the session. A request asks for messages again and has the same 20 bytes alone.
+A downstream packet is session (10 characters), sequence of the first message (u64) and count (u16), all big-endian,
+then messages, each after its length (u16). A count of 0 is a heartbeat, whose `sequence` is that of the next message.
+A count of 65535 is the end of the session. A request for old messages consists of the same 20 bytes alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class MoldPacket(NamedTuple):
     """A downstream packet.
 
     Attributes:
-        sequence: of the first message; of the next one to come in a heartbeat or at the end of the session.
-        message_count: messages in it.
+        sequence: the number of the first message; in a heartbeat or at the end of the session, of the next message.
+        message_count: the number of messages in the packet.
         frames: the messages, each after its length.
     """
 
@@ -38,13 +38,13 @@ class MoldPacket(NamedTuple):
 
 
 def decode_mold_packet(datagram: bytes) -> MoldPacket:
-    """Decode a downstream packet and check that its messages fill it; their readers check their content.
+    """Decode a downstream packet and check that its messages fill it; the content of messages is not checked.
 
     Raises:
-        FormatError: it does not hold what it says.
+        FormatError: its content does not match its header.
     """
     if len(datagram) < MOLD_HEADER_SIZE:
-        raise FormatError(f"{len(datagram)} bytes; a MoldUDP64 header has {MOLD_HEADER_SIZE}")
+        raise FormatError(f"the datagram has {len(datagram)} bytes; a MoldUDP64 header has {MOLD_HEADER_SIZE}")
     session, sequence, count = MOLD_HEADER.unpack_from(datagram)
     is_end = count == END_OF_SESSION_COUNT
     if is_end:
@@ -58,14 +58,14 @@ def decode_mold_packet(datagram: bytes) -> MoldPacket:
 
 
 def encode_mold_packet(session: bytes, sequence: int, messages: Sequence[bytes]) -> bytes:
-    """A downstream packet of these messages; of none it is a heartbeat."""
+    """A downstream packet of these messages; without messages it is a heartbeat."""
     assert len(messages) <= MESSAGES_PER_PACKET_MAX
     head = MOLD_HEADER.pack(session.ljust(10), sequence, len(messages))
     return head + b"".join(struct.pack(">H", len(message)) + message for message in messages)
 
 
 def encode_end_of_session(session: bytes, next_sequence: int) -> bytes:
-    """The packet that says that no message follows."""
+    """The packet that ends a session: no message follows."""
     return MOLD_HEADER.pack(session.ljust(10), next_sequence, END_OF_SESSION_COUNT)
 
 
@@ -78,7 +78,7 @@ def message_offset(frames: bytes, skip: int) -> int:
     """Where message number `skip` begins.
 
     Raises:
-        FormatError: the frames end before.
+        FormatError: the frames end before it.
     """
     offset = 0
     for _ in range(skip):
@@ -92,7 +92,7 @@ def message_offset(frames: bytes, skip: int) -> int:
 
 
 def chunk_from(packet: MoldPacket, first_sequence: int) -> FrameChunk:
-    """The packet's messages from `first_sequence` on, which lies in it."""
+    """The packet's messages from `first_sequence` on, which must be in the packet."""
     skip = first_sequence - packet.sequence
     assert 0 <= skip < packet.message_count
     frames = packet.frames[message_offset(packet.frames, skip) :] if skip else packet.frames
@@ -100,15 +100,16 @@ def chunk_from(packet: MoldPacket, first_sequence: int) -> FrameChunk:
 
 
 class MoldTranslation:
-    """Makes source packets of one MoldUDP64 stream's packets, heartbeats and the session's end included.
+    """Makes source packets from the packets of one MoldUDP64 stream, including heartbeats and the end of the session.
 
     A message's source sequence number is its MoldUDP64 sequence number, so that every adapter that receives the stream,
-    on any line, gives it the same number. The tracker of source streams handles gaps and copies. The first packet
-    received determines the venue's session; packets of other sessions are not of this trading day.
+    on any line, gives it the same number. The source stream's tracker handles gaps and copies. The first packet
+    received determines the venue's session; packets of other sessions belong to another trading day.
 
     Attributes:
-        session: the venue's name of its session; None until a packet was received.
-        malformed, foreign: packets that were malformed; packets of another session.
+        session: the venue's name of its session; None until a packet is received.
+        malformed: the number of malformed packets.
+        foreign: the number of packets of another session.
     """
 
     def __init__(self, feed_id: int, source_stream_id: int, trading_day: int) -> None:
@@ -118,7 +119,7 @@ class MoldTranslation:
         self.foreign = 0
 
     def source_packet(self, datagram: bytes) -> bytes | None:
-        """The source packet of a downstream packet; None if there is none."""
+        """The source packet for a downstream packet; None if the packet is malformed or foreign."""
         try:
             packet = decode_mold_packet(datagram)
         except FormatError:
@@ -138,13 +139,13 @@ class MoldTranslation:
             message_count=packet.message_count,
             session=self._trading_day,
             first_source_seq=packet.sequence,
-            sent_at_ns=0,  # MoldUDP64 has no time, and adapters must not fill in their own
+            sent_at_ns=0,  # MoldUDP64 has no time, and adapters must not use their own
             flags=flags,
         )
         return header + packet.frames
 
     def request(self, first_source_seq: int, last_source_seq: int) -> bytes | None:
-        """The request for these messages, or as many as one may ask for; None before any packet was heard."""
+        """The request for these messages, or for as many as one request allows; None before the first packet."""
         if self.session is None:
             return None
         count = min(last_source_seq - first_source_seq + 1, MESSAGES_PER_PACKET_MAX)

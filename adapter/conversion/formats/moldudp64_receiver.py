@@ -1,9 +1,9 @@
-"""Receives a MoldUDP64 feed: a sans-I/O core that merges the packets of one or several lines into one gapless sequence.
+"""Receives a MoldUDP64 feed: a sans-I/O core that merges the packets of one or more lines into one gapless sequence.
 
 The shell passes every datagram, of the multicast lines and of the request server, to `on_packet`, and calls
-`on_deadline` when `next_deadline_ns` has come. Time is the shell's monotonic clock.
+`on_deadline` when `next_deadline_ns` has passed. The time is the shell's monotonic clock.
 
-Invariant: within a session `Deliver` and `SequenceGap` together name each sequence number exactly once, in order.
+Invariant: within a session, `Deliver` and `SequenceGap` together cover each sequence number exactly once, in order.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ MILLISECOND_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class MoldConfig:
-    """How patient a receiver is.
+    """The waiting times and limits of a receiver.
 
     Attributes:
-        reorder_wait_ns: how long a missing message may still come on its own, from the other line say.
-        request_wait_ns: from one request to the next for the same gap.
-        request_count_max: requests before the gap is given up.
-        messages_per_request_max: a request asks for no more.
-        held_messages_max: messages held after a gap; further ones are dropped and requested again.
-        silence_ns: without any packet for this long the feed is silent; venues send heartbeats each second.
+        reorder_wait_ns: how long to wait for a missing message before requesting it, since another line may deliver it.
+        request_wait_ns: the time between two requests for the same gap.
+        request_count_max: the number of requests before a gap is given up.
+        messages_per_request_max: the largest number of messages in one request.
+        held_messages_max: the most messages held after a gap; further ones are dropped and requested later.
+        silence_ns: after this time without a packet the feed is silent; venues send heartbeats each second.
     """
 
     reorder_wait_ns: int = 2 * MILLISECOND_NS
@@ -44,14 +44,14 @@ class MoldConfig:
     silence_ns: int = 3_000 * MILLISECOND_NS  # three heartbeats
 
     def __post_init__(self) -> None:
-        """Check that the limits make sense together."""
+        """Check the limits against each other."""
         assert 0 < self.messages_per_request_max < 0xFFFF
         assert self.silence_ns > self.request_wait_ns > 0
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """The first packet of a session was heard; its messages from `next_sequence` on follow."""
+    """The first packet of a session was received; the messages from `next_sequence` on follow."""
 
     session: bytes
     next_sequence: int
@@ -75,7 +75,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class SequenceGap:
-    """These messages were requested as often as configured and did not arrive; delivery continues after them."""
+    """These messages did not arrive, although they were requested as often as configured. Delivery continues."""
 
     session: bytes
     first_sequence: int
@@ -92,7 +92,7 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class FeedSilent:
-    """No packet arrived for the configured time. Reported once until one arrives."""
+    """No packet arrived for the configured time. Reported once; again only after another packet arrived."""
 
 
 MoldEffect: TypeAlias = SessionStarted | Deliver | SendRequest | SequenceGap | SessionEnded | FeedSilent
@@ -100,12 +100,12 @@ MoldEffect: TypeAlias = SessionStarted | Deliver | SendRequest | SequenceGap | S
 
 @dataclass(slots=True)
 class MoldCounts:
-    """What a receiver saw.
+    """The counts of a receiver.
 
     Attributes:
-        packets: datagrams that were well-formed.
-        malformed: datagrams dropped because they were not.
-        duplicates: packets of which every message had been delivered, or was held.
+        packets: well-formed datagrams.
+        malformed: malformed datagrams, which are dropped.
+        duplicates: packets with no message that was not delivered or held before.
         foreign: packets of a session that is over.
         dropped: packets beyond the limit of messages held after a gap.
         requests: requests sent.
@@ -125,26 +125,26 @@ class MoldCounts:
 class _Session:
     name: bytes
     next_sequence: int
-    known_end: int  # one past the newest message known to exist
+    known_end: int  # one past the newest known message
     is_ending: bool = False
     is_over: bool = False
-    held: dict[int, MoldPacket] = field(default_factory=dict)  # by sequence; some may overlap
-    held_numbers: RangeSet = field(default_factory=RangeSet)  # of the messages in them
+    held: dict[int, MoldPacket] = field(default_factory=dict)  # by sequence; packets may overlap
+    held_numbers: RangeSet = field(default_factory=RangeSet)  # of the messages in `held`
     gap_attempts: int = 0
     gap_deadline_ns: int | None = None
 
     @property
     def gap_end(self) -> int:
-        """One past the first gap, which begins at `next_sequence`."""
+        """One past the last message of the first gap, which begins at `next_sequence`."""
         return self.held_numbers.first if self.held_numbers else self.known_end
 
 
 class MoldReceiver:
-    """One MoldUDP64 feed.
+    """The receiver of one MoldUDP64 feed.
 
     Args:
-        session, next_sequence: where to continue, from a durable position. Without a session, the first packet received
-            determines it; then `next_sequence` is where to begin in it, and None begins with that packet.
+        session, next_sequence: the durable position to continue from. Without a session, the first packet received
+            determines it; then `next_sequence` is the first message to deliver, and None begins with that packet.
     """
 
     def __init__(
@@ -164,11 +164,11 @@ class MoldReceiver:
         return min((each for each in (gap, self._silent_at_ns) if each is not None), default=None)
 
     def start(self, now_ns: int) -> None:
-        """The shell is listening: from now on silence counts."""
+        """The shell is listening: silence counts from now on."""
         self._silent_at_ns = now_ns + self.config.silence_ns
 
     def on_packet(self, datagram: bytes, now_ns: int) -> list[MoldEffect]:
-        """A datagram of any line or of the request server."""
+        """Take a datagram of any line or of the request server."""
         try:
             packet = decode_mold_packet(datagram)
         except FormatError:
@@ -186,7 +186,7 @@ class MoldReceiver:
         return effects
 
     def on_deadline(self, now_ns: int) -> list[MoldEffect]:
-        """The deadline has come."""
+        """Take the actions that are due: report silence, request the gap again, or give it up."""
         effects: list[MoldEffect] = []
         if self._silent_at_ns is not None and now_ns >= self._silent_at_ns:
             self._silent_at_ns = None
@@ -204,14 +204,14 @@ class MoldReceiver:
         return effects
 
     def _session_of(self, packet: MoldPacket, effects: list[MoldEffect]) -> _Session | None:
-        """The session of a packet, begun if it is new; None for the one before."""
+        """The session of a packet; begins it if it is new. None if the packet is of the previous session."""
         session = self._session
         if session is not None and packet.session == session.name:
             return session
         if packet.session == self._before:
             return None
         if session is not None:
-            if not session.is_over:  # a new one without an end of the old: what is open there will never come
+            if not session.is_over:  # the old session did not end properly: its missing messages will never come
                 while session.next_sequence < session.known_end:
                     self._give_up(session, effects)
                     self._drain(session, effects)
@@ -224,7 +224,7 @@ class MoldReceiver:
         return self._session
 
     def _take(self, session: _Session, packet: MoldPacket, effects: list[MoldEffect]) -> None:
-        """Deliver, hold or drop a packet's messages."""
+        """Deliver, hold or drop the messages of a packet."""
         end = packet.sequence + packet.message_count
         session.known_end = max(session.known_end, end)
         session.is_ending |= packet.is_end
@@ -244,7 +244,7 @@ class MoldReceiver:
             session.held[packet.sequence] = packet
 
     def _drain(self, session: _Session, effects: list[MoldEffect]) -> None:
-        """Deliver what was held and is now in sequence."""
+        """Deliver the held messages that are now in sequence."""
         if session.next_sequence < session.gap_end:
             return
         for sequence in sorted(session.held):
@@ -257,10 +257,10 @@ class MoldReceiver:
         session.held_numbers.truncate_before(session.next_sequence)
 
     def _settle(self, session: _Session, now_ns: int, effects: list[MoldEffect]) -> None:
-        """Arm or disarm the gap's deadline; end the session if nothing is open."""
+        """Set or clear the deadline of the gap; end the session if no message is missing."""
         if session.next_sequence < session.known_end:
             moved = any(isinstance(effect, Deliver | SequenceGap) for effect in effects)
-            if session.gap_deadline_ns is None or moved:  # another gap, or an answer is arriving: the wait restarts
+            if session.gap_deadline_ns is None or moved:  # another gap, or an answer is arriving: restart the wait
                 session.gap_attempts = 0
                 session.gap_deadline_ns = now_ns + self.config.reorder_wait_ns
             return
@@ -271,7 +271,7 @@ class MoldReceiver:
             effects.append(SessionEnded(session.name, session.next_sequence))
 
     def _requests(self, session: _Session) -> list[MoldEffect]:
-        """One request for the first gap, up to the first held message."""
+        """One request for the first gap, which ends at the first held message."""
         count = min(session.gap_end - session.next_sequence, self.config.messages_per_request_max)
         self.counts.requests += 1
         datagram = encode_mold_request(session.name, session.next_sequence, count)

@@ -1,7 +1,7 @@
-"""Ticks in CSV and Parquet files: one row a trade or a quote, framed as `tick-table.xml` says.
+"""Ticks in CSV and Parquet files: each row is a trade or a quote, framed as in `tick-table.xml`.
 
-Columns are known by their usual names (`ALIASES`), whatever their case. Decimal text is kept to the last digit, and
-what has more than nine decimals is an error. Floating point numbers are rounded to nine decimals: their last digits are
+Columns are found by their usual names (`ALIASES`), in upper or lower case. Decimal text is exact to the last digit;
+more than nine decimals are an error. Floating-point numbers are rounded to nine decimals, because further digits are
 noise.
 """
 
@@ -45,18 +45,18 @@ SIDES = {"b": b"B", "buy": b"B", "bid": b"B", "s": b"S", "sell": b"S", "a": b"S"
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What a file does not say itself.
+    """What a file itself may not contain.
 
     Attributes:
-        symbol: of every row, where there is no such column.
-        time_unit: of times that are plain integers: s, ms, us, ns.
+        symbol: the symbol of every row, if there is no column for it.
+        time_unit: the unit of times that are plain integers: s, ms, us or ns.
     """
 
     symbol: str = ""
     time_unit: str = "ns"
 
     def __post_init__(self) -> None:
-        """Check what the user chose."""
+        """Check the user's choices."""
         if self.time_unit not in UNITS_NS:
             raise FormatError(f"the time unit is {self.time_unit!r}; it must be one of {', '.join(UNITS_NS)}")
         if len(self.symbol.encode()) > SYMBOL_SIZE:
@@ -69,7 +69,7 @@ def read_tick_file(
     """The rows of a CSV (.csv, .csv.gz) or Parquet file, in chunks, numbered from 1.
 
     Raises:
-        FormatError: with the column and the first row that is wrong, counted from 1.
+        FormatError: with the column and the first invalid row, counted from 1.
     """
     options = options or TableOptions()
     table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
@@ -84,14 +84,14 @@ def read_tick_file(
 
 
 def _read_csv(path: Path) -> pa.Table:
-    """Every column as text: types guessed from digits would lose some of them."""
+    """Read every column as text: guessed types would lose digits."""
     names = pyarrow.csv.open_csv(path).schema.names
     convert = pyarrow.csv.ConvertOptions(column_types={name: pa.string() for name in names}, strings_can_be_null=True)
     return pyarrow.csv.read_csv(path, convert_options=convert)
 
 
 class _Columns:
-    """The columns of a table under the format's names."""
+    """The columns of a table, by the format's names."""
 
     def __init__(self, table: pa.Table, options: TableOptions) -> None:
         self._table = table
@@ -111,11 +111,11 @@ class _Columns:
                 )
 
     def has(self, field: str) -> bool:
-        """True if the table has a column for it."""
+        """True if the table has a column for the field."""
         return field in self._names
 
     def values(self, field: str) -> NDArray[np.generic]:
-        """A column as the format's field."""
+        """The values of a field."""
         if field == "side":
             return self._sides()
         if field == "symbol":
@@ -159,7 +159,7 @@ class _Columns:
         return np.array(texts, f"S{SYMBOL_SIZE}")
 
     def _sides(self) -> NDArray[np.bytes_]:
-        """The aggressor's side: if the buyer was the maker, the seller was the aggressor."""
+        """The side of the aggressor: if the buyer was the maker, the seller was the aggressor."""
         if self.has("buyer_maker"):
             makers = self._table.column(self._names["buyer_maker"]).to_pylist()
             known = {"true": b"S", "1": b"S", "false": b"B", "0": b"B", "none": b"N"}
@@ -177,10 +177,10 @@ class _Columns:
 
 
 def nine_decimals(column: pa.Array) -> NDArray[np.int64]:
-    """Numbers, or texts that say some, as integers of nine decimals; `NULL` for null.
+    """Numbers, or texts of numbers, as integers with nine decimals; null becomes `NULL`.
 
     Raises:
-        pa.ArrowInvalid: not a number, more than nine decimals, or more than 64 bits.
+        pa.ArrowInvalid: a value is not a number, or has more than nine decimals or 64 bits.
     """
     if pa.types.is_floating(column.type):
         return np.array([_rounded(value) for value in column.to_pylist()], np.int64)
@@ -188,7 +188,7 @@ def nine_decimals(column: pa.Array) -> NDArray[np.int64]:
     if isinstance(decimals, pa.ChunkedArray):
         decimals = decimals.combine_chunks()
     words = np.frombuffer(decimals.buffers()[1] or b"", "<i8")[2 * decimals.offset :][: 2 * len(decimals)]
-    low, high = words[::2], words[1::2]  # a decimal of Arrow is its digits as an integer of 128 bits
+    low, high = words[::2], words[1::2]  # Arrow stores a decimal as an integer of 128 bits
     is_set = np.asarray(decimals.is_valid())
     if np.any(is_set & ((high != low >> 63) | (low == NULL))):
         raise pa.ArrowInvalid("a number that does not fit in 64 bits with nine decimals")
@@ -196,7 +196,7 @@ def nine_decimals(column: pa.Array) -> NDArray[np.int64]:
 
 
 def _rounded(value: float | None) -> int:
-    """The shortest decimal number that is this float, rounded: no digit of its binary form gets in."""
+    """The shortest decimal number for this float, rounded, so that digits of its binary form do not appear."""
     if value is None or math.isnan(value):
         return NULL
     scaled = Decimal(repr(value)).scaleb(DECIMALS)
@@ -210,7 +210,7 @@ def _filled(column: pa.Array) -> NDArray[np.int64]:
 
 
 def _where(column: pa.Array, field: str) -> str:
-    """The first row that cannot be read, for the error."""
+    """The first row that cannot be read, for the error text."""
     for row, value in enumerate(column, 1):
         part = pa.array([value.as_py()], column.type)
         try:
