@@ -13,7 +13,7 @@ Layout (little-endian)::
     40 type_id          u64   of the source message
     48 reason_size      u16
     50 name_size        u16
-    52 reason           ASCII: `adapter.conversion.reasons.Reason`, in lower case
+    52 reason           ASCII: `adapter.conversion.table.reasons.Reason`, in lower case
     .. name             UTF-8: the source message's name, empty if the source format lacks this type
     .. frame            the message as the venue framed it, to the record's end
 

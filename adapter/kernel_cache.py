@@ -27,7 +27,7 @@ MODULE_PREFIX = "tandemfeed_kernel_"  # of generated modules
 
 def _engine_digest() -> str:
     digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
-    for path in (Path(__file__), *sorted(ENGINE.glob("*.py"))):
+    for path in (Path(__file__), *sorted(ENGINE.rglob("*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tandemfeed.adapter.conversion.compiled import CompiledConverter
-from tandemfeed.adapter.conversion.reasons import REFUSALS, Reason
+from tandemfeed.adapter.conversion.table.reasons import REFUSALS, Reason
 from tandemfeed.adapter.dead_letter_journal import DeadLetterJournal
 from tandemfeed.adapter.forged_packets import ForgedPackets
 from tandemfeed.adapter.health import Counts, Health, HealthSampler

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
-from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.feedcore.wire.source_packet import encode_source_header
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,7 +31,7 @@ OUT = np.zeros(8_192, np.uint8)
 SECOND_START = """
 import time; began = time.perf_counter()
 from pathlib import Path
-from tandemfeed.adapter.conversion.loading import load_converter
+from tandemfeed.adapter.conversion.loading.converter_loading import load_converter
 folder = Path({folder!r})
 load_converter(folder / "source-format.xml", folder / "converter-table.xml", folder / "message-model.xml")
 print(time.perf_counter() - began)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemfeed.adapter.conversion.reasons import REASONS, Reason
+from tandemfeed.adapter.conversion.table.reasons import REASONS, Reason
 from tandemfeed.feedcore.documents.source_layout import Framing, SourceFormat
 from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, unpack_source_header
 

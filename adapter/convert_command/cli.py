@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.dead_letters import DeadLetter
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
-from tandemfeed.adapter.conversion.kernel_source import kernel_source
-from tandemfeed.adapter.conversion.user_functions import BadUserFunction
+from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction
 from tandemfeed.adapter.convert_command import compiling, dead_letters
 from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
 from tandemfeed.adapter.convert_command.explaining import explain, users_functions

@@ -10,7 +10,7 @@ from typing import Any
 from numba.core.event import Event, Listener, install_listener
 
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
-from tandemfeed.adapter.conversion.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
 from tandemfeed.adapter.convert_command.documents import add_document_arguments, load_documents
 from tandemfeed.adapter.kernel_cache import CACHE_FOLDER, MODULE_PREFIX
 from tandemfeed.journal.commands.streams import Meter, Streams, meter

@@ -10,7 +10,7 @@ from typing import Any
 
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.convert_command.documents import SHIPPED, shipped_documents
 from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
 from tandemfeed.feedcore.documents.source_format import load_source_format

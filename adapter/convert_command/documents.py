@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tandemfeed.adapter.conversion import ConverterTable
 from tandemfeed.adapter.conversion.formats import FOLDER, document
-from tandemfeed.adapter.conversion.table_loading import load_table
-from tandemfeed.adapter.conversion.user_functions import known_functions
+from tandemfeed.adapter.conversion.loading.table_loading import load_table
+from tandemfeed.adapter.conversion.table.user_functions import known_functions
 from tandemfeed.feedcore.documents.message_model import MessageModel, load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat

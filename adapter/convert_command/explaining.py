@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tandemfeed.adapter.conversion.function_use import Comparison, ValueMap
-from tandemfeed.adapter.conversion.functions import Calling
-from tandemfeed.adapter.conversion.packet_calls import PacketCalls
-from tandemfeed.adapter.conversion.table import (
+from tandemfeed.adapter.conversion.kernel.packet_calls import PacketCalls
+from tandemfeed.adapter.conversion.table.function_use import Comparison, ValueMap
+from tandemfeed.adapter.conversion.table.functions import Calling
+from tandemfeed.adapter.conversion.table.table import (
     Conversion,
     ConverterTable,
     GroupWrite,

@@ -2,15 +2,13 @@
 
 A record is a MessagePack array ``[method, {argument: value, ...}]``, after a history if the writer has a source of
 histories (`journal.typed_records.history`). Omitted arguments are written with their defaults, so that a later change
-of a default does not change old records. A method may gain arguments with defaults, and lose arguments: a reader fills in missing
-arguments and ignores unknown ones. No record stops the reading. A handler that raises an exception does, and the record
-is read again. Invariant: a reader of the same Protocol accepts all records of a writer::
+of a default does not change old records. A method may gain arguments with defaults, and lose arguments: a reader fills
+in missing arguments and ignores unknown ones. No record stops the reading. A handler that raises an exception does, and
+the record is read again. Invariant: a reader of the same Protocol accepts all records of a writer::
 
-    class Orders(Protocol):
-        def place(self, symbol: str, quantity: int, price: float | None = None) -> None: ...
+class Orders(Protocol): def place(self, symbol: str, quantity: int, price: float | None = None) -> None: ...
 
-    method_writer(Orders, journal).place("ABC", quantity=100)
-    MethodReader(tailer, Orders, handler).read_one()
+method_writer(Orders, journal).place("ABC", quantity=100) MethodReader(tailer, Orders, handler).read_one()
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tandemfeed.adapter import dead_letter_journal
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter, RefusedPacket
-from tandemfeed.adapter.conversion.loading import load_converter
-from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.conversion.loading.converter_loading import load_converter
+from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.dead_letter_journal import COLLECT_INTERVAL_NS, WAITING_MAX, DeadLetterJournal
 from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter, encode_dead_letter
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.convert_command.cli import main as convert_command
 from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
 from tandemfeed.admin_server.cli import admin

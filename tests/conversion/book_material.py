@@ -10,8 +10,8 @@ import numpy as np
 from tick_material import converted
 
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.conversion.loading import load_checked_table
-from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
+from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.replica.converter import Converter

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tandemfeed.adapter.conversion import ConverterTable
-from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.client_lib.decoding import Decoder
 from tandemfeed.feedcore.replica.converter import Converter
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.feedcore.documents.message_model import frame_dtype, frame_size, load_message_model
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 FORMAT = """<sourceFormat name="x">
 <message name="m" type="1"><field name="a" type="int32" null="-9"/><field name="b" type="uint16"/>

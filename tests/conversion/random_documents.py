@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.conversion import ConverterTable, converter_function
-from tandemfeed.adapter.conversion.loading import load_checked_table
-from tandemfeed.adapter.conversion.user_functions import register
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
+from tandemfeed.adapter.conversion.table.user_functions import register
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceData, SourceFormat, SourceGroup, SourceMessageType
 from tandemfeed.feedcore.documents.xml_document import DocumentError

@@ -15,12 +15,13 @@ from book_material import DEPTH, NOTHING, NULL, Levels, PlainBook, book_table, b
 from real_data import shared_file
 from zstandard import ZstdDecompressor
 
-from tandemfeed.adapter.conversion import CompiledConverter, InterpretedConverter
+from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.conversion.formats.dbn import read_dbn
-from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.feedcore.replica.converter import Converter
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 # A fill reports what a following cancel does to the order, so neither trades nor fills change the book.
 ORDERS = {

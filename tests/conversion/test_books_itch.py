@@ -21,7 +21,7 @@ from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.feedcore.documents.source_format import load_source_format
 
 ADD = '<order book="book" action="add" by="stock_locate" id="order_ref" side="side" price="price" size="shares"/>'

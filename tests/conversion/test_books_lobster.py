@@ -13,12 +13,13 @@ import pytest
 from book_material import DEPTH, NOTHING, book_table, books_of
 from real_data import shared_file
 
-from tandemfeed.adapter.conversion import CompiledConverter, InterpretedConverter
+from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.replica.converter import Converter
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 FORMAT = load_source_format(document("lobster.xml"))
 KINDS = {message.type_id: name for name, message in FORMAT.messages.items()}

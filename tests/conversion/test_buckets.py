@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandemfeed.adapter.conversion import CompiledConverter, InterpretedConverter
-from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion import CompiledConverter
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.feedcore.replica.converter import Converter
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 TABLE = load_checked_table(

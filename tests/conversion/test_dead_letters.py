@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandemfeed.adapter.conversion import CompiledConverter, InterpretedConverter
+from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter
-from tandemfeed.adapter.conversion.loading import load_checked_table
-from tandemfeed.adapter.conversion.reasons import Reason
-from tandemfeed.adapter.conversion.state_kernels import SAMPLES_MAX
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
+from tandemfeed.adapter.conversion.state.state_kernels import SAMPLES_MAX
+from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 TABLE = load_checked_table(

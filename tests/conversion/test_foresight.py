@@ -8,8 +8,8 @@ import numpy as np
 from tick_material import shipped_table
 
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
-from tandemfeed.adapter.conversion.kernel_source import kernel_source
-from tandemfeed.adapter.conversion.state_kernels import HINTS_MAX, TABLE_SIZE_FIRST
+from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.state.state_kernels import HINTS_MAX, TABLE_SIZE_FIRST
 from tandemfeed.benchmarks.conversion import BOOK, TICKS, itch_messages, table_of
 from tandemfeed.feedcore.wire.source_packet import encode_source_header
 

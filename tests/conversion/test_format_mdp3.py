@@ -32,8 +32,8 @@ from tandemfeed.adapter.conversion.formats.mdp3 import (
     decode_mdp_packet,
 )
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
-from tandemfeed.adapter.conversion.loading import load_checked_table
-from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
+from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.adapter.convert_command.reading import READER_OF_FORMAT, READERS
 from tandemfeed.client_lib.sbe_reading import SbeReader
 from tandemfeed.feedcore.documents.source_format import load_source_format

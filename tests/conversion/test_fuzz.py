@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tandemfeed.adapter.conversion import CompiledConverter
-from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.benchmarks.conversion import header, itch_messages, tick_packets
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,12 +8,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from tandemfeed.adapter.conversion.kernel_source import kernel_source
-from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
+from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 FORMAT = """<sourceFormat name="x"><message name="long" type="1">
 <field name="venue" type="char" length="{size}"/></message>

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.client_lib.decoding import Decoder
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.feedcore.replica.converter import Converter
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 FORMAT = """<sourceFormat name="books"><message name="book" type="1">
 <field name="id" type="uint32"/>

@@ -10,13 +10,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from tandemfeed.adapter.conversion.loading import load_checked_table
-from tandemfeed.adapter.conversion.order_book import CAPACITY_FIRST_LOG, HIDDEN, LEVEL, POOL_END, POOL_NEXT
-from tandemfeed.adapter.conversion.state_store import header_of
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
+from tandemfeed.adapter.conversion.state.order_book import CAPACITY_FIRST_LOG, HIDDEN, LEVEL, POOL_END, POOL_NEXT
+from tandemfeed.adapter.conversion.state.state_store import header_of
 from tandemfeed.benchmarks.conversion import header, itch_messages
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 BOOK = Path(__file__).resolve().parents[2] / "benchmarks" / "itch_book"
 PER_PACKET = 20

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from deal_material import MODEL, converted, deal, load, order, packet, read
 
-from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 
 @pytest.fixture(scope="module")

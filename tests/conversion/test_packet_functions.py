@@ -20,8 +20,8 @@ from tandemfeed.adapter.conversion import (
     packet_functions,
     user_functions,
 )
-from tandemfeed.adapter.conversion.kernel_source import kernel_source
-from tandemfeed.adapter.conversion.user_functions import register
+from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.table.user_functions import register
 from tandemfeed.adapter.convert_command.explaining import explain
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tests.conversion.packet_material import OUT, SMALL, Both, legs, load, packet, pair

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
+from tests.conversion.oracle.interpreted import InterpretedConverter
 from tests.conversion.random_documents import random_documents, random_packet
 
 # Each table is a kernel to compile, so there are only a few. They are the same each time, so that the cache has them.

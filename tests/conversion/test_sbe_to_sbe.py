@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.client_lib.decoding import Decoder
 from tandemfeed.feedcore.replica.converter import Converter
 from tandemfeed.feedcore.sbe import load_schema
 from tandemfeed.feedcore.wire.source_packet import encode_source_header
+from tests.conversion.oracle.interpreted import InterpretedConverter
 from tests.feedcore.sbe_writing import SbeWriter
 
 TYPES = """<messageSchema package="x" id="{id}" version="{version}" byteOrder="{order}"><types>

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from tandemfeed.adapter.conversion.loading import load_checked_table
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.feedcore.replica.converter import Converter
@@ -18,6 +18,7 @@ from tandemfeed.feedcore.wire.source_packet import (
     encode_source_header,
     unpack_source_header,
 )
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 FORMAT = """<sourceFormat name="news"><message name="news" type="1">
 <field name="id" type="uint32"/>

@@ -20,10 +20,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tandemfeed.adapter.conversion import CompiledConverter
-from tandemfeed.adapter.conversion.kernel_names import UncheckedName, in_variable, shown
-from tandemfeed.adapter.conversion.kernel_source import kernel_source
-from tandemfeed.adapter.conversion.loading import load_checked_table
-from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.adapter.conversion.kernel.kernel_names import UncheckedName, in_variable, shown
+from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
+from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.feedcore.documents.names import is_name, is_title
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 

@@ -20,7 +20,7 @@ from real_data import shared_file
 from tick_material import as_another_decoder_reads, converted, interpreted, messages, shipped_table
 from zstandard import ZstdDecompressor
 
-from tandemfeed.adapter.conversion import CompiledConverter, InterpretedConverter
+from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats import FOLDER, document
 from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.formats.capture import CaptureReader
@@ -30,6 +30,7 @@ from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions, read_tick_file
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 Output = tuple[str, dict[str, Any]]
 SESSION = 20191230

@@ -17,9 +17,9 @@ from tandemfeed.adapter.conversion import (
     converter_function,
     user_functions,
 )
-from tandemfeed.adapter.conversion.kernel_source import kernel_source
-from tandemfeed.adapter.conversion.loading import load_checked_table
-from tandemfeed.adapter.conversion.user_functions import BadUserFunction, UserFunction, register
+from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
+from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction, UserFunction, register
 from tandemfeed.adapter.convert_command.cli import main
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header

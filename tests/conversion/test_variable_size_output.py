@@ -15,7 +15,7 @@ from sbedecoder import SBESchema
 from sbedecoder.message import SBEMessage
 from test_fuzz import Brink, damaged
 
-from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.adapter.convert_command.cli import main
 from tandemfeed.client_lib.decoding import Decoder
 from tandemfeed.client_lib.items import Batch
@@ -30,6 +30,7 @@ from tandemfeed.feedcore.sbe import load_schema
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet, encode_output_packet
 from tandemfeed.feedcore.wire.source_packet import decode_source_packet
+from tests.conversion.oracle.interpreted import InterpretedConverter
 from tests.feedcore.merge_feed import heartbeat
 from tests.feedcore.sbe_writing import SbeWriter
 

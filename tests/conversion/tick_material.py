@@ -10,13 +10,13 @@ import numpy as np
 from sbedecoder import SBESchema
 from sbedecoder.message import CompositeMessageField, EnumMessageField, SBEMessage
 
-from tandemfeed.adapter.conversion import InterpretedConverter
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.conversion.loading import load_checked_table
-from tandemfeed.adapter.conversion.table import ConverterTable
+from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
+from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.feedcore.replica.converter import Converter
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 OUT_SIZE = 1 << 20
 FRAME_SIZE = OUTPUT_FRAME.size

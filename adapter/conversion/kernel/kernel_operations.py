@@ -1,0 +1,344 @@
+"""Kernel lines of single values: loading fields, computing operations, comparing, writing output fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tandemfeed.adapter.conversion.kernel.kernel_names import in_variable, shown
+from tandemfeed.adapter.conversion.kernel.kernel_tables import (
+    WORD_SIZE,
+    TableData,
+    WordMap,
+    value_words,
+    word_of,
+    words_of,
+)
+from tandemfeed.adapter.conversion.kernel.unaligned import load_expression
+from tandemfeed.adapter.conversion.table.function_use import Comparison, ValueMap
+from tandemfeed.adapter.conversion.table.table import (
+    Guard,
+    IndexValue,
+    Literal,
+    Operand,
+    Operation,
+    PacketValue,
+    type_of,
+)
+from tandemfeed.adapter.conversion.table.values import NULL, null_bits, null_of
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
+from tandemfeed.feedcore.documents.source_layout import SourceField
+from tandemfeed.feedcore.sbe.messages import Column
+
+SIGN_BIT = 1 << 63
+CHUNKS = (8, 4, 2, 1)
+
+
+def signed(value: int) -> int:
+    """A 64-bit pattern as the kernel's int64."""
+    return value - (1 << 64) if value >= SIGN_BIT else value
+
+
+def indented(lines: Iterable[str], levels: int = 1) -> list[str]:
+    """Indent lines."""
+    return [f"{'    ' * levels}{line}" for line in lines]
+
+
+class ValueWriter:
+    """Kernel lines of the values of one conversion.
+
+    Args:
+        number: the index of the conversion among those of its source message; it makes its variables' names unique.
+        entry_fields: names of the fields of a group's entry.
+        has_block: messages contain the length of their fixed part, so nullable fields may be absent.
+        iterated_fields: by a field's identity, the number of the source group that an output group iterates over.
+        slots: by number of operation, where the answer of a function called per packet is.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        entry_fields: frozenset[str],
+        data: TableData,
+        has_block: bool,
+        iterated_fields: Mapping[int, int] | None = None,
+        slots: Mapping[int, str] | None = None,
+    ) -> None:
+        self._number = number
+        self._entry_fields = entry_fields
+        self._data = data
+        self._has_block = has_block
+        self._iterated_fields = iterated_fields or {}
+        self._slots = slots or {}
+
+    def place(self, field: SourceField) -> str:
+        """The position of a field in the datagram."""
+        if field.is_variable:
+            return f"data_{in_variable(field.name)}"
+        base = "entry" if field.name in self._entry_fields else "body"
+        if id(field) in self._iterated_fields:
+            base = f"entry_{self._iterated_fields[id(field)]}"
+        return f"{base} + {field.offset}" if field.offset else base
+
+    @staticmethod
+    def size(field: SourceField) -> str:
+        """The size of a text in bytes."""
+        return f"length_{in_variable(field.name)}" if field.is_variable else str(field.size)
+
+    def variable(self, operand: Operand) -> str:
+        """The variable or literal of a value; a text of at most 8 bytes is a word."""
+        if isinstance(operand, SourceField):
+            return f"f{self._iterated_fields.get(id(operand), '')}_{in_variable(operand.name)}"
+        if isinstance(operand, PacketValue):
+            return operand.name
+        if isinstance(operand, IndexValue):
+            return f"index_{operand.group}"
+        if isinstance(operand, Literal):
+            value = operand.value
+            return str(word_of(value) if isinstance(value, bytes) else signed(value))
+        return f"v{self._number}_{operand.number}"
+
+    def load(self, field: SourceField) -> list[str]:
+        """Load a number or a text of at most 8 bytes; longer texts are only copied."""
+        name, at = self.variable(field), self.place(field)
+        if field.is_text:
+            if field.size > 8:
+                return []
+            word = self.text_word(at, field.size)
+            return [f"{name} = {f'word_of_text(datagram, {at}, {self.size(field)}, 0)' if field.is_variable else word}"]
+        text = load_expression(field.size, at, signed=field.kind.minimum < 0, is_big_endian=field.is_big_endian)
+        lines = [f"{name} = {text}"]
+        if field.null is not None:
+            null = signed(field.null)
+            if null != NULL:
+                lines += [f"if {name} == {null}:", f"    {name} = NULL"]
+            if self._has_block:
+                block = "size_of_entry" if field.name in self._entry_fields else "block"
+                if id(field) in self._iterated_fields:
+                    block = f"size_of_entry_{self._iterated_fields[id(field)]}"
+                end = field.offset + field.size
+                return [f"{name} = NULL", f"if {block} >= {end}:", *indented(lines)]
+        return lines
+
+    @staticmethod
+    def text_word(at: str, size: int) -> str:
+        """A text of at most 8 bytes as a word, without trailing blanks."""
+        return f"trim_word({load_expression(size, at)})"
+
+    def operation(self, operation: Operation, names: dict[str, str]) -> list[str]:
+        """Lines that compute an operation.
+
+        Args:
+            names: the names of the rows and orders that its cells are in.
+        """
+        function, result = operation.function, self.variable(operation)
+        if function.shape == "peek":
+            return self._peek(operation, names)
+        if function.shape == "text" and not function.lines:
+            return []
+        names = {**names, **self._constants(operation), "r": result, "best": result}
+        names |= {argument: self.variable(operand) for argument, operand in operation.operands.items()}
+        names["slot"] = self._slots.get(operation.number, "")
+        if operation.space is not None:
+            names |= self._cells(operation, names)
+            return [*(line.format(**names) for line in function.update), f"{result} = {function.value.format(**names)}"]
+        if "level" in operation.operands:
+            names["depth"] = f"{names['level']} - 1"
+        if function.shape == "book":
+            return [f"{result} = {function.value.format(**names)}"]
+        is_place = function.name == "map" and operation.type.text_size  # the text itself is read when it is written
+        lines = [line.format(**names) for line in (function.lines[:3] if is_place else function.lines)]
+        nullable = [self.variable(operand) for operand in operation.operands.values() if type_of(operand).is_nullable]
+        if function.skips_null and nullable:
+            test = " and ".join(f"{variable} != NULL" for variable in nullable)
+            return [f"{result} = NULL", f"if {test}:", *indented(lines)]
+        return lines
+
+    def _cells(self, operation: Operation, names: dict[str, str]) -> dict[str, str]:
+        row = names[self.row_name(operation)]
+        cells = {f"c{place}": f"arena[{row} + {column}]" for place, column in enumerate(operation.columns)}
+        return cells | {"cells": f"{row} + {operation.columns[0]}"}
+
+    def row_name(self, operation: Operation) -> str:
+        """The name of the row of an operation's state."""
+        return f"row {operation.space} {' '.join(self.variable(key) for key in operation.keys)}"
+
+    def _peek(self, operation: Operation, names: dict[str, str]) -> list[str]:
+        """The keeper's value, without its update."""
+        keeper, result = operation.peeks, self.variable(operation)
+        assert keeper is not None
+        names = {**names, **self._cells(operation, names), "r": result, "best": result}
+        names |= {name: str(value) for name, value in keeper.constants.items()}
+        lines: list[str] = []
+        if "{best}" in keeper.function.value:
+            first = keeper.function.update.index("{best} = NULL")
+            lines = [line.format(**names) for line in keeper.function.update[first:]]
+        return [*lines, f"{result} = {keeper.function.value.format(**names)}"]
+
+    def _constants(self, operation: Operation) -> dict[str, str]:
+        """The constants of the templates, as source text."""
+        names: dict[str, str] = {}
+        of = operation.operands.get("of")
+        for name, value in operation.constants.items():
+            if isinstance(value, ValueMap):
+                names |= self._map(value, operation)
+            elif isinstance(value, Comparison):
+                assert of is not None
+                names["condition"] = self.comparison(of, value)
+            elif name == "zone":
+                names["midnight"] = self._data.midnight(str(value))
+            else:
+                names[name] = str(value).format(r=self.variable(operation)) if isinstance(value, str) else str(value)
+        if isinstance(of, SourceField) and of.is_text:
+            names |= {"of_at": self.place(of), "of_size": self.size(of)}
+        return names
+
+    def _map(self, value_map: ValueMap, operation: Operation) -> dict[str, str]:
+        of, result = operation.operands["of"], self.variable(operation)
+        found = self._data.map(value_map, is_word=type_of(of).text_size <= WORD_SIZE)
+        if isinstance(found, WordMap):
+            call = f"look_up(tables, {found.at}, {found.count}, {self.variable(of)})"
+        else:
+            assert isinstance(of, SourceField)
+            text = f"{self.place(of)}, {self.size(of)}"
+            call = f"look_up_text(datagram, {text}, tables, {found.at}, {found.mask}, {found.words})"
+        names = {"look_up": call, "map_values": found.values}
+        if value_map.default is None:
+            return names | {"missing": "reason = reason or UNMAPPED"}
+        if value_map.has_text_values:
+            return names | {"missing": f"{result} = {found.count}"}
+        return names | {"missing": f"{result} = {value_map.default!r}"}
+
+    def guard(self, guard: Guard) -> str:
+        """An expression that is true if the guard is satisfied."""
+        return self.comparison(guard.operand, guard.comparison)
+
+    def comparison(self, operand: Operand, comparison: Comparison) -> str:
+        """A comparison as an expression; null is neither above nor below any value."""
+        found, variable, literal = type_of(operand), self.variable(operand), comparison.literal
+        if isinstance(literal, bytes):
+            negation = "not " if comparison.how == "isNot" else ""
+            literal = literal.rstrip(b" \0")
+            if found.text_size <= 8:
+                return f"{negation}{variable} == {word_of(literal)}"
+            assert isinstance(operand, SourceField)
+            at = self._data.literal(literal)
+            text = f"{self.place(operand)}, {self.size(operand)}"
+            return f"{negation}is_text(datagram, {text}, tables, {at}, {len(literal)})"
+        if comparison.how == "isNull":
+            return f"{variable} {'==' if literal else '!='} NULL"
+        assert isinstance(literal, int)
+        sign = {"is": "==", "isNot": "!=", "above": ">", "below": "<", "atLeast": ">=", "atMost": "<="}[comparison.how]
+        text = f"{variable} {sign} {int(literal)}"
+        return (
+            f"({variable} != NULL and {text})" if found.is_nullable and comparison.how not in ("is", "isNot") else text
+        )
+
+    def write(self, target: Column, operand: Operand, base: int = PREFIX_SIZE) -> list[str]:
+        """Write a value into its output field, whose block begins `base` bytes after `cursor`."""
+        at, found = base + target.offset, type_of(operand)
+        if found.bits is not None:
+            return [f"store_{8 * target.size}(out, cursor + {at}, {self.variable(operand)})  # {shown(target.name)}"]
+        if not found.text_size:
+            return [
+                f"store_{8 * target.size}(out, cursor + {at}, {self._stored(target, operand)})  # {shown(target.name)}"
+            ]
+        if isinstance(operand, SourceField):
+            if operand.is_variable:
+                return [
+                    f"fill = copy_text(out, cursor + {at}, datagram, {self.place(operand)}, {self.size(operand)})"
+                    f"  # {shown(target.name)}",
+                    f"zero_rest(out, fill, cursor + {at + target.size})",
+                ]
+            return [f"# {shown(target.name)}", *self._copy(at, self.place(operand), operand.size, target.size)]
+        if isinstance(operand, Literal):
+            assert isinstance(operand.value, bytes)
+            return [
+                f"# {shown(target.name)}",
+                *self.store_words(at, words_of(operand.value, -(-target.size // 8)), target.size),
+            ]
+        assert isinstance(operand, Operation)
+        return [
+            f"fill = cursor + {at}  # {shown(target.name)}",
+            *self.append(operand),
+            f"zero_rest(out, fill, cursor + {at + target.size})",
+        ]
+
+    def _stored(self, target: Column, operand: Operand) -> str:
+        variable = self.variable(operand)
+        null = null_of(target)
+        if not type_of(operand).is_nullable or null is None or signed(null) == NULL:
+            return variable
+        return f"{signed(null)} if {variable} == NULL else {variable}"
+
+    def write_null(self, target: Column, base: int = PREFIX_SIZE) -> list[str]:
+        """Write the null value of the message model; a text becomes zeros."""
+        at = base + target.offset
+        if target.kind.name == "char":
+            return [f"# {shown(target.name)}: null", *self.store_words(at, [0] * -(-target.size // 8), target.size)]
+        null = null_bits(target)
+        return [
+            f"store_{8 * target.kind.size}(out, cursor + {at + place * target.kind.size}, {signed(null)})"
+            for place in range(target.length)
+        ]
+
+    @staticmethod
+    def _copy(at: int, source: str, size: int, room: int) -> list[str]:
+        """Copy bytes in words, and fill the rest with zeros."""
+        lines, done = [], 0
+        while done < room:
+            chunk = next(each for each in CHUNKS if each <= (size if done < size else room) - done)
+            value = f"load_u{8 * chunk}(datagram, {source} + {done})" if done < size else "0"
+            lines.append(f"store_{8 * chunk}(out, cursor + {at + done}, {value})")
+            done += chunk
+        return lines
+
+    @staticmethod
+    def store_words(at: int, words: list[int], room: int) -> list[str]:
+        """Write `room` bytes, `at` bytes after `cursor`."""
+        lines, done = [], 0
+        data = b"".join((word & (2**64 - 1)).to_bytes(8, "little") for word in words)
+        while done < room:
+            chunk = next(each for each in CHUNKS if each <= room - done)
+            value = signed(int.from_bytes(data[done : done + chunk], "little"))
+            lines.append(f"store_{8 * chunk}(out, cursor + {at + done}, {value})")
+            done += chunk
+        return lines
+
+    def append(self, operand: Operand) -> list[str]:
+        """Write a value as text at `fill`."""
+        found, variable = type_of(operand), self.variable(operand)
+        if isinstance(operand, SourceField) and found.text_size:
+            size = self.size(operand)
+            return [f"fill = append_text(out, fill, datagram, {self.place(operand)}, {size}, {size})"]
+        if isinstance(operand, Literal) and isinstance(operand.value, bytes):
+            return self._append_bytes(operand.value)
+        if not found.text_size:
+            return [f"fill = append_number(out, fill, {variable}, 0)"]
+        assert isinstance(operand, Operation)
+        of = operand.operands.get("of")
+        if operand.function.name in ("text", "cut"):
+            assert isinstance(of, SourceField)
+            length = operand.constants["length"]
+            return [f"fill = append_text(out, fill, datagram, {self.place(of)}, {self.size(of)}, {length})"]
+        if operand.function.name == "digits":
+            assert of is not None
+            return [f"fill = append_number(out, fill, {self.variable(of)}, {-(type_of(of).exponent or 0)})"]
+        if operand.function.name == "map":
+            value_map = operand.constants["map"]
+            assert isinstance(value_map, ValueMap)
+            assert of is not None
+            words = value_words(value_map)
+            at = self._data.map(value_map, is_word=type_of(of).text_size <= WORD_SIZE).values_at
+            return [f"fill = append_table_text(out, fill, tables, {at} + {variable} * {words}, {words})"]
+        separator = operand.constants["separator"]
+        assert isinstance(separator, bytes)
+        lines: list[str] = []
+        for place, each in enumerate(operand.operands.values()):
+            lines += self._append_bytes(separator) if place else []
+            lines += self.append(each)
+        return lines
+
+    @staticmethod
+    def _append_bytes(text: bytes) -> list[str]:
+        lines = [f"store_8(out, fill + {place}, {byte})" for place, byte in enumerate(text)]
+        return [*lines, f"fill += {len(text)}"] if text else []

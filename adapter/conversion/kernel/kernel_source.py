@@ -1,0 +1,322 @@
+"""Generates the Python source of a table's kernel: specialised, one branch per message type, readable when printed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tandemfeed.adapter.conversion.kernel.kernel_foresight import Foresight
+from tandemfeed.adapter.conversion.kernel.kernel_gathering import GATHER, GatheringWriter
+from tandemfeed.adapter.conversion.kernel.kernel_messages import MessageWriter
+from tandemfeed.adapter.conversion.kernel.kernel_names import in_variable, shown, shown_title
+from tandemfeed.adapter.conversion.kernel.kernel_operations import indented
+from tandemfeed.adapter.conversion.kernel.kernel_tables import TableData
+from tandemfeed.adapter.conversion.kernel.packet_calls import PacketCalls
+from tandemfeed.adapter.conversion.kernel.unaligned import load_expression
+from tandemfeed.adapter.conversion.state.state_store import header_of
+from tandemfeed.adapter.conversion.table.functions import Calling, ConverterFunction
+from tandemfeed.adapter.conversion.table.reasons import Reason
+from tandemfeed.adapter.conversion.table.table import Conversion, ConverterTable, Operation, PacketValue, all_operations
+from tandemfeed.feedcore.documents.primitive_types import Place
+from tandemfeed.feedcore.documents.source_layout import Framing
+from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
+
+MODULE = '''"""Generated from the converter table {name}{tables}.
+
+Values are int64, a uint64 keeps its bits, NULL is null; every read of `datagram` follows a comparison with the
+frame's length.
+"""
+
+from numba import types
+
+from tandemfeed.adapter.conversion.kernel.kernel_parts import *  # noqa: F403
+from tandemfeed.adapter.conversion.state.order_book import *  # noqa: F403
+from tandemfeed.adapter.conversion.state.state_kernels import (
+    HINTS_MAX,
+    LIVE_COUNT,
+    NEAR_ROWS,
+    fetch_rows,
+    find_row,
+    foresee_row,
+    hash_of,
+    hash_of_key,
+    settle_down,
+)
+from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES
+from tandemfeed.adapter.conversion.table.user_functions import compiled_user
+from tandemfeed.adapter.kernel_cache import compiled
+
+globals().update(LOADS)
+globals().update(STORES)
+DATAGRAM = types.Array(types.uint8, 1, "C", readonly=True)
+BYTES = types.Array(types.uint8, 1, "C")
+WORDS = types.Array(types.int64, 1, "C")
+TABLES = types.Array(types.int64, 1, "C", readonly=True)
+ANSWER = types.UniTuple(types.int64, 4)
+MASK32 = 0xFFFF_FFFF
+KEY = 18
+{constants}
+{functions}
+
+@compiled(types.boolean(DATAGRAM))
+def check(datagram):
+    """True if the frames fill the packet exactly and are as many as its header says."""
+    if datagram.size < {header}:
+        return False
+    count = {message_count}
+    position = {header}
+    for _ in range(count):
+        if position + {least} > datagram.size:
+            return False
+        length = {length}
+        if length < {least}:
+            return False
+        position += length
+    return position == datagram.size
+
+
+@compiled(ANSWER(DATAGRAM, types.intp, types.intp, BYTES, types.intp, types.intp, WORDS, TABLES{answered_types}))
+def convert(datagram, skip, count, out, start, end, arena, tables{answered}):
+    """(consumed, written, end, refused) of the messages from `skip` on."""
+    if datagram.size < {header}:
+        return count, 0, start, 0
+    position = types.int64({header})  # no literal, or each message's function would be compiled twice
+    session = {session}
+    sent_at_ns = {sent_at_ns}
+{midnights}    arena[31] = 0  # nothing sampled yet
+    cursor = start
+    written = 0
+    refused = 0
+    for _ in range({first}):
+        if position + {least} <= datagram.size:
+            position += {length}
+{foresees}    index = {done}
+    while index < {ready}:
+        if position + {least} > datagram.size:
+            arena[TRUNCATED] += count - index
+            return count, written, cursor, refused + count - index
+        length = {length}
+        if length < {least} or position + length > datagram.size:
+            note_bad(arena, position, index, TRUNCATED)
+            arena[TRUNCATED] += count - index - 1
+            return count, written, cursor, refused + count - index
+        kind = {kind}
+        body = position + {body}
+        limit = position + length
+        reason = 0
+'''
+
+# With more conversions than this, each message type becomes a function, because compilers are slow on long functions.
+CONVERSIONS_INLINE_MAX = 6
+# With users' functions called in Python, a packet is converted in parts; each part when all its answers are available.
+ANSWERED = {
+    "answered_types": ", types.intp, types.intp, WORDS, WORDS",
+    "answered": ", done, ready, slots, answers",
+    "first": "skip + done",
+    "done": "done",
+    "ready": "ready",
+}
+NOT_ANSWERED = {"answered_types": "", "answered": "", "first": "skip", "done": "types.int64(0)", "ready": "count"}
+GIVEN = "datagram, position, length, out, cursor, end, index, session, sent_at_ns, arena, tables"
+CALL = """cursor, more, reason = message_{number}({given})
+if reason == FULL:
+    break
+written += more"""
+
+# An exception in a user's function refuses the message; it does not end the kernel.
+USER = '''user_{name} = compiled_user({name!r})  # its source: {digest}
+
+
+@compiled()
+def try_{name}({given}):
+    """(result, failed) of a user's function."""
+    try:
+        return np.int64(user_{name}({given})), False
+    except Exception:
+        return np.int64(0), True
+
+'''
+
+FOOTER = """        if reason != 0:
+            note_bad(arena, position, index, reason)
+            refused += 1
+        position += length
+        index += 1
+    return index, written, cursor, refused
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """A generated kernel.
+
+    Attributes:
+        tables: the words of maps, zones and literals that the kernel reads.
+    """
+
+    text: str
+    tables: tuple[int, ...]
+
+
+def _framed(framing: Framing, place: Place) -> str:
+    return load_expression(place.size, f"position + {place.offset}", is_big_endian=framing.is_big_endian)
+
+
+def _of_header(name: str, *, signed: bool = False) -> str:
+    """The expression that loads a field of the source packet's header."""
+    size = SOURCE_LAYOUT.part(name).size
+    return load_expression(size, str(SOURCE_LAYOUT.offsets[name]), signed=signed)
+
+
+# Numbers in the text instead of imported names, because a cached kernel is found by its text.
+HEADER = {
+    "header": str(SOURCE_HEADER_SIZE),
+    "message_count": _of_header("message_count"),
+    "session": _of_header("session"),
+    "sent_at_ns": _of_header("sent_at_ns", signed=True),
+}
+
+
+def _length(framing: Framing) -> str:
+    text = _framed(framing, framing.length)
+    text = f"{text} * {framing.length_unit}" if framing.length_unit != 1 else text
+    return f"{text} + {framing.length_adds}" if framing.length_adds else text
+
+
+def kernel_source(table: ConverterTable) -> KernelSource:
+    """Generate the source of a table's kernel."""
+    data = TableData()
+    framing = table.source_format.framing
+    by_message: dict[str, list[Conversion]] = {}
+    for conversion in table.conversions:
+        by_message.setdefault(conversion.source.name, []).append(conversion)
+    writers = [MessageWriter(table, each[0].source, each, data) for each in by_message.values()]
+    bodies = [writer.lines() for writer in writers]
+    foresight = Foresight(table)
+    for writer, conversions in zip(writers, by_message.values(), strict=True):
+        foresight.add(conversions[0].source, writer.condition(), conversions)
+    walking = {
+        "least": framing.size_min,
+        "length": _length(framing),
+        "kind": _framed(framing, framing.type),
+        "body": framing.header_size,
+    }
+    is_split = len(table.conversions) > CONVERSIONS_INLINE_MAX
+    calls = PacketCalls(table.conversions)
+    stages = [_stage(table, by_message.values(), data, calls, stage) for stage in range(calls.stages)]
+    zones = [f"midnight_{number}" for number in range(len(data.zones))]
+    given = ", ".join([GIVEN, *(["done, slots, answers"] if calls else []), *zones])
+    functions, branches = "", ""
+    for number, (writer, body) in enumerate(zip(writers, bodies, strict=True)):
+        branches += f"        {'if' if number == 0 else 'elif'} {writer.condition()}:\n"
+        if is_split:
+            functions += _function(number, writer, body, given, framing.header_size)
+            body = indented(CALL.format(number=number, given=given).splitlines(), 3)
+        branches += "\n".join(body) + "\n"
+    frame = {
+        "midnights": "".join(
+            f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {shown_title(zone)}\n"
+            for number, (zone, (at, count)) in enumerate(data.zones.items())
+        ),
+        **HEADER,
+        **walking,
+    }
+    text = MODULE.format(
+        name=shown_title(table.name),
+        tables=f", with reference tables {data.digest()}" if data.words else "",
+        constants=_constants(table),
+        functions=functions + foresight.function(**walking),
+        foresees=foresight.call(),
+        **frame,
+        **(ANSWERED if calls else NOT_ANSWERED),
+    )
+    gathers = "".join(GATHER.format(stage=stage, branches=lines, **frame) for stage, lines in enumerate(stages))
+    return KernelSource(text + branches + _otherwise(table) + FOOTER + gathers, tuple(data.words))
+
+
+def _stage(
+    table: ConverterTable, messages: Iterable[list[Conversion]], data: TableData, calls: PacketCalls, stage: int
+) -> str:
+    """The branches of a kernel that gathers the arguments of one stage's calls."""
+    writers = [GatheringWriter(table, each[0].source, each, data, calls, stage) for each in messages]
+    lines: list[str] = []
+    for writer in writers:
+        if writer.has_arguments:
+            lines += [f"        {'elif' if lines else 'if'} {writer.condition()}:", *writer.lines()]
+    return "\n".join(lines)
+
+
+def _function(number: int, writer: MessageWriter, body: list[str], given: str, header_size: int) -> str:
+    """The code of one message type as a function."""
+    lines = [line[8:] for line in body]
+    lines = [
+        line.replace("break", "return cursor, written, FULL") if line.strip() == "break" else line for line in lines
+    ]
+    head = [
+        "",
+        "@compiled()",
+        f"def message_{number}({given}):",
+        f'    """(end, written, reason) of one {shown(writer.name)}; FULL if its output does not fit."""',
+        f"    body = position + {header_size}",
+        "    limit = position + length",
+        "    reason = 0",
+        "    written = 0",
+    ]
+    return "\n".join([*head, *lines, "    return cursor, written, reason", "", ""])
+
+
+def _constants(table: ConverterTable) -> str:
+    users = _users_functions(table)
+    lines = [f"{reason.name} = {int(reason)}" for reason in Reason if users or reason is not Reason.FUNCTION_FAILED]
+    lines += ["FULL = -1"]
+    for number, space in enumerate(table.spaces):
+        lines.append(f"SPACE_{number} = {header_of(number)}  # state by {_space_name(space.name)}")
+    for function in users:
+        name, given = in_variable(function.name), ", ".join(in_variable(value) for value in function.values)
+        if function.is_per_packet:
+            how = "with arrays" if function.calling is Calling.PER_ARRAY else "value by value"
+            details = f"within {function.low} to {function.high}, its source: {function.source_digest}"
+            lines.append(f"# {name}({given}) is called per packet, {how}; {details}")
+        else:
+            lines.append(USER.format(name=name, digest=function.source_digest, given=given))
+    return "\n".join(lines)
+
+
+def _space_name(name: str) -> str:
+    """The names in a key space's name: the parts of its key, or a book and its contents."""
+    return " ".join(shown(each) for each in name.split())
+
+
+def _users_functions(table: ConverterTable) -> list[ConverterFunction]:
+    """The users' functions that a table uses, sorted by name."""
+    used = {
+        operation.function.name: operation.function
+        for conversion in table.conversions
+        for operation in all_operations(conversion)
+        if operation.function.python is not None
+    }
+    return [used[name] for name in sorted(used)]
+
+
+def _otherwise(table: ConverterTable) -> str:
+    converted = {conversion.source.type_id for conversion in table.conversions}
+    others = sorted({message.type_id for message in table.source_format.messages.values()} - converted)
+    lines = [
+        f"        elif {' or '.join(f'kind == {kind}' for kind in sorted(converted))}:",
+        "            reason = WRONG_LENGTH",
+    ]
+    if others:
+        lines += [
+            f"        elif {' or '.join(f'kind == {kind}' for kind in others)}:",
+            "            arena[NOT_CONVERTED] += 1",
+        ]
+    return "\n".join([*lines, "        else:", "            reason = UNKNOWN_TYPE", ""])
+
+
+def source_digest(source: KernelSource) -> str:
+    """The digest that identifies a kernel."""
+    return hashlib.sha256(source.text.encode()).hexdigest()
+
+
+__all__ = ["Conversion", "KernelSource", "Operation", "PacketValue", "kernel_source", "source_digest"]

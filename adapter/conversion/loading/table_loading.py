@@ -1,0 +1,136 @@
+"""Loads a converter table. Loading finds every error in it, with file, line and reason."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.loading.conversion_loading import ConversionLoader, Shared
+from tandemfeed.adapter.conversion.loading.group_loading import load_parts
+from tandemfeed.adapter.conversion.loading.map_loading import load_maps
+from tandemfeed.adapter.conversion.loading.state_cells import Cells
+from tandemfeed.adapter.conversion.state.order_book import FIRST, BookSpaces
+from tandemfeed.adapter.conversion.state.state_store import KEYS_MAX, KeySpace
+from tandemfeed.adapter.conversion.table.functions import FUNCTIONS, ConverterFunction
+from tandemfeed.adapter.conversion.table.table import Book, ConverterTable
+from tandemfeed.feedcore.documents.message_model import MessageModel
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
+from tandemfeed.feedcore.documents.xml_document import Node, parse_document
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_HEADER_SIZE, RUN_SIZE, SEALING_SIZE
+
+ORDERS_MAX = 1 << 24  # orders alive in one <book>, unless the table says otherwise
+KEYS_MAX_LIMIT = 1 << 28
+ID_SCOPES = ("unique", "perBook")  # order ids are unique over all books of a <book>, or only within each book
+ELEMENTS = ("map", "book", "convert")
+
+
+def load_table(
+    path: Path,
+    source_format: SourceFormat,
+    model: MessageModel,
+    datagram_size_max: int,
+    functions: Mapping[str, ConverterFunction] = FUNCTIONS,
+) -> ConverterTable:
+    """Load and check a converter table.
+
+    Args:
+        datagram_size_max: size of an output datagram in bytes; a message that cannot fit is an error.
+        functions: the available converter functions, by name.
+
+    Raises:
+        DocumentError: with file, line and reason.
+        OSError: the file cannot be read.
+    """
+    root = parse_document(path.read_bytes(), str(path))
+    if root.tag != "converterTable":
+        raise root.error(f"the root element is <{root.tag}>; it must be <converterTable>")
+    root.only("name", "sourceFormat", "keysMax")
+    if root.need("sourceFormat") != source_format.name:
+        raise root.error(
+            f"made for the source format {root.need('sourceFormat')!r}, loaded with {source_format.name!r} "
+            f"({source_format.document})"
+        )
+    for node in root.children:
+        if node.tag not in ELEMENTS:
+            raise node.error(
+                f"<{node.tag}> is not allowed in <converterTable>; it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}"
+            )
+    nodes = root.all("convert")
+    if not nodes:
+        raise root.error("a converter table needs at least one <convert>")
+    cells = Cells(functions)
+    for node in nodes:  # declare all kept cells first, so that a message can peek at cells that another message keeps
+        cells.declare(node)
+    shared = Shared(
+        source_format,
+        model,
+        functions,
+        cells,
+        load_maps(root, path.parent),
+        {},
+        datagram_room(datagram_size_max),
+        load_parts,
+    )
+    shared.books.update(_load_books(root))
+    shared.loaders += [ConversionLoader(node, shared) for node in nodes]
+    conversions = tuple(loader.load() for loader in shared.loaders)
+    keys_max = _limit(root, "keysMax", KEYS_MAX)
+    spaces = list(cells.spaces(root, keys_max))
+    books: list[Book] = []
+    for book, node in zip(shared.books.values(), root.all("book"), strict=True):
+        actions = [action.action for each in conversions for action in each.orders if action.book == len(books)]
+        own = BookSpaces(len(spaces), len(spaces) + 1, book.spaces.words, "clear" in actions)
+        spaces += _key_spaces(book.name, own, _limit(node, "ordersMax", ORDERS_MAX))
+        books.append(replace(book, spaces=own))
+    table = ConverterTable(
+        root.title(),
+        model.schema.schema_id,
+        model.schema.version,
+        source_format,
+        conversions,
+        tuple(spaces),
+        tuple(books),
+        shared.room,
+        str(path),
+    )
+    return replace(table, fingerprint=hashlib.sha256(kernel_source(table).text.encode()).digest()[:16])
+
+
+def datagram_room(datagram_size_max: int) -> int:
+    """Space for messages in an output datagram that carries one run, in bytes."""
+    return datagram_size_max - OUTPUT_HEADER_SIZE - SEALING_SIZE - RUN_SIZE
+
+
+def _limit(node: Node, name: str, default: int) -> int:
+    value = node.get_int(name, default)
+    if not 1 <= value <= KEYS_MAX_LIMIT:
+        raise node.error(f"{name} is {value}; it must be from 1 to {KEYS_MAX_LIMIT}")
+    return value
+
+
+def _key_spaces(name: str, spaces: BookSpaces, orders_max: int) -> tuple[KeySpace, KeySpace]:
+    """The key spaces of a <book>: its orders, and the books derived from them. Books are never more than orders."""
+    order = (0,) * (5 - spaces.words)  # price, size, side; also the book's key, unless it is part of the order's key
+    book = (0,) * (FIRST + spaces.is_chained)
+    return (
+        KeySpace(f"{name} orders", spaces.words, order, local=1 + spaces.is_chained, keys_max=orders_max),
+        KeySpace(f"{name} books", 1, book, keys_max=orders_max, is_digested=False),
+    )
+
+
+def _load_books(root: Node) -> dict[str, Book]:
+    books: dict[str, Book] = {}
+    for number, node in enumerate(root.all("book")):
+        node.only("name", "exponent", "ordersMax", "ids")
+        name = node.name()
+        if name in books:
+            raise node.error(f"book {name!r} is defined twice")
+        ids = node.attributes.get("ids", ID_SCOPES[0])
+        if ids not in ID_SCOPES:
+            raise node.error(f"ids is {ids!r}; it must be one of {', '.join(ID_SCOPES)}")
+        spaces = BookSpaces(2 * number, 2 * number + 1, 1 + ID_SCOPES.index(ids))
+        books[name] = Book(name, node.get_int("exponent", 0), spaces, node.line)
+    return books

@@ -1,0 +1,1 @@
+"""Conversion state: rows and order books in one array that kernels read and change."""

@@ -1,0 +1,389 @@
+"""Order books inside a kernel: orders by their id; price levels per side in sorted order, the best last.
+
+Two key spaces make the books of a table. The orders' space has the order id as key; digested cells: price, size, side,
+book key; local cell: the book's row. The books' space has the book key as key; local cells: per side, the position of
+its levels, how many fit, and how many there are. Levels follow from the orders. They are neither digested nor sent, and
+are rebuilt from the orders after a restore. A level is (rank, size, orders). The rank is price for bids and -price for
+asks, so that the best level of either side has the highest rank.
+
+An order is known by its id; if ids are unique only within a book, by id and book key, and then the book key is not a
+cell. In a table that clears books, the orders of each book form a chain, so that the cost of clearing depends only on
+their number. Chains cost up to a sixth of a table's speed, so other tables have none. `words` (of the key) and
+`chained` are constants of a kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandemfeed.adapter.conversion.state.state_kernels import (
+    DEAD,
+    INITIAL,
+    KEY,
+    ROW_COUNT,
+    ROWS,
+    STRIDE,
+    add_row,
+    drop_row,
+    hash_of_key,
+    seek_row,
+    touch,
+)
+from tandemfeed.adapter.kernel_cache import compiled
+
+POOL_WORDS = 1 << 27  # words for the levels of all books of a table; memory is used only when they are touched
+POOL = INITIAL + 8  # in the books' header: the next free word, the end of the pool, then a free list per size
+POOL_NEXT, POOL_END, POOL_FREE = POOL, POOL + 1, POOL + 2
+CAPACITY_FIRST_LOG = 3  # capacity of a side with few levels
+CAPACITY_LOG_MAX = 20
+HIDDEN = POOL_FREE + CAPACITY_LOG_MAX + 1  # number of orders that are in no level, because there was no room
+LEVEL = 3  # words of a level
+SIDE = 3  # words per side in a book's row
+NULL = (1 << 63) - 1
+BID, ASK = 0, 1
+PRICE, SIZE, ORDER_SIDE = 0, 1, 2  # the cells of an order
+BOOK_ROW, CHAIN = 6, 7  # in an order's row, after key, hash and cells: its book's cells; its neighbours in the chain
+ORDER_ROW_LOG = 3  # size of an order's row in words
+NEXT_SHIFT, PREVIOUS_MASK = 32, 0xFFFF_FFFF  # in CHAIN: slot + 1 of the next and of the previous order; 0: none
+FIRST = 2 * SIDE  # in a book's cells, if there are chains: slot + 1 of its first order
+
+
+@dataclass(frozen=True, slots=True)
+class BookSpaces:
+    """Numbers of the two key spaces of one <book>.
+
+    Attributes:
+        words: size of an order's key: 1: id; 2: id and book key.
+        is_chained: the orders of a book form a chain.
+    """
+
+    orders: int
+    books: int
+    words: int = 1
+    is_chained: bool = False
+
+
+def lay_out_pool(arena: NDArray[np.int64], books: int, at: int) -> None:
+    """Give the pool that begins at `at` to the books with header `books`."""
+    arena[books + POOL_NEXT] = at
+    arena[books + POOL_END] = at + POOL_WORDS
+    arena[books + POOL_FREE : books + POOL_FREE + CAPACITY_LOG_MAX + 1] = -1
+    arena[books + HIDDEN] = 0
+
+
+@compiled()
+def take_levels(arena, books, log):  # type: ignore[no-untyped-def]
+    """Take room for 2**log levels; -1 if the pool is used up."""
+    free = arena[books + POOL_FREE + log]
+    if free >= 0:
+        arena[books + POOL_FREE + log] = arena[free]
+        return free
+    at = arena[books + POOL_NEXT]
+    if at + (LEVEL << log) > arena[books + POOL_END]:
+        return np.int64(-1)
+    arena[books + POOL_NEXT] = at + (LEVEL << log)
+    return at
+
+
+@compiled()
+def place_of(arena, first, count, rank):  # type: ignore[no-untyped-def]
+    """The number of levels with a rank below `rank`; fast near the best level, where most changes are."""
+    high = count
+    for _ in range(4):
+        if high == 0 or arena[first + LEVEL * (high - 1)] < rank:
+            return high
+        high -= 1
+    low = np.int64(0)
+    while low < high:
+        middle = (low + high) >> 1
+        if arena[first + LEVEL * middle] < rank:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled()
+def change_level(arena, books, book, side, price, size, orders):  # type: ignore[no-untyped-def]
+    """Add `size` and `orders`, which may be negative, to a level of a book; a level without orders is removed.
+
+    Args:
+        book: the book's cells.
+    """
+    at = book + SIDE * side
+    count = arena[at + 2]
+    rank = price if side == BID else -price
+    first = arena[at]
+    place = place_of(arena, first, count, rank)
+    level = first + LEVEL * place
+    if place < count and arena[level] == rank:
+        arena[level + 1] += size
+        arena[level + 2] += orders
+        if arena[level + 2] == 0:
+            for word in range(level, first + LEVEL * (count - 1)):
+                arena[word] = arena[word + LEVEL]
+            arena[at + 2] = count - 1
+        return
+    if orders <= 0:
+        arena[books + HIDDEN] += orders  # the level never had room
+        return
+    if count == arena[at + 1]:
+        log = CAPACITY_FIRST_LOG
+        while (np.int64(1) << log) <= count:
+            log += 1
+        wider = np.int64(-1) if log > CAPACITY_LOG_MAX else take_levels(arena, books, log)
+        if wider < 0:
+            arena[books + HIDDEN] += orders  # the pool is used up: the orders stay correct, but this level is not shown
+            return
+        for word in range(LEVEL * count):
+            arena[wider + word] = arena[first + word]
+        if count > 0:
+            arena[first] = arena[books + POOL_FREE + log - 1]
+            arena[books + POOL_FREE + log - 1] = first
+        first = wider
+        arena[at] = first
+        arena[at + 1] = np.int64(1) << log
+        level = first + LEVEL * place
+    word = first + LEVEL * count - 1
+    while word >= level:
+        arena[word + LEVEL] = arena[word]
+        word -= 1
+    arena[level] = rank
+    arena[level + 1] = size
+    arena[level + 2] = orders
+    arena[at + 2] = count + 1
+
+
+@compiled()
+def seek_book(arena, books, book_key):  # type: ignore[no-untyped-def]
+    """The cells of a book; -1 if it has no orders."""
+    arena[books + KEY] = book_key
+    _, row = seek_row(arena, books, hash_of_key(arena, books + KEY, 1))
+    return row + 2 if row >= 0 else np.int64(-1)
+
+
+@compiled()
+def find_book(arena, books, book_key):  # type: ignore[no-untyped-def]
+    """The cells of a book, added if it is new. There are never more books than orders, so there is always room."""
+    cells = seek_book(arena, books, book_key)
+    return cells if cells >= 0 else add_row(arena, books, hash_of_key(arena, books + KEY, 1)) + 2
+
+
+@compiled()
+def forget_if_empty(arena, books, book):  # type: ignore[no-untyped-def]
+    """Drop a book without orders and free its memory; otherwise, the table would grow with every key ever seen."""
+    if arena[book + 2] > 0 or arena[book + SIDE + 2] > 0 or arena[books + HIDDEN] > 0:
+        return  # while there are hidden orders, they may belong to a book without levels
+    for at in (book, book + SIDE):
+        if arena[at + 1] > 0:
+            log = CAPACITY_FIRST_LOG
+            while (np.int64(1) << log) < arena[at + 1]:
+                log += 1
+            arena[arena[at]] = arena[books + POOL_FREE + log]
+            arena[books + POOL_FREE + log] = arena[at]
+    arena[books + KEY] = arena[book - 2]
+    key_hash = hash_of_key(arena, books + KEY, 1)
+    place, row = seek_row(arena, books, key_hash)
+    drop_row(arena, books, key_hash, place, row)
+
+
+@compiled()
+def book_key_of(arena, words, row):  # type: ignore[no-untyped-def]
+    """The key of an order's book: the last cell, or the second word of the order's key."""
+    return arena[row + 5] if words == 1 else arena[row + 1]
+
+
+@compiled()
+def link(arena, orders, row, book):  # type: ignore[no-untyped-def]
+    """Put an order at the start of its book's chain."""
+    rows, first = arena[orders + ROWS], arena[book + FIRST]
+    slot = ((row - rows) >> ORDER_ROW_LOG) + 1
+    arena[row + CHAIN] = first << NEXT_SHIFT
+    if first != 0:
+        arena[rows + ((first - 1) << ORDER_ROW_LOG) + CHAIN] |= slot
+    arena[book + FIRST] = slot
+
+
+@compiled()
+def unlink(arena, orders, row, book):  # type: ignore[no-untyped-def]
+    """Remove an order from its book's chain."""
+    rows, chain = arena[orders + ROWS], arena[row + CHAIN]
+    following, previous = chain >> NEXT_SHIFT, chain & PREVIOUS_MASK
+    if following != 0:
+        other = rows + ((following - 1) << ORDER_ROW_LOG) + CHAIN
+        arena[other] = (arena[other] >> NEXT_SHIFT << NEXT_SHIFT) | previous
+    if previous != 0:
+        other = rows + ((previous - 1) << ORDER_ROW_LOG) + CHAIN
+        arena[other] = (following << NEXT_SHIFT) | (arena[other] & PREVIOUS_MASK)
+    else:
+        arena[book + FIRST] = following
+
+
+@compiled()
+def seek_order(arena, orders, words, book_key, order_id):  # type: ignore[no-untyped-def]
+    """(hash of its key, place in the index, row) of an order; leaves its key in scratch. Row -1: it is unknown."""
+    arena[orders + KEY] = order_id
+    if words == 2:
+        arena[orders + KEY + 1] = book_key
+    key_hash = hash_of_key(arena, orders + KEY, words)
+    place, row = seek_row(arena, orders, key_hash)
+    return key_hash, place, row
+
+
+@compiled()
+def drop_order(arena, orders, books, words, chained, book_key, order_id):  # type: ignore[no-untyped-def]
+    """Remove an order from its book and drop it; False if it is unknown."""
+    key_hash, place, row = seek_order(arena, orders, words, book_key, order_id)
+    if row < 0:
+        return False
+    cells = row + words + 1
+    book, side = arena[row + BOOK_ROW], arena[cells + ORDER_SIDE]
+    change_level(arena, books, book, side, arena[cells + PRICE], -arena[cells + SIZE], -1)
+    if chained:
+        unlink(arena, orders, row, book)
+    forget_if_empty(arena, books, book)
+    drop_row(arena, orders, key_hash, place, row)
+    return True
+
+
+@compiled()
+def add_order(arena, orders, books, words, chained, book_key, order_id, side, price, size):  # type: ignore[no-untyped-def]
+    """Put an order into a book; it replaces one with the same id. False if the number of orders is at its maximum.
+
+    An order without a price or a size is not added.
+    """
+    drop_order(arena, orders, books, words, chained, book_key, order_id)
+    if price == NULL or price == -NULL - 1 or size <= 0:  # the smallest price has no rank among asks
+        return True
+    row = add_row(arena, orders, hash_of_key(arena, orders + KEY, words))  # its key is still in scratch
+    if row < 0:
+        return False
+    cells = row + words + 1
+    book = find_book(arena, books, book_key)
+    arena[cells + PRICE] = price
+    arena[cells + SIZE] = size
+    arena[cells + ORDER_SIDE] = side
+    if words == 1:
+        arena[cells + ORDER_SIDE + 1] = book_key
+    arena[row + BOOK_ROW] = book
+    if chained:
+        link(arena, orders, row, book)
+    change_level(arena, books, book, side, price, size, 1)
+    return True
+
+
+@compiled()
+def reduce_order(arena, orders, books, words, chained, book_key, order_id, size):  # type: ignore[no-untyped-def]
+    """Take `size` off an order, or remove it if it has no more than that; False if it is unknown."""
+    key_hash, _, row = seek_order(arena, orders, words, book_key, order_id)
+    if row < 0:
+        return False
+    cells = row + words + 1
+    if size >= arena[cells + SIZE]:
+        return drop_order(arena, orders, books, words, chained, book_key, order_id)
+    touch(arena, orders, row, key_hash)
+    arena[cells + SIZE] -= size
+    change_level(arena, books, arena[row + BOOK_ROW], arena[cells + ORDER_SIDE], arena[cells + PRICE], -size, 0)
+    return True
+
+
+@compiled()
+def replace_order(  # type: ignore[no-untyped-def]
+    arena, orders, books, words, chained, book_key, order_id, new_id, price, size
+):
+    """Replace an order with a new one in the same book, on the same side; False if the old one is unknown."""
+    _, _, row = seek_order(arena, orders, words, book_key, order_id)
+    if row < 0:
+        return False
+    side, its_book = arena[row + words + 1 + ORDER_SIDE], book_key_of(arena, words, row)
+    drop_order(arena, orders, books, words, chained, book_key, order_id)
+    # The row that was just dropped is free, so there is room.
+    add_order(arena, orders, books, words, chained, its_book, new_id, side, price, size)
+    return True
+
+
+@compiled()
+def known_order(arena, orders, words, book_key, order_id):  # type: ignore[no-untyped-def]
+    """(price, size, side as 66 or 83) of an order; (NULL, 0, NULL) if it is unknown."""
+    _, _, row = seek_order(arena, orders, words, book_key, order_id)
+    if row < 0:
+        return np.int64(NULL), np.int64(0), np.int64(NULL)
+    cells = row + words + 1
+    side = np.int64(66) if arena[cells + ORDER_SIDE] == BID else np.int64(83)
+    return arena[cells + PRICE], arena[cells + SIZE], side
+
+
+@compiled()
+def clear_book(arena, orders, books, words, book_key):  # type: ignore[no-untyped-def]
+    """Drop all orders of a book, which form a chain."""
+    book = seek_book(arena, books, book_key)
+    slot = arena[book + FIRST] if book >= 0 else np.int64(0)
+    while slot != 0:
+        row = arena[orders + ROWS] + ((slot - 1) << ORDER_ROW_LOG)
+        slot = arena[row + CHAIN] >> NEXT_SHIFT
+        drop_order(arena, orders, books, words, True, book_key, arena[row])
+
+
+@compiled()
+def level_rank(arena, book, side, depth):  # type: ignore[no-untyped-def]
+    """The position of the level at `depth` (0: the best); -1 if the side has fewer levels, or there is no such book."""
+    if book < 0:
+        return np.int64(-1)
+    at = book + SIDE * side
+    place = arena[at + 2] - 1 - depth
+    return arena[at] + LEVEL * place if place >= 0 else np.int64(-1)
+
+
+@compiled()
+def level_price(arena, book, side, depth):  # type: ignore[no-untyped-def]
+    """The price of a level; NULL if there is none."""
+    level = level_rank(arena, book, side, depth)
+    if level < 0:
+        return np.int64(NULL)
+    return arena[level] if side == BID else -arena[level]
+
+
+@compiled()
+def level_count(arena, book, side):  # type: ignore[no-untyped-def]
+    """The number of levels of a side."""
+    return arena[book + SIDE * side + 2] if book >= 0 else np.int64(0)
+
+
+@compiled()
+def level_size(arena, book, side, depth):  # type: ignore[no-untyped-def]
+    """The size at a level; 0 if there is none."""
+    level = level_rank(arena, book, side, depth)
+    return arena[level + 1] if level >= 0 else np.int64(0)
+
+
+@compiled()
+def level_orders(arena, book, side, depth):  # type: ignore[no-untyped-def]
+    """The number of orders at a level; 0 if there is none."""
+    level = level_rank(arena, book, side, depth)
+    return arena[level + 2] if level >= 0 else np.int64(0)
+
+
+@compiled()
+def rebuild(arena, orders, books, words, chained):  # type: ignore[no-untyped-def]
+    """Rebuild the levels from the orders."""
+    arena[books + HIDDEN] = 0
+    for slot in range(arena[books + ROW_COUNT]):
+        row = arena[books + ROWS] + slot * arena[books + STRIDE]
+        if arena[row + 1] != DEAD:
+            arena[row + 4] = 0
+            arena[row + SIDE + 4] = 0
+            if chained:
+                arena[row + FIRST + 2] = 0
+            forget_if_empty(arena, books, row + 2)
+    for slot in range(arena[orders + ROW_COUNT]):
+        row = arena[orders + ROWS] + slot * arena[orders + STRIDE]
+        if arena[row + words] != DEAD:
+            cells = row + words + 1
+            book = find_book(arena, books, book_key_of(arena, words, row))
+            arena[row + BOOK_ROW] = book
+            if chained:
+                link(arena, orders, row, book)
+            change_level(arena, books, book, arena[cells + ORDER_SIDE], arena[cells + PRICE], arena[cells + SIZE], 1)

@@ -1,0 +1,334 @@
+"""The converter functions: their arguments, their state, and their kernel code.
+
+A function is a text template over local variables of the generated kernel. `{of}` and the other arguments are its
+values, `{r}` is its result, `{c0}` … are its cells, and `check` returns its constants.
+`tests.conversion.oracle.interpreted_values` implements the same function in plain Python; tests compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from tandemfeed.adapter.conversion.table import function_checks as checks
+from tandemfeed.adapter.conversion.table.function_use import COMPARISONS, Checked, Use
+from tandemfeed.adapter.conversion.table.values import NULL
+
+OF = ("of",)
+FAIL = "    reason = reason or OUT_OF_RANGE"  # the first failure is counted
+
+
+class Calling(Enum):
+    """How the value of a function is computed."""
+
+    COMPILED = auto()  # in the kernel
+    PER_VALUE = auto()  # in Python, between two passes over the packet, one call per value
+    PER_ARRAY = auto()  # the same, with one call for all values of the packet
+
+
+@dataclass(frozen=True, slots=True)
+class ConverterFunction:
+    """A converter function.
+
+    Attributes:
+        summary: its result, in one line.
+        values: required attributes of its element that name values.
+        parameters: attributes of its element that are literals.
+        check: checks its arguments; returns the type of the result and the constants of the templates.
+        lines: kernel lines that compute `{r}`, for a function without state.
+        cells: the initial values of the cells that it keeps per key; `check` may return others.
+        update: kernel lines that change the cells.
+        value: kernel expression of the result, after `update`.
+        skips_null: if one of its values is null, the result is null (without state), or nothing changes (with state).
+        python, source_digest: for a user's function, the function and the digest of its source.
+        calling, why_called: how its value is computed, and why it is not compiled.
+        low, high: the range of its result.
+        shape: "number"; "text": made when it is written; "book": reads an order book; "peek": reads the cell of another
+            element.
+    """
+
+    name: str
+    summary: str
+    values: tuple[str, ...]
+    parameters: tuple[str, ...]
+    check: Callable[[Use], Checked]
+    lines: tuple[str, ...] = ()
+    cells: tuple[int, ...] = ()
+    update: tuple[str, ...] = ()
+    value: str = ""
+    skips_null: bool = True
+    shape: str = "number"
+    python: Callable[..., Any] | None = None
+    source_digest: str = ""
+    calling: Calling = Calling.COMPILED
+    why_called: str = ""
+    low: int = 0
+    high: int = 0
+
+    @property
+    def keeps_state(self) -> bool:
+        """True if it has cells."""
+        return bool(self.cells)
+
+    @property
+    def is_per_packet(self) -> bool:
+        """True if it is called in Python, once for all messages of a packet that use it."""
+        return self.calling is not Calling.COMPILED
+
+
+def _pure() -> tuple[ConverterFunction, ...]:
+    return (
+        ConverterFunction("copy", "the unchanged value", OF, (), checks.check_copy),
+        ConverterFunction("constant", "a number or a text", (), ("value", "text", "exponent"), checks.check_constant),
+        ConverterFunction(
+            "scale",
+            "the same decimal with another exponent; rounding: exact (default), floor, half_up",
+            OF,
+            ("exponent", "rounding"),
+            checks.check_scale,
+            (
+                "if {of} < {low} or {of} > {high} or ({exact} and {of} % {divisor} != 0):",
+                FAIL,
+                "{r} = ({of} * {factor} + {half}) // {divisor}",
+            ),
+        ),
+        ConverterFunction(
+            "cast",
+            "the value if it fits in `type`; otherwise: refuse (default), null, clamp",
+            OF,
+            ("type", "otherwise"),
+            checks.check_cast,
+            (
+                "{r} = {of}",
+                "if {of} < {low} or ({is_wide} and {of} < 0):",
+                "    {too_low}",
+                "if {of} > {high} or ({is_wide} and {of} < 0):",
+                "    {too_high}",
+            ),
+        ),
+        ConverterFunction(
+            "increase", "plus `by_amount`", OF, ("amount",), checks.check_increase, ("{r} = {of} + {amount}",)
+        ),
+        ConverterFunction(
+            "default",
+            "`value` instead of null",
+            OF,
+            ("value",),
+            checks.check_default,
+            ("{r} = {value} if {of} == NULL else {of}",),
+            skips_null=False,
+        ),
+        ConverterFunction(
+            "null_if",
+            "null instead of `value`",
+            OF,
+            ("value",),
+            checks.check_null_if,
+            ("{r} = NULL if {of} == {value} else {of}",),
+            skips_null=False,
+        ),
+        ConverterFunction(
+            "bits",
+            "(of >> shift) & mask",
+            OF,
+            ("shift", "mask"),
+            checks.check_bits,
+            ("{r} = ({of} >> {shift}) & {mask}",),
+        ),
+        ConverterFunction(
+            "timestamp",
+            "nanoseconds since 1970 from a time in `unit` (s, ms, us, ns)",
+            OF,
+            ("unit",),
+            checks.check_timestamp,
+            ("if {of} < 0 or {of} > {high}:", FAIL, "{r} = {of} * {factor}"),
+        ),
+        ConverterFunction(
+            "since_midnight",
+            "nanoseconds since 1970 from a time in `unit` since midnight in `zone` of the session's day",
+            OF,
+            ("unit", "zone"),
+            checks.check_since_midnight,
+            ("if {of} < 0 or {of} > {high} or {midnight} == NULL:", FAIL, "{r} = {midnight} + {of} * {factor}"),
+        ),
+        ConverterFunction(
+            "number",
+            "the decimal number in a text, with `exponent`; blank is null",
+            OF,
+            ("exponent",),
+            checks.check_number,
+            (
+                "{r}, failed = parse_number(datagram, {of_at}, {of_size}, {exponent})",
+                "if failed:",
+                "    reason = reason or NOT_A_NUMBER",
+            ),
+            skips_null=False,
+        ),
+        ConverterFunction(
+            "choose",
+            "`then` if the comparison holds, else `otherwise`",
+            ("of", "then", "otherwise"),
+            COMPARISONS,
+            checks.check_choose,
+            ("{r} = {then} if {condition} else {otherwise}",),
+            skips_null=False,
+        ),
+        ConverterFunction(
+            "map",
+            "the entry of `map` for the value; without one, the map's default, or refused",
+            OF,
+            ("map",),
+            checks.check_map,
+            (
+                "{r} = {look_up}",
+                "if {r} < 0:",
+                "    {missing}",
+                "else:",
+                "    {r} = tables[{map_values} + {r}]",
+            ),
+        ),
+        ConverterFunction(
+            "text",
+            "a text without trailing blanks; refused if longer than `length`",
+            OF,
+            ("length",),
+            checks.check_text,
+            ("{r} = text_size(datagram, {of_at}, {of_size})", "if {r} > {length}:", FAIL),
+            shape="text",
+        ),
+        ConverterFunction("cut", "the first `length` bytes of a text", OF, ("length",), checks.check_cut, shape="text"),
+        ConverterFunction(
+            "digits", "a number as text, of at most `length`", OF, ("length",), checks.check_digits, shape="text"
+        ),
+        ConverterFunction(
+            "concatenate",
+            "texts and numbers joined, with `separator` between them",
+            OF,
+            ("separator",),
+            checks.check_concatenate,
+            shape="text",
+        ),
+    )
+
+
+def _stateful() -> tuple[ConverterFunction, ...]:
+    high = ("if {of} != NULL and ({c0} == NULL or {of} > {c0}):", "    {c0} = {of}")
+    low = ("if {of} < {c0}:  # NULL is the largest value", "    {c0} = {of}")
+    add = ("if {of} != NULL:", "    {c0} += {of}")
+    bid = ("{best} = NULL", "for place in range({sources}):", "    offer = arena[{cells} + place]")
+    source = ("if {source} >= 0 and {source} < {sources}:", "    arena[{cells} + {source}] = {of}")
+    both = ("of", "source")
+    return (
+        ConverterFunction("sum", "sum per key", OF, (), checks.check_sum, cells=(0,), update=add, value="{c0}"),
+        ConverterFunction("day_volume", "sum per key", OF, (), checks.check_sum, cells=(0,), update=add, value="{c0}"),
+        ConverterFunction(
+            "max", "largest per key", OF, (), checks.check_kept, cells=(NULL,), update=high, value="{c0}"
+        ),
+        ConverterFunction(
+            "day_high", "largest per key", OF, (), checks.check_kept, cells=(NULL,), update=high, value="{c0}"
+        ),
+        ConverterFunction(
+            "min", "smallest per key", OF, (), checks.check_kept, cells=(NULL,), update=low, value="{c0}"
+        ),
+        ConverterFunction(
+            "day_low", "smallest per key", OF, (), checks.check_kept, cells=(NULL,), update=low, value="{c0}"
+        ),
+        ConverterFunction(
+            "last",
+            "newest per key",
+            OF,
+            (),
+            checks.check_kept,
+            cells=(NULL,),
+            update=("if {of} != NULL:", "    {c0} = {of}"),
+            value="{c0}",
+        ),
+        ConverterFunction(
+            "first",
+            "first per key",
+            OF,
+            (),
+            checks.check_kept,
+            cells=(NULL,),
+            update=("if {c0} == NULL:", "    {c0} = {of}"),
+            value="{c0}",
+        ),
+        ConverterFunction(
+            "count", "messages per key", (), (), checks.check_count, cells=(0,), update=("{c0} += 1",), value="{c0}"
+        ),
+        # The turnover needs more than 64 bits: it is c0 * 2**32 + c1 with 0 <= c1 < 2**32. c2 is the sum of weights.
+        ConverterFunction(
+            "vwap",
+            "floor(sum of `of`·`weight` / sum of `weight`) per key, exact beyond 64 bits",
+            ("of", "weight"),
+            (),
+            checks.check_vwap,
+            cells=(0, 0, 0),
+            update=(
+                "if {of} != NULL and {weight} != NULL:",
+                "    low = ({of} & MASK32) * {weight} + {c1}",
+                "    {c0} += ({of} >> 32) * {weight} + ((low >> 32) & MASK32)",
+                "    {c1} = low & MASK32",
+                "    {c2} += {weight}",
+            ),
+            value="wide_floor_divide({c0}, {c1}, {c2})",
+        ),
+        ConverterFunction(
+            "best_bid",
+            "highest of the newest bids of `sources` sources per key; a null bid is withdrawn",
+            both,
+            ("sources",),
+            checks.check_best,
+            cells=(NULL,),
+            update=(
+                *source,
+                *bid,
+                "    if offer != NULL and ({best} == NULL or offer > {best}):",
+                "        {best} = offer",
+            ),
+            value="{best}",
+        ),
+        ConverterFunction(
+            "best_ask",
+            "lowest of the newest asks of `sources` sources per key; a null ask is withdrawn",
+            both,
+            ("sources",),
+            checks.check_best,
+            cells=(NULL,),
+            update=(*source, *bid, "    if offer < {best}:  # NULL is the largest value", "        {best} = offer"),
+            value="{best}",
+        ),
+        ConverterFunction("peek", "a cell that another element keeps", (), (), checks.check_peek, shape="peek"),
+    )
+
+
+def _books() -> tuple[ConverterFunction, ...]:
+    at = ("book", "side", "level")
+    own = ("book",)
+
+    def level(name: str, summary: str, check: Callable[[Use], Checked]) -> ConverterFunction:
+        value = f"level_{name}(arena, {{book_row}}, {{side}}, {{depth}})"
+        return ConverterFunction(f"book_{name}", summary, (), at, check, value=value, shape="book")
+
+    def order(name: str, summary: str, check: Callable[[Use], Checked]) -> ConverterFunction:
+        return ConverterFunction(f"order_{name}", summary, (), own, check, value=f"{{order_{name}}}", shape="book")
+
+    return (
+        level(
+            "price", "price at a level of the book's side, best is 1; null if there is none", checks.check_book_price
+        ),
+        level("size", "size at a level, 0 if there is none", checks.check_book_number),
+        level("orders", "orders at a level, 0 if there is none", checks.check_book_number),
+        order("price", "price of the <order>'s order, null if it is unknown", checks.check_order_price),
+        order("size", "what is left of the <order>'s order, 0 if nothing", checks.check_order_number),
+        order(
+            "side", "66 (B) or 83 (S), the side of the <order>'s order; null if it is unknown", checks.check_order_side
+        ),
+    )
+
+
+FUNCTIONS: Mapping[str, ConverterFunction] = {
+    function.name: function for function in (*_pure(), *_stateful(), *_books())
+}
