@@ -6,9 +6,11 @@ of a default does not change old records. A method may gain arguments with defau
 in missing arguments and ignores unknown ones. No record stops the reading. A handler that raises an exception does, and
 the record is read again. Invariant: a reader of the same Protocol accepts all records of a writer::
 
-class Orders(Protocol): def place(self, symbol: str, quantity: int, price: float | None = None) -> None: ...
+    class Orders(Protocol):
+        def place(self, symbol: str, quantity: int, price: float | None = None) -> None: ...
 
-method_writer(Orders, journal).place("ABC", quantity=100) MethodReader(tailer, Orders, handler).read_one()
+    method_writer(Orders, journal).place("ABC", quantity=100)
+    MethodReader(tailer, Orders, handler).read_one()
 """
 
 from __future__ import annotations

@@ -13,17 +13,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tandemfeed.adapter.conversion import (
-    CompiledConverter,
-    InterpretedConverter,
-    converter_function,
-    packet_functions,
-    user_functions,
-)
+from tandemfeed.adapter.conversion import CompiledConverter, converter_function
+from tandemfeed.adapter.conversion.kernel import packet_functions
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.table import user_functions
 from tandemfeed.adapter.conversion.table.user_functions import register
 from tandemfeed.adapter.convert_command.explaining import explain
 from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tests.conversion.oracle.interpreted import InterpretedConverter
 from tests.conversion.packet_material import OUT, SMALL, Both, legs, load, packet, pair
 
 

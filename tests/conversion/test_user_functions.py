@@ -10,19 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandemfeed.adapter.conversion import (
-    CompiledConverter,
-    ConverterTable,
-    InterpretedConverter,
-    converter_function,
-    user_functions,
-)
+from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable, converter_function
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
+from tandemfeed.adapter.conversion.table import user_functions
 from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction, UserFunction, register
 from tandemfeed.adapter.convert_command.cli import main
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from tests.conversion.oracle.interpreted import InterpretedConverter
 
 FORMAT = """<sourceFormat name="x"><message name="m" type="1"><field name="filled" type="uint16"/>
 <field name="size" type="uint16"/></message></sourceFormat>"""

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import zstandard
 
-from tandemfeed.journal import Journal, NoSuchRecord, RecordTooLong, Retention, Tailer, Upkeep, library
+from tandemfeed.journal import Journal, NoSuchRecord, RecordTooLong, Retention, Tailer, Upkeep
 from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
 from tandemfeed.journal.format.compression import compress_block, open_to_read
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, CONTROL_NAME, IS_CLEAN
+from tandemfeed.journal.read import library
 
 BLOCK = BLOCK_SIZE_MIN
 SECOND = 1_000_000_000
