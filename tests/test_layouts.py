@@ -27,7 +27,6 @@ DEFINITIONS = {
     "adapter/provisional_index.py": "its record of the output journal",
     "adapter/dead_letter_record.py": "its record of the dead-letter journal",
     "adapter/conversion/state/state_store.py": "snapshots of conversion state",
-    "tests/conversion/oracle/interpreted_state.py": "arrays of words in snapshots of conversion state",
     "adapter/conversion/kernel/kernel_tables.py": "digest of a table's words",
     "adapter/conversion/formats/capture.py": "pcap, pcapng, Ethernet, IP and UDP",
     "adapter/conversion/formats/dbn.py": "Databento's files",
