@@ -20,7 +20,7 @@ from tests.admin_server.cluster_files import Server, ca_of, channel_as, secret_o
 pytestmark = pytest.mark.processes
 
 
-@pytest.mark.parametrize("names", ["ab", "abc", "abcde"])
+@pytest.mark.parametrize("names", ["ab", *(pytest.param(names, marks=pytest.mark.long) for names in ("abc", "abcde"))])
 def test_with_any_number_of_backups_the_survivors_continue_each_time_the_active_is_killed(
     tmp_path: Path, names: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import os
 import signal
 import subprocess
 import sys
@@ -202,6 +203,7 @@ def test_a_leader_that_was_paused_beyond_its_session_grants_nothing_when_it_resu
         held.orders.get()
     granted_before = len(audit_of(sleeper, "lease granted"))
     sleeper.process.send_signal(signal.SIGSTOP)
+    os.waitpid(sleeper.process.pid, os.WUNTRACED)  # until all of its threads have stopped
     for report_id in range(2, 60):  # the reports wait in its socket until it resumes
         held.report(ReplicaState.ACTIVE, renew_epoch=epoch, report_id=report_id)
     await_serving(pair.second)

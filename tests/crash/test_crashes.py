@@ -10,6 +10,7 @@ from tests.crash.journal_cases import CASES
 from tests.crash.runner import all_cases, main, run_chunk
 
 
+@pytest.mark.long
 def test_no_crash_loses_an_acknowledged_record_or_adds_a_record() -> None:
     assert main(["--cases", "500"]) == 0
 

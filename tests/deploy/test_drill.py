@@ -39,6 +39,7 @@ def run_clean_drill(folder: Path, fault: str, *options: str, rate: int = 5_000) 
     return checked
 
 
+@pytest.mark.long
 @processes
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
@@ -57,6 +58,7 @@ def test_one_fault_of_each_kind_loses_repeats_and_reorders_nothing(fault: str, t
         assert max(row["detail"][0]["served_by"].values()) > 0.9  # only the backup's packets arrived
 
 
+@pytest.mark.long
 @processes
 @pytest.mark.timeout(120)
 def test_forged_packets_change_no_role_and_their_sender_is_named(
@@ -72,6 +74,7 @@ def test_forged_packets_change_no_role_and_their_sender_is_named(
     )
 
 
+@pytest.mark.long
 @processes
 @pytest.mark.timeout(300)
 def test_rounds_take_several_feeds_in_turn(tmp_path: Path) -> None:
@@ -81,12 +84,14 @@ def test_rounds_take_several_feeds_in_turn(tmp_path: Path) -> None:
     assert [each["feed_id"] for each in row["detail"]] == [1, 2]
 
 
+@pytest.mark.long
 @processes
 @pytest.mark.timeout(300)
 def test_a_feed_with_four_backups_loses_nothing_when_the_active_is_killed(tmp_path: Path) -> None:
     run_clean_drill(tmp_path, "kill-active", "--rounds", "1", "--backups", "4", rate=SLOW_RATE)
 
 
+@pytest.mark.long
 @processes
 @pytest.mark.spark
 @pytest.mark.timeout(240)
@@ -95,6 +100,7 @@ def test_killing_the_spark_driver_in_mid_batch_changes_nothing_for_clients(tmp_p
     assert "restarted it" in row["detail"][0]["what"]
 
 
+@pytest.mark.long
 @processes
 @pytest.mark.timeout(120)
 def test_an_interrupted_drill_leaves_no_process_and_no_link_behind(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def test_a_command_whose_packages_are_missing_names_the_extra_to_install(install
     assert said.splitlines()[-1].endswith("not installed; run: pip install 'tandemfeed[client]'")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.processes
 def test_the_installed_demo_runs_outside_the_checkout_and_changes_nothing_in_the_package(

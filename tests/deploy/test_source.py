@@ -31,6 +31,7 @@ def records_of(journal: Path) -> list[bytes]:
         return [record for _, record in tailer.read_many(1_000_000)]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(180)
 def test_a_prepared_journal_has_the_same_records_as_the_spark_jobs(tmp_path: Path) -> None:

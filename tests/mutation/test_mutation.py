@@ -145,6 +145,7 @@ def run_tool(toy: Path, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_outcomes_are_stored_and_finished_mutants_are_not_run_again(toy: Path) -> None:
     status, text = run_tool(toy, "--jobs", "2")
     assert status == 1, text
@@ -172,6 +173,7 @@ def test_if_tests_fail_without_a_fault_the_tool_reports_it_and_runs_no_mutant(to
     assert "toy_room/toy.py: its tests end with status 1 without a fault; expected 0" in text
 
 
+@pytest.mark.long
 def test_a_mutant_that_hangs_is_ended_by_the_time_out(toy: Path) -> None:
     looping = SOURCE + "\n\ndef count(n):\n    while n > 0:\n        n -= 1\n    return n\n"
     (toy / "toy_room" / "toy.py").write_text(looping)
@@ -182,6 +184,7 @@ def test_a_mutant_that_hangs_is_ended_by_the_time_out(toy: Path) -> None:
     assert '{"id": "toy_room/toy.py:16:arithmetic", "outcome": "timed out"}' in rows
 
 
+@pytest.mark.long
 def test_a_sample_is_the_same_in_every_run_and_a_module_without_tests_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -76,6 +76,7 @@ def _kill_after(folder: Path, job: subprocess.Popen[str], reached: Callable[[lis
     assert not alive
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.processes
 def test_a_driver_that_is_killed_twice_writes_the_same_journal(tmp_path: Path) -> None:
@@ -96,6 +97,7 @@ def test_a_driver_that_is_killed_twice_writes_the_same_journal(tmp_path: Path) -
     assert sum(assert_gapless(packets_of(tmp_path / "journal")).values()) == 24_000
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.processes
 def test_a_job_that_lost_its_checkpoint_completes_the_journal_without_repeating_a_record(tmp_path: Path) -> None:
