@@ -6,6 +6,7 @@ from hypothesis import settings
 
 from tandemfeed.deploy.isolation import enter_isolated_network
 
+pytest_plugins = ["tests.interruption"]
 # Must run at import, before any thread or child process starts.
 ISOLATION = enter_isolated_network()
 
