@@ -23,7 +23,7 @@ REPLACED_STATUS = 3  # another process runs as this adapter; restarting this one
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a feed adapter until SIGTERM. It registers, joins as a backup, and becomes active when granted the lease."""
-    parser = argparse.ArgumentParser(prog="tandemfeed adapter", description=main.__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed adapter", description=main.__doc__)
     parser.add_argument("--feed", required=True, metavar="NAME", help="the feed's name in the cluster file")
     parser.add_argument("--name", required=True, metavar="NAME", help="this adapter's name in the feed")
     parser.add_argument("--source-format", required=True, type=Path, metavar="FILE", help="source format (XML)")

@@ -42,7 +42,7 @@ ANSWER_TIMEOUT_S = 70  # a hand-over succeeds or fails within one lease term, wh
 
 def serve(argv: Sequence[str] | None = None) -> int:
     """Run the stream administration server until SIGTERM."""
-    parser = argparse.ArgumentParser(prog="tandemfeed admin-server", description=serve.__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed admin-server", description=serve.__doc__)
     parser.add_argument(
         "--cluster", required=True, type=Path, metavar="FILE", help="file with feeds, channels, adapters (TOML)"
     )
@@ -118,11 +118,11 @@ def admin(argv: Sequence[str] | None = None) -> int:
 
 
 def _admin_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tandemfeed admin", description=admin.__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed admin", description=admin.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
     def command(name: str, summary: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=summary, description=summary)
+        added = commands.add_parser(name, allow_abbrev=False, help=summary, description=summary)
         added.add_argument("--json", action="store_true", help="print the reply as one JSON object")
         add_connection_arguments(added)
         return added
@@ -144,7 +144,7 @@ def _admin_parser() -> argparse.ArgumentParser:
         "--reason", required=True, metavar="TEXT", help="sent to the adapter, recorded, and shown by status"
     )
     fail.add_argument("--force", action="store_true", help="fail it even if no synchronised backup is left")
-    commands.add_parser("hash-secret", help="read a secret and print the salted verifier to store")
+    commands.add_parser("hash-secret", allow_abbrev=False, help="read a secret and print the salted verifier to store")
     return parser
 
 

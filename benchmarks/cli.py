@@ -24,6 +24,7 @@ BENCHMARKS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a benchmark and print its figures as JSON."""
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="tandemfeed bench",
         description=main.__doc__,
         epilog="benchmarks: " + "; ".join(f"{name} ({text})" for name, text in BENCHMARKS.items()),

@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tandemfeed subscribe", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed subscribe", description=__doc__)
     parser.add_argument("--feed", required=True, metavar="NAME", help="the feed to subscribe to")
     parser.add_argument(
         "--topic",

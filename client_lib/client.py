@@ -11,6 +11,7 @@ from tandemfeed.client_lib.session import Session
 from tandemfeed.client_lib.stream_trust import VerifyMode
 from tandemfeed.client_lib.subscription import Subscription
 from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
+from tandemfeed.transport.dgram import check_interface
 
 
 class Client:
@@ -27,7 +28,7 @@ class Client:
     def subscribe(
         self,
         feed: str,
-        topics: Sequence[str] = (),
+        topics: Sequence[str] | str = (),
         start: Literal["live"] | int = "live",
         *,
         confirm: Literal[1, 2] = 1,
@@ -40,7 +41,7 @@ class Client:
 
         Args:
             feed: the feed's name.
-            topics: the topics of the requested channels; if empty, all that the policy grants.
+            topics: the topics of the requested channels, or one topic; if empty, all that the policy grants.
             start: "live": begin with the first packet received; or the `message_seq` to begin with, on each channel.
                 Past messages are replayed from the adapters' journals.
             confirm: 2 delivers only messages that two adapters transmitted identically. This excludes errors and
@@ -60,14 +61,14 @@ class Client:
             AuthenticationRefused: the server no longer accepts the identity and secret.
             AdminUnavailable: no administration server answered.
         """
-        if start != "live" and start < 1:
-            raise ValueError(f"start is {start}; it must be 'live' or at least 1")
+        if start != "live" and not (isinstance(start, int) and start >= 1):
+            raise ValueError(f"start is {start!r}; it must be 'live', or a message_seq of at least 1")
         if verify not in get_args(VerifyMode):
             raise ValueError(f"verify is {verify!r}; it must be one of {', '.join(get_args(VerifyMode))}")
         subscription = Subscription(
             self._session,
             feed,
-            tuple(topics),
+            (topics,) if isinstance(topics, str) else tuple(topics),
             self._interface,
             verify=verify,
             start_message_seq=None if start == "live" else start,
@@ -112,7 +113,9 @@ def connect(
     Raises:
         AuthenticationRefused: the server does not accept the identity and secret.
         AdminUnavailable: no administration server answered.
+        ValueError: this host has no such interface.
     """
+    check_interface(interface)
     ca_pem = ca if isinstance(ca, bytes) else Path(ca).read_bytes()
     session = Session(admin, ca_pem, identity, secret, timeout_s=timeout_s)
     session.ensure_token()

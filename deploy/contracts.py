@@ -44,7 +44,7 @@ def generate(out: Path) -> list[Path]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Regenerate the committed files."""
-    argparse.ArgumentParser(description=__doc__).parse_args(argv)
+    argparse.ArgumentParser(allow_abbrev=False, description=__doc__).parse_args(argv)
     for path in generate(PROTO_ROOT):
         print(PROTO_ROOT.name, path, sep="/")
     return 0

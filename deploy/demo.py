@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Play ticks through a cluster on this machine, kill the active adapter twice, and report what a client received.
 
     Exit status: 0 if no message was lost, repeated, reordered or changed; 1 if one was; 2 if the demo could not run."""
-    parser = argparse.ArgumentParser(prog="tandemfeed demo", description=main.__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed demo", description=main.__doc__)
     parser.add_argument(
         "--input", type=Path, metavar="FILE", help="play a Parquet, CSV or DBN file (default: generated ticks)"
     )

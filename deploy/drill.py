@@ -110,6 +110,7 @@ def _plans(arguments: argparse.Namespace) -> list[DrillPlan]:
 def _parser() -> argparse.ArgumentParser:
     faults = "\n".join(f"  {name:<24} {fault.text}" for name, fault in FAULTS.items())
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="tandemfeed drill",
         description=inspect.cleandoc(main.__doc__ or ""),
         epilog=f"faults:\n{faults}\n  {ALL:<24} each fault in turn",

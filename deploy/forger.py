@@ -312,7 +312,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Log in as a subscriber, wait for a line on standard input, then send forged packets of every kind for a while.
 
     The drill `forge` uses this command to show that no adapter or client acts on forged packets."""
-    parser = argparse.ArgumentParser(prog="tandemfeed forger", description=main.__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed forger", description=main.__doc__)
     parser.add_argument("--feed", required=True, metavar="NAME", help="name of the feed")
     parser.add_argument(
         "--rate", type=float, default=RATE_DEFAULT, metavar="N", help="packets per second (default %(default)g)"

@@ -108,7 +108,7 @@ class EndRequest:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Record everything a feed delivers, until its end or until a request on standard input is met."""
-    parser = argparse.ArgumentParser(prog="tandemfeed witness", description=main.__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed witness", description=main.__doc__)
     parser.add_argument("--feed", required=True, metavar="NAME", help="name of the feed")
     parser.add_argument(
         "--record", required=True, type=Path, metavar="FILE", help="write the record to FILE at the end"

@@ -88,7 +88,7 @@ class Journal:
     @classmethod
     def open(
         cls,
-        path: Path,
+        path: Path | str,
         *,
         roll_cycle: str = "DAILY",
         epoch_offset_s: int = 0,
@@ -120,6 +120,7 @@ class Journal:
             NetworkFileSystem: nothing was changed.
             ValueError: an argument is invalid.
         """
+        path = Path(path)
         if not BLOCK_SIZE_MIN <= block_size <= BLOCK_SIZE_MAX or block_size % 4_096:
             raise ValueError(
                 f"block_size is {block_size}; it must be whole pages, {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX} bytes"

@@ -8,6 +8,7 @@ stored atomically, and only when its user commits it.
 from __future__ import annotations
 
 import logging
+import operator
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,8 +61,10 @@ class Tailer:
         WrongKey, ForeignFile, NewerFormat, BlockCorrupt: now, or later when the journal is created.
     """
 
-    def __init__(self, path: Path, *, name: str | None = None, key: bytes | None = None, lend: Lender = None) -> None:
-        self.folder = path
+    def __init__(
+        self, path: Path | str, *, name: str | None = None, key: bytes | None = None, lend: Lender = None
+    ) -> None:
+        self.folder = path = Path(path)
         self.lost_count = 0  # records lost to damage, counted when the next whole one is found
         self._library = Library(path, key, lend)
         self._block: Block | None = None
@@ -112,6 +115,10 @@ class Tailer:
 
     def to_time(self, at_ns: int) -> Self:
         """Go to the first record appended at or after a time (nanoseconds since 1970), by binary search."""
+        try:
+            at_ns = operator.index(at_ns)
+        except TypeError:
+            raise TypeError(f"to_time got {at_ns!r}; it takes nanoseconds since 1970, as an integer") from None
         block = self._library.at_time(at_ns)
         if self._reenter(block) and block is not None:
             self._library.go_to(block, at_ns, self._state, by_time=True)

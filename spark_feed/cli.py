@@ -43,11 +43,13 @@ USER_ERRORS = (RecordingError, SourceJournalError, FeedPlanError, JavaMissing, D
 def ticks(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed ticks`: make recordings."""
     parser = argparse.ArgumentParser(
-        prog="tandemfeed ticks", description="Make a recording of ticks that the feed source can replay."
+        allow_abbrev=False,
+        prog="tandemfeed ticks",
+        description="Make a recording of ticks that the feed source can replay.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_generate(commands.add_parser("generate", help="generate realistic ticks from a seed"))
-    _add_ingest(commands.add_parser("ingest", help="convert a Parquet, CSV or DBN file"))
+    _add_generate(commands.add_parser("generate", allow_abbrev=False, help="generate realistic ticks from a seed"))
+    _add_ingest(commands.add_parser("ingest", allow_abbrev=False, help="convert a Parquet, CSV or DBN file"))
     arguments = parser.parse_args(argv)
     try:
         manifest = _generate(arguments) if arguments.command == "generate" else _ingest(arguments)
@@ -202,6 +204,7 @@ def job(argv: Sequence[str] | None = None) -> int:
 
 def _job_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="tandemfeed source-job",
         description="Number the ticks of a recording, pack them and append them to the source journal, using Spark "
         "Structured Streaming. If the job is killed, start it again with the same options: the numbers stay the same.",
@@ -311,6 +314,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
 
 def _gateway_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="tandemfeed source-gateway",
         description="Multicast the packets of the source journal at a set pace, and serve the packets that adapters "
         "missed.",

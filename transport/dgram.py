@@ -55,6 +55,13 @@ def check_interface(interface: str) -> None:
         BadGroup: the text names the address.
     """
     try:
+        ipaddress.IPv4Address(interface)
+    except ValueError:
+        raise BadGroup(
+            f"interface {interface!r} is not an IPv4 address; name the interface by its address, such as 127.0.0.1 "
+            "(`ip address` lists them)"
+        ) from None
+    try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.bind((interface, 0))
     except OSError as missing:

@@ -25,6 +25,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.transport.dgram import BadGroup, check_interface
 
 ADDRESS = re.compile(r"\S+:\d{1,5}")
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -134,7 +135,11 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         "--secret-file", required=True, type=Path, metavar="FILE", help="file with the identity's secret"
     )
     group.add_argument(
-        "--interface", default="127.0.0.1", metavar="IP", help="IP of the multicast interface (default: %(default)s)"
+        "--interface",
+        default="127.0.0.1",
+        type=_interface,
+        metavar="IP",
+        help="IP of the multicast interface (default: %(default)s)",
     )
     add_process_arguments(parser)
 
@@ -144,6 +149,15 @@ def _addresses(text: str) -> str:
     for address in text.split(","):
         if not ADDRESS.fullmatch(address):
             raise argparse.ArgumentTypeError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:7400")
+    return text
+
+
+def _interface(text: str) -> str:
+    """Check that this host has the interface."""
+    try:
+        check_interface(text)
+    except BadGroup as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
     return text
 
 

@@ -33,14 +33,14 @@ BYTES_SHOWN = 40  # bytes shown of a refused message
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Check the documents of a conversion, explain or compile its table, convert a file, or show refused messages."""
-    parser = argparse.ArgumentParser(prog="tandemfeed convert", description=main.__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed convert", description=main.__doc__)
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
     for name, summary in (
         ("check", "load and check the three documents; an error names file, line and reason"),
         ("explain", "print the table as readable text"),
         ("file", "convert a file to SBE, Parquet or CSV"),
     ):
-        task = tasks.add_parser(name, help=summary, description=summary)
+        task = tasks.add_parser(name, allow_abbrev=False, help=summary, description=summary)
         add_document_arguments(task)
         if name == "explain":
             task.add_argument("--source", action="store_true", help="print the kernel's generated source instead")

@@ -24,6 +24,7 @@ def add_to(tasks: Any) -> None:
     """Add the task and its options."""
     task = tasks.add_parser(
         "compile",
+        allow_abbrev=False,
         help=SUMMARY,
         description=f"{SUMMARY}. A kernel depends on all three documents and the datagram size, so give those of the "
         "feed. It is stored for the user who runs this command; `tandemfeed adapter` finds it under the same user.",

@@ -31,7 +31,9 @@ class NotADeadLetter(Exception):
 
 def add_to(tasks: Any) -> None:
     """Add the task and its options."""
-    task = tasks.add_parser("dead-letters", help=SUMMARY, description=f"{SUMMARY}; the adapter may be running")
+    task = tasks.add_parser(
+        "dead-letters", allow_abbrev=False, help=SUMMARY, description=f"{SUMMARY}; the adapter may be running"
+    )
     task.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the dead-letter journal")
     task.add_argument(
         "--reason", action="append", metavar="NAME", help="only this reason (repeatable), such as unknown_type"

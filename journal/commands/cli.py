@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser of all sub-commands."""
     whole = Parser(
+        allow_abbrev=False,
         prog="tandemfeed journal",
         description="Read, check and maintain a journal. All sub-commands except unlock, prune and follow only read. "
         "They can run while appenders do.",

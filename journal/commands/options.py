@@ -159,6 +159,7 @@ def add_subcommand(
     """A sub-command's parser, with the folder, the key and examples."""
     parser: argparse.ArgumentParser = subcommands.add_parser(
         name,
+        allow_abbrev=False,
         help=summary,
         description=textwrap.fill(description, HELP_WIDTH),
         epilog="examples:\n" + "\n".join(f"{EXAMPLES_INDENT}tandemfeed journal {each}" for each in examples),

@@ -85,7 +85,7 @@ def add_to(subcommands: Any) -> None:
         help="file with this follower's secret key (CURVE); FILE.pub has the public key",
     )
     follow.add_argument("--leader-key", metavar="KEY", help="the leader's public key (CURVE)")
-    keygen = subcommands.add_parser("keygen", help="make a key pair for lead and follow")
+    keygen = subcommands.add_parser("keygen", allow_abbrev=False, help="make a key pair for lead and follow")
     keygen.add_argument(
         "file", type=Path, metavar="FILE", help="file for the secret key; the public key goes to FILE.pub"
     )

@@ -97,9 +97,9 @@ class PersistentQueue:
     @classmethod
     def open(
         cls,
-        path: Path,
+        path: Path | str,
         *,
-        more_paths: Sequence[Path] = (),
+        more_paths: Sequence[Path | str] = (),
         block_size: int = BLOCK_SIZE_DEFAULT,
         group_size_max: int = GROUP_SIZE_MAX,
         group_delay_s: float = GROUP_DELAY_S,
@@ -137,10 +137,11 @@ class PersistentQueue:
             raise ValueError("group_size_max, checkpoint_interval_items and in_flight_max must be at least 1")
         if group_delay_s < 0 or checkpoint_interval_s <= 0:
             raise ValueError("group_delay_s must not be negative, and checkpoint_interval_s must be positive")
-        control = open_control(path, block_size)
+        folder, more_folders = Path(path), [Path(each) for each in more_paths]
+        control = open_control(folder, block_size)
         try:
             return cls(
-                join(path, more_paths, control.journal_id), control, group_size_max=group_size_max,
+                join(folder, more_folders, control.journal_id), control, group_size_max=group_size_max,
                 group_delay_s=group_delay_s, checkpoint_interval_s=checkpoint_interval_s,
                 checkpoint_interval_items=checkpoint_interval_items, blocks_max=blocks_max,
                 in_flight_max=in_flight_max, batch_scheduling=batch_scheduling, clock_ns=clock_ns,

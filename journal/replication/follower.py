@@ -83,7 +83,7 @@ class ReplicationFollower:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | str,
         connect: str,
         *,
         key: bytes | None = None,
@@ -94,7 +94,7 @@ class ReplicationFollower:
         limits: Limits | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self.folder = folder
+        self.folder = folder = Path(folder)
         self._endpoint = connect
         self._keys = keys
         self._journal = FollowerJournal(folder, key=key, durable=durable, adopt=adopt, upkeep=upkeep)

@@ -95,7 +95,7 @@ class ReplicationLeader:
 
     def __init__(
         self,
-        journal_path: Path,
+        journal_path: Path | str,
         bind: str,
         *,
         mode: Mode = Mode.AS_SOON_AS_POSSIBLE,
@@ -104,7 +104,7 @@ class ReplicationLeader:
         keys: LeaderKeys | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self.folder = journal_path
+        self.folder = journal_path = Path(journal_path)
         self.endpoint = bind  # after `start` the real one
         self._mode = mode
         self._keys = keys

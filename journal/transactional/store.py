@@ -101,7 +101,7 @@ class TransactionalStore:
         self._numbers = itertools.count(1)
 
     @classmethod
-    def open(cls, folder: Path, *, limits: StoreLimits | None = None) -> TransactionalStore:
+    def open(cls, folder: Path | str, *, limits: StoreLimits | None = None) -> TransactionalStore:
         """Open a store, creating it if needed, and recover.
 
         Args:
@@ -111,6 +111,7 @@ class TransactionalStore:
         Raises:
             StoreLocked, ForeignStore, NewerStore, StoreReadOnly, StoreCorrupt, StoreFull: nothing was changed.
         """
+        folder = Path(folder)
         try:
             folder.mkdir(exist_ok=True)
             if not (folder / LOCK_NAME).exists():

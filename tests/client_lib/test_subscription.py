@@ -179,6 +179,20 @@ def test_the_refusal_of_a_topic_names_the_topic_and_the_identity(cluster: ToyClu
         client.subscribe("equities", ["futures.ticks"])
 
 
+@pytest.mark.parametrize("start", ["newest", 0, None, 1.5])
+def test_an_invalid_start_is_refused_with_what_it_must_be(cluster: ToyCluster, start: object) -> None:
+    with (
+        cluster.connect() as client,
+        pytest.raises(ValueError, match="it must be 'live', or a message_seq of at least 1"),
+    ):
+        client.subscribe("equities", start=start)  # type: ignore[arg-type]
+
+
+def test_one_topic_may_be_given_as_a_string(cluster: ToyCluster) -> None:
+    with cluster.connect() as client, pytest.raises(AuthorizationRefused, match=r"futures\.ticks"):
+        client.subscribe("equities", "futures.ticks")
+
+
 def test_the_error_for_an_unreachable_administration_server_names_its_address(cluster: ToyCluster) -> None:
     from tandemfeed.client_lib import connect
 

@@ -63,7 +63,7 @@ def run_chunk(seeds: Sequence[int], kinds: Sequence[str]) -> list[tuple[int, str
 def main(argv: Sequence[str] | None = None) -> int:
     """Run cases; returns 1 if any fails."""
     known = list(all_cases())
-    parser = argparse.ArgumentParser(prog="./run crash-test", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="./run crash-test", description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000, metavar="N", help="number of cases (default 10,000)")
     parser.add_argument("--first", type=int, default=0, metavar="S", help="first seed (default 0)")
     parser.add_argument("--kind", action="append", choices=known, help="run only this kind; repeatable")

@@ -29,6 +29,8 @@ from tandemfeed.journal import (
 from tandemfeed.journal.format.block import blocks_in
 from tandemfeed.journal.format.filesystem import file_system_type, require_local
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
+from tandemfeed.journal.persistent_queue import PersistentQueue
+from tandemfeed.journal.transactional import TransactionalStore
 from tests.small_disk import SmallDisk
 
 BLOCK = BLOCK_SIZE_MIN
@@ -264,3 +266,20 @@ def test_a_file_instead_of_the_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ReadOnly, match="is a file"):
         Journal.open(tmp_path / "file")
     assert Tailer(tmp_path / "nothing").read() is None
+
+
+def test_a_time_that_is_not_a_number_is_refused_with_what_it_must_be(tmp_path: Path) -> None:
+    with Journal.open(tmp_path) as journal, journal.tailer() as tailer:
+        journal.append(b"record")
+        with pytest.raises(TypeError, match="to_time got '2026'; it takes nanoseconds since 1970"):
+            tailer.to_time("2026")  # type: ignore[arg-type]
+
+
+def test_a_path_may_be_a_string(tmp_path: Path) -> None:
+    with Journal.open(str(tmp_path / "journal")) as journal:
+        journal.append(b"record")
+        assert Tailer(str(tmp_path / "journal")).read() == (journal.next_index - 1, b"record")
+    with PersistentQueue.open(str(tmp_path / "queue"), more_paths=[str(tmp_path / "more")]) as queue:
+        assert queue.put(b"item") == 0
+    with TransactionalStore.open(str(tmp_path / "store")) as store:
+        assert store.queues() == []

@@ -21,7 +21,7 @@ TIMEOUT_PER_BASELINE, TIMEOUT_S_MIN = 5, 20.0  # per mutant: allows for slow tes
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run mutation testing; returns 1 if a mutant survives that is not known to be equivalent."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=main.__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.mutation", description=main.__doc__)
     parser.add_argument(
         "--module",
         action="append",

@@ -25,7 +25,7 @@ PROGRESS_INTERVAL_S = 20.0  # without a terminal for a progress bar
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run seeds or one plan; returns 1 if an invariant was violated."""
-    parser = argparse.ArgumentParser(prog="./run simulate", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="./run simulate", description=__doc__)
     parser.add_argument("--seeds", type=int, default=2_000, metavar="N", help="number of seeds (default 2,000)")
     parser.add_argument("--first", type=int, default=0, metavar="S", help="first seed (default 0)")
     parser.add_argument(

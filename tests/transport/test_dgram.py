@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import zmq
 
-from tandemfeed.transport.dgram import BadGroup, DatagramTooLong, MulticastReceiver, MulticastSender, parse_group
+from tandemfeed.transport.dgram import (
+    BadGroup,
+    DatagramTooLong,
+    MulticastReceiver,
+    MulticastSender,
+    check_interface,
+    parse_group,
+)
 
 GROUP, OTHER = "239.192.77.1:17001", "239.192.77.2:17002"
 WAIT_MS = 10_000
@@ -110,3 +117,8 @@ def test_an_empty_datagram_arrives_empty(context: zmq.Context[Any]) -> None:
     receiver, sender = MulticastReceiver(context, "127.0.0.1", GROUP), MulticastSender(context, "127.0.0.1")
     sender.send(GROUP.encode(), b"")
     assert receive(receiver) == b""
+
+
+def test_an_interface_that_is_not_an_address_is_refused_with_what_to_name() -> None:
+    with pytest.raises(BadGroup, match="interface 'eth0' is not an IPv4 address; name the interface by its address"):
+        check_interface("eth0")
