@@ -8,13 +8,15 @@ import time
 
 import grpc
 
-from tandemfeed.client_lib.errors import AuthenticationRefused, client_error
+from tandemfeed.client_lib.errors import AdminUnavailable, AuthenticationRefused, client_error, status_of
 from tandemfeed.transport import login as transport_login
 from tandemfeed.transport.admin_servers import AdminServers
+from tandemfeed.transport.reachability import why_unreachable
 from tandemfeed.transport.rpc import open_channel
 
 RETRY_AFTER_S = 0.2  # when no administration server has answered; doubled after each further round
 RETRY_AFTER_MAX_S = 3.0
+FIRST_TRY_S = 1.5  # then find out what is wrong; in all it takes less than three seconds
 RENEW_BEFORE_NS = 60_000_000_000  # time for slow logins before the token expires
 
 
@@ -47,13 +49,28 @@ class Session:
             if self._login is not None and self._login.expires_unix_ns - time.time_ns() > RENEW_BEFORE_NS:
                 return
             try:
-                self._login = transport_login.login(
-                    self.servers, self._ca_pem, self.identity, self._secret, timeout_s=self._timeout_s
-                )
+                self._login = self._new_login()
             except transport_login.AuthenticationRefused as refused:
                 raise AuthenticationRefused(str(refused)) from refused
             except grpc.RpcError as error:
                 raise client_error(error, self.servers.current) from error
+
+    def _new_login(self) -> transport_login.Login:
+        """Log in. If no server answers soon, find out why: a wrong address or certificate needs no further waiting."""
+        known = self.servers, self._ca_pem, self.identity, self._secret
+        first_s = min(self._timeout_s, FIRST_TRY_S)
+        try:
+            return transport_login.login(*known, timeout_s=first_s)
+        except grpc.RpcError as error:
+            if status_of(error)[0] not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise
+            reasons = [why_unreachable(address, self._ca_pem) for address in self.servers.addresses]
+            found = [reason for reason in reasons if reason is not None]
+            if len(found) == len(reasons):
+                raise AdminUnavailable(f"administration server {'; '.join(found)}") from error
+            if self._timeout_s <= first_s:
+                raise
+        return transport_login.login(*known, timeout_s=self._timeout_s - first_s)
 
     def current_token(self) -> str:
         """The token of the last login, even if it is old; empty if there is none or a service refused it."""
