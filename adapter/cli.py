@@ -16,6 +16,7 @@ from tandemfeed.journal import JournalError
 from tandemfeed.transport.dgram import BadGroup
 from tandemfeed.transport.login import AuthenticationRefused
 from tandemfeed.transport.process_shell import StopSignal, add_connection_arguments, configure_logging, connection_from
+from tandemfeed.transport.reachability import failure_text
 from tandemfeed.transport.scheduling import prefer_short_turns
 
 REPLACED_STATUS = 3  # another process runs as this adapter; restarting this one does not help
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AnotherProcessRuns as refused:
         parser.exit(REPLACED_STATUS, f"adapter: {refused}\n")
     except grpc.RpcError as error:
-        parser.exit(2, f"adapter: the admin server refused: {error.code().name}: {error.details()}\n")
+        parser.exit(2, f"adapter: admin server {failure_text(error, connection.admin, connection.ca_pem)}\n")
     except (DocumentError, FeedSettingsUnknown, JournalError, BadGroup, AuthenticationRefused, OSError) as refused:
         parser.exit(2, f"adapter: {refused}\n")
     return 0

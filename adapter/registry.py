@@ -23,6 +23,7 @@ from tandemfeed.transport.admin_servers import TRY_TIMEOUT_S, AdminServers, is_e
 from tandemfeed.transport.announced_starts import AnnouncedStart, announced_starts
 from tandemfeed.transport.login import AuthenticationRefused
 from tandemfeed.transport.process_shell import StopSignal
+from tandemfeed.transport.reachability import failure_text
 from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
@@ -112,8 +113,10 @@ class Registry:
                     continue
                 if not is_elsewhere(error):
                     raise
-                LOG.log(level, "the admin server does not answer; retrying", extra={"why": str(error.details())})
-                level = logging.DEBUG  # warn once: an outage may be long
+                if level == logging.WARNING:  # warn once: an outage may be long
+                    why = failure_text(error, self._asked, self._ca_pem)
+                    LOG.warning("the admin server does not answer; retrying", extra={"why": why})
+                    level = logging.DEBUG
                 select.select([stop], [], [], self._servers.move_on(self._asked, error))
         return None
 

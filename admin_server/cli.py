@@ -33,11 +33,13 @@ from tandemfeed.transport.process_shell import (
     connection_from,
     serve_metrics,
 )
+from tandemfeed.transport.reachability import failure_text
 from tandemfeed.transport.rpc import open_channel
 from tandemfeed.transport.scheduling import begin_steady_running, prefer_short_turns
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 ANSWER_TIMEOUT_S = 70  # a hand-over succeeds or fails within one lease term, which is at most a minute
+LOGIN_TIMEOUT_S = 2.0  # then the command says why no server answered
 
 
 def serve(argv: Sequence[str] | None = None) -> int:
@@ -109,7 +111,7 @@ def admin(argv: Sequence[str] | None = None) -> int:
     except AuthenticationRefused as refused:
         parser.exit(2, f"admin: {refused}\n")
     except grpc.RpcError as error:
-        parser.exit(2, f"admin: {error.code().name}: {error.details()}\n")
+        parser.exit(2, f"admin: {failure_text(error, connection.admin, connection.ca_pem)}\n")
     if arguments.json:
         print(json.dumps(MessageToDict(reply, preserving_proto_field_name=True)))
     else:
@@ -172,7 +174,7 @@ def _request(arguments: argparse.Namespace) -> tuple[Message, Callable[[Any], No
 
 def _call(connection: Connection, request: Message) -> Message:
     servers = AdminServers(connection.admin)
-    token = login(servers, connection.ca_pem, connection.identity, connection.secret).token
+    token = login(servers, connection.ca_pem, connection.identity, connection.secret, timeout_s=LOGIN_TIMEOUT_S).token
 
     def ask(address: str, timeout_s: float) -> Message:
         with open_channel(address, connection.ca_pem, token) as channel:

@@ -34,6 +34,7 @@ from tandemfeed.transport.process_shell import (
     connection_from,
     serve_metrics,
 )
+from tandemfeed.transport.reachability import failure_text
 from tandemfeed.transport.scheduling import prefer_short_turns
 
 LOG = logging.getLogger(__name__)
@@ -307,7 +308,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
         LOG.error("%s", error)
         return 2
     except grpc.RpcError as error:
-        LOG.error("call to the admin server at %s failed: %s", connection.admin, error)
+        LOG.error("admin server %s", failure_text(error, connection.admin, connection.ca_pem))
         return 2
     return 0
 

@@ -11,12 +11,15 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tandemfeed.transport.reachability import why_unreachable
+from tandemfeed.admin_server.cli import admin
+from tandemfeed.transport.reachability import failure_text, why_unreachable
 
 DAY = datetime.timedelta(days=1)
 
@@ -114,6 +117,42 @@ def test_each_fault_has_a_sentence_of_its_own(tmp_path: Path) -> None:
         assert sentence is not None
         assert part in sentence
         assert ":" in sentence.split(" ")[0]  # the address
+
+
+class CallFailed(grpc.RpcError):  # type: ignore[misc]  # grpc has no types
+    """A failed call, as gRPC raises it."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+def test_the_text_of_a_failed_call_names_what_is_wrong_with_each_address(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    late = CallFailed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+    with authority.server() as good:
+        said = failure_text(late, f"no-such-host.invalid:1, {good}", authority.pem)
+    assert said == (
+        "no-such-host.invalid:1: the host name no-such-host.invalid cannot be resolved; check the name; "
+        f"{good}: DEADLINE_EXCEEDED: Deadline Exceeded"
+    )
+    refused = CallFailed(grpc.StatusCode.PERMISSION_DENIED, "lacks the right")
+    assert failure_text(refused, "no-such-host.invalid:1", authority.pem) == "PERMISSION_DENIED: lacks the right"
+
+
+def test_an_admin_command_says_why_no_server_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ca.pem").write_bytes(Authority(tmp_path).pem)
+    (tmp_path / "secret").write_text("secret")
+    files = [f"--ca={tmp_path / 'ca.pem'}", f"--secret-file={tmp_path / 'secret'}"]
+    with pytest.raises(SystemExit) as ended:
+        admin(["feeds", "--admin=no-such-host.invalid:7400", "--identity=operator", *files])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("cannot be resolved; check the name")
 
 
 def test_a_ca_file_without_a_certificate_is_named(tmp_path: Path) -> None:
