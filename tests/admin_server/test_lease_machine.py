@@ -49,6 +49,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.offered: dict[int, tuple[int, int, int]] = {}  # the third number is the preceding epoch
         self.excused: set[int] = set()
         self.promised: dict[int, int] = {}  # epoch -> adapter_id, of every grant and offer ever made
+        self.forgotten: set[int] = set()  # of them, those to a process that has ended
         self.held: list[int] = []
         self.notes: list[tuple[int, int]] = []
         self.noted_ttl_ns = CONFIG.ttl_ns
@@ -143,6 +144,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def _die(self, adapter: int) -> None:
         self.believed.pop(adapter, None)
         self.offered.pop(adapter, None)
+        self.forgotten |= {epoch for epoch, owner in self.promised.items() if owner == adapter}
 
     def _forget(self, adapter: int) -> None:
         """An adapter's process or stream ended, so its reports no longer count."""
@@ -209,8 +211,9 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(adapter=ADAPTERS, place=st.integers(0, 4))
     def renew_an_old_promise(self, adapter: int, place: int) -> None:
-        """A delayed report, or an adapter that resumed after a pause."""
-        epochs = sorted((epoch for epoch, owner in self.promised.items() if owner == adapter), reverse=True)
+        """A delayed report, or an adapter that resumed after a pause; promises to an earlier process are not renewed."""
+        known = self.promised.keys() - self.forgotten
+        epochs = sorted((epoch for epoch in known if self.promised[epoch] == adapter), reverse=True)
         if adapter not in self.states or place >= len(epochs) or adapter in self.offered:
             return
         if max(self.held) == self.lost_epoch:
