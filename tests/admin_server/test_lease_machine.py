@@ -211,7 +211,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(adapter=ADAPTERS, place=st.integers(0, 4))
     def renew_an_old_promise(self, adapter: int, place: int) -> None:
-        """A delayed report, or an adapter that resumed after a pause; promises to an earlier process are not renewed."""
+        """A delayed report, or an adapter that resumed after a pause. Promises to an ended process do not count."""
         known = self.promised.keys() - self.forgotten
         epochs = sorted((epoch for epoch in known if self.promised[epoch] == adapter), reverse=True)
         if adapter not in self.states or place >= len(epochs) or adapter in self.offered:
