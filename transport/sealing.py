@@ -135,9 +135,7 @@ class Sealer:
         return datagram
 
     def channels_to_sign(self) -> list[int]:
-        """The channels whose signature is due. Call it after the sealed packets are sent: it computes their digests."""
-        for channel in self._channels.values():
-            channel.unsigned.digest()
+        """The channels whose signature is due, to be sent after the sealed packets."""
         return [channel_id for channel_id, channel in self._channels.items() if channel.unsigned.is_due]
 
     def sign(self, channel_id: int, sent_at_ns: int) -> bytes:

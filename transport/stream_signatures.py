@@ -104,8 +104,7 @@ class UnsignedPackets:
       signatures gets the news one heartbeat later;
     - otherwise with every HEARTBEATS_PER_SIGNATURE-th heartbeat.
 
-    Digests are computed after the packets are sent, so that no packet waits for one, but soon, while the processor's
-    cache still holds the packets.
+    Digests are computed with the signature, not with the packet, so that no packet waits for one.
 
     Args:
         count_max: the maximum number of digests in a signature datagram.
@@ -120,16 +119,14 @@ class UnsignedPackets:
         "_listed_before",
         "_next_counter",
         "_said",
-        "_undigested",
         "_was_news",
         "is_due",
     )
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._undigested: list[bytes] = []  # datagrams, after those in `_fresh`
-        self._fresh: list[bytes] = []  # digests that no signature covers
-        self._listed_before: list[bytes] = []  # digests that the last signature was the first to cover
+        self._fresh: list[bytes] = []  # datagrams
+        self._listed_before: list[bytes] = []  # digests
         self._next_counter = 0  # the first new packet's
         self._beat_count = 0  # heartbeats since the last signature
         self._has_news = False  # among the new packets
@@ -144,34 +141,26 @@ class UnsignedPackets:
         Args:
             heartbeat: the packet, if it is one.
         """
-        fresh_count = len(self._fresh) + len(self._undigested)
-        if not fresh_count:
+        fresh = self._fresh
+        if not fresh:
             self._next_counter = counter
-        self._undigested.append(datagram)
+        fresh.append(datagram)
         if heartbeat is None or self._says_something_new(heartbeat):
             self._has_news = True
-        if fresh_count + 1 >= self._count_max or (heartbeat is not None and self._is_due_with_heartbeat()):
+        if len(fresh) >= self._count_max or (heartbeat is not None and self._is_due_with_heartbeat()):
             self.is_due = True
-
-    def digest(self) -> None:
-        """Compute the digests of the packets added since the last call. Call it after they are sent."""
-        if self._undigested:
-            self._fresh += map(digest_of, self._undigested)
-            self._undigested.clear()
 
     def take_repetition(self) -> bool:
         """True, once, if the last signature must be sent again because its packets do not fit the next one's list."""
-        self.digest()
         is_due = not self._fits_with_last and not self._has_repeated
         self._has_repeated = self._has_repeated or is_due
         return is_due
 
     def take(self) -> tuple[int, list[bytes]]:
         """(first counter, digests) for a signature that is sent now. If they do not fit, another one is due."""
-        self.digest()
         assert self._fresh, "a signature's end is its nonce, so there must be a new packet"
         again = self._listed_before if self._fits_with_last else []
-        fresh = self._fresh[: self._count_max]
+        fresh = [digest_of(datagram) for datagram in self._fresh[: self._count_max]]
         first_counter, digests = self._next_counter - len(again), again + fresh
         del self._fresh[: self._count_max]
         self._listed_before, self._next_counter = fresh, self._next_counter + len(fresh)
