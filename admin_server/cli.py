@@ -19,7 +19,6 @@ from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.state_folder import hash_secret
 from tandemfeed.admin_server.records.zookeeper_options import add_zookeeper_arguments, zookeeper_from
 from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
-from tandemfeed.admin_server.settings import SettingsError
 from tandemfeed.admin_server.tables import print_feeds, print_status
 from tandemfeed.transport.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.login import AuthenticationRefused, login
@@ -36,6 +35,7 @@ from tandemfeed.transport.process_shell import (
 from tandemfeed.transport.reachability import failure_text
 from tandemfeed.transport.rpc import open_channel
 from tandemfeed.transport.scheduling import begin_steady_running, prefer_short_turns
+from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 ANSWER_TIMEOUT_S = 70  # a hand-over succeeds or fails within one lease term, which is at most a minute

@@ -189,7 +189,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             lease_ttl_ns=broker.feed.lease_ttl_ns,
             sync_interval_ns=broker.feed.sync_interval_ns,
             message_model=broker.feed.message_model,
-            protocol=describe_protocol(broker.feed.protocol),
+            protocol=describe_protocol(broker.feed),
             last_word_key=self._last_word_key(own.incarnation),
             decision_keys=broker.decision_keys(),
             source_keys=broker.source_keys(),

@@ -26,7 +26,7 @@ from tandemfeed.admin_server.lease.lease_decisions import (
 )
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, LeaseRecords, RecordsUnavailable
-from tandemfeed.admin_server.settings import FeedSettings
+from tandemfeed.admin_server.settings import MS, FeedSettings
 from tandemfeed.v1 import admin_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.lease.lease_keeper")
@@ -45,8 +45,8 @@ class LeaseKeeper:
         config = LeaseConfig(
             ttl_ns=feed.lease_ttl_ns,
             fresh_ns=max(feed.lease_ttl_ns, 4 * feed.sync_interval_ns),
-            grace_ns=feed.wait_for_better_ns,
-            first_grace_ns=feed.wait_at_first_start_ns,
+            grace_ns=feed.wait_for_better_ms * MS,
+            first_grace_ns=feed.wait_at_first_start_ms * MS,
         )
         self.lease = FeedLease(config, frozenset(adapter.adapter_id for adapter in feed.adapters))
         self._feed, self._records, self._audit, self._attending = feed, records, audit, attending

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from tandemfeed.admin_server.records.zookeeper import DEFAULT_ROOT, SESSION_MS, ZooKeeperSettings
-from tandemfeed.admin_server.settings import SettingsError
+from tandemfeed.transport.settings_file import SettingsError
 
 
 def add_zookeeper_arguments(parser: argparse.ArgumentParser) -> None:

@@ -191,7 +191,10 @@ def test_a_server_that_cannot_start_says_why_and_exits_with_status_2(tmp_path: P
     command += ["--cluster", str(cluster), "--policy", str(policy), "--state", str(tmp_path / "state")]
     ended = subprocess.run(command, text=True, capture_output=True, timeout=60)
     assert ended.returncode == 2
-    assert "cluster.toml: feed[0].feed_id is 0; it must be between 1 and 65535" in ended.stderr
+    assert (
+        f"admin-server: {cluster}, line 3: feed[0].feed_id is 0; it must be an integer from 1 to 65535\n"
+        in ended.stderr
+    )
     assert ended.stdout == ""
 
 
