@@ -1,7 +1,7 @@
 """Performs the lease decisions of one feed: records them, audits them, and turns them into orders. Decides nothing.
 
-Except for `restore` and `reserve`, every method is called with the broker's lock held and does not wait for the disk.
-The holder of a lease is recorded before the grant is sent.
+Part of `feed.feed_state.FeedState`, which calls it with its lock held, except for `restore` and `reserve`: only these
+may wait for the disk. The holder of a lease is recorded before the grant is sent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LeaseKeeper:
     """Performs the decisions of a feed's lease core.
 
     Args:
-        attending: adapter_id -> its open stream; the broker changes this mapping, which is only read here.
+        attending: adapter_id -> its open stream; the owner changes this mapping, which is only read here.
     """
 
     def __init__(
