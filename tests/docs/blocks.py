@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
+CLUSTER_PAGE = ROOT / "docs" / "cluster.md"
 FENCE = re.compile(r"```(\S*)$")
 DIRECTIVE = re.compile(r"<!-- docs: (?P<name>[a-z ]+?)(?:: (?P<text>.+))? -->$")
 # Directive -> whether it needs a text, such as a reason.
@@ -60,6 +61,11 @@ def blocks_of(page: Path) -> list[Block]:
         BrokenPage: a block has no language or no end, or a comment is not a directive.
     """
     return list(_blocks(page, page.read_text().splitlines()))
+
+
+def needs_cluster(page: Path) -> bool:
+    """True if a block of this page needs the cluster."""
+    return "\n<!-- docs: needs cluster -->\n" in page.read_text()
 
 
 def _blocks(page: Path, lines: list[str]) -> Iterator[Block]:

@@ -12,7 +12,6 @@ from typing import Protocol
 
 import databento_dbn as dbn
 import zstandard
-from scapy.all import IP, UDP, Ether, Raw, wrpcapng
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER, PROTOCOL_TOPS
@@ -139,6 +138,8 @@ def _dbn_file() -> bytes:
 
 
 def _write_iex_capture(path: Path) -> None:
+    from scapy.all import IP, UDP, Ether, Raw, wrpcapng  # slow to import, and few pages need it
+
     frame = b"\1\0S"
     segment = IEX_TP_HEADER.pack(1, PROTOCOL_TOPS, 1, 5, len(frame), 1, 0, 9, 7) + frame
     packet = Ether() / IP(src="10.0.0.1", dst="233.54.12.111") / UDP(sport=1000, dport=26_400) / Raw(segment)

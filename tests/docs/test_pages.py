@@ -1,4 +1,5 @@
-"""Every code block of every page runs, or is at least parsed by the code that reads it."""
+"""Every code block of every page runs, or is at least parsed by the code that reads it. The pages that need a cluster
+are in test_cluster_pages.py."""
 
 from __future__ import annotations
 
@@ -10,24 +11,19 @@ import pytest
 from rich.console import Console
 
 from tandemfeed.deploy.report import print_report
-from tests.docs.blocks import PAGES, ROOT, blocks_of
+from tests.docs.blocks import CLUSTER_PAGE, PAGES, ROOT, blocks_of, needs_cluster
 from tests.docs.reader import Reader
-
-CLUSTER_PAGE = ROOT / "docs" / "cluster.md"
-WITH_BLOCKS = [page for page in PAGES if "```" in page.read_text()]
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_blocks_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    blocks = blocks_of(page)
-    needs_cluster = any("needs cluster" in block.directives for block in blocks)
-    is_of_cluster = page == CLUSTER_PAGE or needs_cluster
-    folder = request.getfixturevalue("cluster_folder") if is_of_cluster else tmp_path / "checkout"
-    if page == CLUSTER_PAGE:
-        return  # the cluster runs, so its page is right
-    with Reader(folder, tmp_path / "bin") as reader:
-        failures = [failure for block in blocks if (failure := reader.failure(block))]
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if "```" in page.read_text() and not needs_cluster(page) and page != CLUSTER_PAGE],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_the_code_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    with Reader(tmp_path / "checkout", tmp_path / "bin") as reader:
+        failures = [failure for block in blocks_of(page) if (failure := reader.failure(block))]
     assert not failures, "\n\n".join(failures)
 
 
