@@ -112,7 +112,7 @@ LOADERS: dict[str, Callable[[str, Path], None]] = {
 
 
 class _Output(io.StringIO):
-    """Standard output of an example; when a line has the awaited text, the reader presses Ctrl-C."""
+    """Standard output of an example; after a line with the awaited text, the reader presses Ctrl-C."""
 
     def __init__(self, awaited: str) -> None:
         super().__init__()
@@ -121,7 +121,8 @@ class _Output(io.StringIO):
 
     def write(self, text: str) -> int:
         count = super().write(text)
-        if self._awaited and not self.is_complete and self._awaited in self.getvalue():
+        lines = self.getvalue().rpartition("\n")[0]
+        if self._awaited and not self.is_complete and self._awaited in lines:
             self.is_complete = True
             raise KeyboardInterrupt
         return count
