@@ -90,7 +90,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
         serve_metrics(arguments.metrics_port, FeedCollector(server.served))
     except OSError as refused:
         server.stop()
-        parser.exit(2, f"admin-server: --metrics-port {arguments.metrics_port}: {refused}\n")
+        parser.exit(2, f"admin-server: {refused}\n")
     begin_steady_running()
     announce_ready(admin=server.endpoint, ca=str(arguments.state / "ca.pem"))
     stop.wait()
