@@ -108,11 +108,12 @@ def connect(
         identity: the name to log in as.
         secret: the secret of that identity; it is not sent (SCRAM-SHA-256).
         interface: the IP address of the network interface on which to join multicast groups.
-        timeout_s: how long a login may take.
+        timeout_s: how long a login may take. If nothing listens at the address, or its name or certificate is wrong,
+            `connect` gives up earlier, within three seconds: a server that is starting has 1.5 s to listen.
 
     Raises:
         AuthenticationRefused: the server does not accept the identity and secret.
-        AdminUnavailable: no administration server answered.
+        AdminUnavailable: no administration server answered; the text names the address and says what is wrong.
         ValueError: this host has no such interface.
     """
     check_interface(interface)

@@ -252,6 +252,14 @@ def open_channel(endpoint: str, ca_pem: bytes, token: str | Callable[[], str] | 
     return grpc.secure_channel(endpoint, credentials, options=options)
 
 
+def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
+    """Status code and details of a failed call."""
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    if not callable(code) or not callable(details):  # raised outside a call
+        return grpc.StatusCode.UNKNOWN, str(error)
+    return code() or grpc.StatusCode.UNKNOWN, details() or ""
+
+
 @dataclass(frozen=True, slots=True)
 class RpcServer:
     """A running server. Attributes: endpoint: host:port as bound."""

@@ -31,6 +31,7 @@ from tandemfeed.transport.rpc import (
     caller_of,
     open_channel,
     serve,
+    status_of,
 )
 from tests.client_lib.toy_cluster import make_certificates
 
@@ -290,3 +291,7 @@ def test_a_server_says_why_it_cannot_listen(listen: str, why: str, capfd: pytest
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match=f"cannot listen on .*{why}"):
         serve([], [], listen.format(used=taken.getsockname()[1]), certificate, key, [])
     assert capfd.readouterr().err == ""  # grpc would print a line of its own
+
+
+def test_a_failed_call_has_a_status_even_if_it_was_raised_outside_a_call() -> None:
+    assert status_of(grpc.RpcError("closed")) == (grpc.StatusCode.UNKNOWN, "closed")
