@@ -191,7 +191,9 @@ class _Section:
 def _load_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as bad:
+    except OSError as bad:
+        raise SettingsError(f"{path} cannot be read: {(bad.strerror or str(bad)).lower()}") from bad
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as bad:
         raise SettingsError(f"{path}: {bad}") from bad
 
 

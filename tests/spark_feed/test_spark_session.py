@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from source_material import ROOT
+
+from tests.spark_feed.source_material import ROOT
 
 pytestmark = pytest.mark.processes
 PROGRAM = """
