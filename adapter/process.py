@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
@@ -82,7 +82,7 @@ class AdapterOptions:
     journal: Path
     rpc_listen: str
     tls_certificate: bytes
-    tls_key: bytes
+    tls_key: bytes = field(repr=False)
     metrics_port: int
     mold: MoldOptions | None = None
     dead_letters: Path | None = None

@@ -24,7 +24,7 @@ from tandemfeed.transport.announced_starts import AnnouncedStart, announced_star
 from tandemfeed.transport.login import AuthenticationRefused
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.reachability import failure_text
-from tandemfeed.transport.rpc import open_channel
+from tandemfeed.transport.rpc import open_channel, status_of
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 LOG = logging.getLogger("tandemfeed.adapter.registry")
@@ -222,10 +222,8 @@ def _another_process(error: Exception) -> str | None:
     """The server's text if it refused the registration because another process runs as this adapter."""
     if not isinstance(error, grpc.RpcError):
         return None
-    code = getattr(error, "code", None)
-    if not callable(code) or code() is not grpc.StatusCode.ALREADY_EXISTS:
-        return None
-    return str(error.details())
+    code, details = status_of(error)
+    return details if code is grpc.StatusCode.ALREADY_EXISTS else None
 
 
 def own_start(registered: admin_pb2.RegisterReply) -> AnnouncedStart:

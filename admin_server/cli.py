@@ -90,7 +90,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
         serve_metrics(arguments.metrics_port, FeedCollector(server.served))
     except OSError as refused:
         server.stop()
-        parser.exit(2, f"admin-server: --metrics-port {arguments.metrics_port}: {refused}\n")
+        parser.exit(2, f"admin-server: {refused}\n")
     begin_steady_running()
     announce_ready(admin=server.endpoint, ca=str(arguments.state / "ca.pem"))
     stop.wait()
@@ -113,10 +113,18 @@ def admin(argv: Sequence[str] | None = None) -> int:
     except grpc.RpcError as error:
         parser.exit(2, f"admin: {failure_text(error, connection.admin, connection.ca_pem)}\n")
     if arguments.json:
-        print(json.dumps(MessageToDict(reply, preserving_proto_field_name=True)))
+        print(json.dumps(_as_dict(reply)))
     else:
         show(reply)
     return 0
+
+
+def _as_dict(reply: Message) -> dict[str, Any]:
+    """Protocol Buffers' JSON mapping, with the fields that are zero or empty: programs should find every field."""
+    found: dict[str, Any] = MessageToDict(
+        reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return found
 
 
 def _admin_parser() -> argparse.ArgumentParser:

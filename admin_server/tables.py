@@ -6,22 +6,23 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
+import rich.box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from tandemfeed.v1 import admin_pb2, common_pb2
 
-STATUS_HEADINGS = ("adapter", "state", "attending", "epoch", "next message_seq", "health", "incarnation", "failed")
+STATUS_HEADINGS = ("adapter", "state", "attending", "epoch", "next message_seq", "health")
 
 
 def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None) -> None:
-    """Print a table for each feed; a star marks the active."""
+    """Print a table for each feed; a star marks the active. Details follow it, so that it fits 80 columns."""
     console = console or Console()
     for feed in reply.feeds:
-        table = Table(title=f"feed {feed.feed.name}: epoch {feed.epoch}, {feed.subscriber_count} subscribers")
-        for heading in STATUS_HEADINGS:
-            table.add_column(heading)
+        table = _table(
+            f"feed {feed.feed.name}: epoch {feed.epoch}, {feed.subscriber_count} subscribers", STATUS_HEADINGS
+        )
         for row in feed.adapters:
             channels = row.state.channels
             table.add_row(
@@ -29,14 +30,44 @@ def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None
                 row.adapter.replica_state,
                 "yes" if row.attending else "no",
                 _distinct(channel.position.epoch for channel in channels),
-                " ".join(str(channel.position.next_message_seq) for channel in channels),
-                _health(row.state) if row.HasField("state") else "",
-                str(row.adapter.incarnation or ""),
-                row.failed_reason,
+                "\n".join(str(channel.position.next_message_seq) for channel in channels),
+                f"{row.state.health.score:.2f}" if row.HasField("state") else "",
             )
         console.print(table)
+        for row in feed.adapters:
+            _print_details(row, console)
         _print_forgers(feed, console)
         _print_takeovers(feed, console)
+
+
+def _table(title: str, headings: Iterable[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.padding = (0, 1, 0, 0)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")  # rather than cut off a name
+    return table
+
+
+def _print_details(row: admin_pb2.AdapterStatus, console: Console) -> None:
+    """Print lines about an adapter: its start, its health, what it refused, why it failed."""
+    state, health = row.state, row.state.health
+    details = [f"incarnation {row.adapter.incarnation}"] if row.adapter.incarnation else []
+    if row.HasField("state"):
+        details += [
+            f"memory free {health.memory_available_ratio:.0%}, cpu {health.cpu_ratio:.0%}",
+            f"{health.messages_per_second:,.0f} msg/s, lag {health.source_lag_messages}, errors {health.error_count}",
+        ]
+    if details:
+        _print_of(row, ", ".join(details), console)
+    if state.refused_messages:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(state.refused_messages.items()))
+        _print_of(row, f"source messages refused: {reasons}", console)
+    if row.failed_reason:
+        _print_of(row, f"failed: {row.failed_reason}", console)
+
+
+def _print_of(row: admin_pb2.AdapterStatus, text: str, console: Console) -> None:
+    console.print(f"{row.adapter.name}: {text}", markup=False, highlight=False)
 
 
 def _print_forgers(feed: admin_pb2.FeedStatus, console: Console) -> None:
@@ -85,9 +116,8 @@ def print_feeds(reply: admin_pb2.GetStatusReply, console: Console | None = None)
     console = console or Console()
     for row in reply.feeds:
         feed = row.feed
-        table = Table(title=f"feed {feed.name} (id {feed.feed_id}), session {feed.session}")
-        for heading in ("channel", "topic", "source stream", "group"):
-            table.add_column(heading)
+        title = f"feed {feed.name} (id {feed.feed_id}), session {feed.session}"
+        table = _table(title, ("channel", "topic", "source stream", "group"))
         streams = {stream.source_stream_id: stream for stream in feed.source_streams}
         for channel in feed.channels:
             for place, stream_id in enumerate(channel.source_stream_ids):
@@ -99,16 +129,3 @@ def print_feeds(reply: admin_pb2.GetStatusReply, console: Console | None = None)
 def _distinct(epochs: Iterable[int]) -> str:
     """One number if all channels are in the same epoch, otherwise each distinct number."""
     return " ".join(map(str, dict.fromkeys(epochs)))
-
-
-def _health(state: common_pb2.FeedAdapterState) -> str:
-    health = state.health
-    lines = [
-        f"{health.score:.2f}",
-        f"memory free {health.memory_available_ratio:.0%}, cpu {health.cpu_ratio:.0%}",
-        f"{health.messages_per_second:,.0f} msg/s, lag {health.source_lag_messages}, errors {health.error_count}",
-    ]
-    if state.refused_messages:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(state.refused_messages.items()))
-        lines.append(f"source messages refused: {escape(reasons)}")
-    return "\n".join(lines)

@@ -12,12 +12,12 @@ from pathlib import Path
 from tandemfeed.benchmarks.machine import describe_machine
 
 BENCHMARKS = {
-    "adapter": "rate and latency of one adapter, compared with a bare DGRAM forwarder",
-    "conversion": "the compiled kernels alone: tick table, ITCH with order books, a million symbols, second start",
-    "journal": "append, read, latency, durable puts and recovery, compared with SQLite, LMDB, a plain file and memcpy",
+    "adapter": "rate and latency of one adapter and of a bare forwarder",
+    "conversion": "compiled kernels: tick table, ITCH books, many symbols",
+    "journal": "append, read and recovery; SQLite, LMDB, a plain file",
     "merge": "the client's merge alone: processor time per packet",
     "page_store": "SQLite and LMDB as the page store of the transactional store",
-    "queue_checkpoint": "checkpoint intervals of the persistent queue: puts per second and recovery time",
+    "queue_checkpoint": "checkpoint intervals of the persistent queue",
 }
 
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="benchmarks: " + "; ".join(f"{name} ({text})" for name, text in BENCHMARKS.items()),
     )
     parser.add_argument(
-        "name", nargs="?", choices=sorted(BENCHMARKS), help="the benchmark to run; without it, list all"
+        "name", nargs="?", choices=sorted(BENCHMARKS), metavar="NAME", help="the benchmark to run; without it, list all"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     parser.add_argument(

@@ -29,6 +29,7 @@ from tandemfeed.feedcore.merge.effects import Diverged
 from tandemfeed.transport.process_shell import (
     CounterCollector,
     add_connection_arguments,
+    alone_with,
     announce_ready,
     configure_logging,
     connection_from,
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with (
             _Interruption() as interruption,
+            _sole_recorder(arguments.record),
             connect(
                 admin=connection.admin,
                 ca=connection.ca_pem,
@@ -76,6 +78,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as failed:
+        print(f"tandemfeed subscribe: {failed}", file=sys.stderr)
+        return EXIT_REFUSED
+
+
+def _sole_recorder(path: Path | None) -> contextlib.AbstractContextManager[None]:
+    """Refuse a record that cannot be written, or that another process will write, before anything is recorded."""
+    if path is None:
+        return contextlib.nullcontext()
+    return alone_with(path.with_suffix(".npz"), f"another process records to {path}; choose another file")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON line per second instead of a live view")
     output.add_argument("--print", action="store_true", help="print the decoded messages and the in-band events")
-    parser.add_argument("--count", type=int, metavar="N", help="stop after N messages")
+    parser.add_argument("--count", type=_message_count, metavar="N", help="stop after exactly N messages")
     parser.add_argument("--until-end", action="store_true", help="stop when the feed ends")
     parser.add_argument(
         "--record",
@@ -135,6 +147,12 @@ def _start(text: str) -> Any:
         return text
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not valid; use 'live' or a message_seq of at least 1")
+    return int(text)
+
+
+def _message_count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages; expected 1, 2, 3, …")
     return int(text)
 
 
@@ -171,9 +189,11 @@ def _follow(subscription: Subscription, arguments: argparse.Namespace) -> int:
     status = 0
     with _output(arguments, subscription, figures) as (show_items, show_interval):
         next_interval_ns = time.monotonic_ns() + INTERVAL_NS
-        delivered = alarms = 0
-        while not subscription.is_closed:
+        missing, alarms = arguments.count, 0
+        while not subscription.is_closed and missing != 0:
             items = subscription.poll(max(0, next_interval_ns - time.monotonic_ns()) / 1e9)
+            if missing is not None:
+                items, missing = _first_messages(items, missing)
             figures.take(items)
             if recorder is not None:
                 recorder.record(items)
@@ -184,9 +204,7 @@ def _follow(subscription: Subscription, arguments: argparse.Namespace) -> int:
             if time.monotonic_ns() >= next_interval_ns:
                 next_interval_ns += INTERVAL_NS
                 show_interval()
-            delivered += sum(item.message_count for item in items if isinstance(item, Batch))
-            is_enough = arguments.count is not None and delivered >= arguments.count
-            if is_enough or (arguments.until_end and subscription.has_ended):
+            if arguments.until_end and subscription.has_ended:
                 break
             for item in items:
                 if isinstance(item, Revoked):
@@ -196,6 +214,23 @@ def _follow(subscription: Subscription, arguments: argparse.Namespace) -> int:
     if recorder is not None:
         recorder.save(arguments.record)
     return status
+
+
+def _first_messages(items: Iterable[Item], message_count: int) -> tuple[list[Item], int]:
+    """The items up to that many messages, and how many messages are still missing."""
+    chosen: list[Item] = []
+    for item in items:
+        batch = item.batch if isinstance(item, Filled) else item
+        if not isinstance(batch, Batch) or batch.message_count <= message_count:
+            chosen.append(item)
+            message_count -= batch.message_count if isinstance(batch, Batch) else 0
+        elif message_count:
+            first = batch.first_messages(message_count)
+            chosen.append(Filled(first) if isinstance(item, Filled) else first)
+            message_count = 0
+        if not message_count:
+            break
+    return chosen, message_count
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import grpc
 
+from tandemfeed.transport.rpc import status_of
+
 
 class ClientError(Exception):
     """The base of all errors that a cluster causes for a client."""
@@ -43,11 +45,3 @@ def client_error(error: grpc.RpcError, endpoint: str, topics: tuple[str, ...] = 
     if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
         return FeedUnknown(details)
     return AdminUnavailable(f"administration server {endpoint}: {code.name}: {details}")
-
-
-def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
-    """Status code and details of a failed call."""
-    code, details = getattr(error, "code", None), getattr(error, "details", None)
-    if not callable(code) or not callable(details):  # raised outside a call
-        return grpc.StatusCode.UNKNOWN, str(error)
-    return code() or grpc.StatusCode.UNKNOWN, details() or ""

@@ -22,6 +22,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     OutputPacket,
     message_frames,
 )
+from tandemfeed.feedcore.wire.packet_parts import first_messages_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -153,6 +154,20 @@ class Batch:
     def payload(self) -> memoryview:
         """The batch's message frames, concatenated (docs/protocol.md clause 3.3)."""
         return memoryview(self.packet.payload)[self.packet.messages_offset :]
+
+    def first_messages(self, message_count: int) -> Batch:
+        """The batch with only its first messages; the batch itself if it has no more.
+
+        Args:
+            message_count: at least 1.
+
+        Raises:
+            PacketRefused: MALFORMED: the adapter framed its messages incorrectly.
+        """
+        part = first_messages_of(self.packet, message_count)
+        if part is self.packet:
+            return self
+        return Batch(part, self.received_at_ns, self.received_monotonic_ns, self._decoder)
 
     def sources(self) -> list[SourceSpan]:
         """The source messages that the batch consumes, in order. Consecutive batches consume different ones."""

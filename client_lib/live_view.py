@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import rich.box
 from rich.console import Group
 from rich.panel import Panel
 from rich.table import Table
@@ -148,7 +149,8 @@ def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterab
             rate.add_row(
                 "forged", f"channel {channel_id}: sent as adapter {starts}", "only signed packets are delivered"
             )
-    positions = Table("channel", "epoch", "next message", "source stream", "next source message", expand=True)
+    headings = ("channel", "epoch", "next message", "source stream", "next source")
+    positions = Table(*headings, expand=True, box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for channel_id, channel in figures["channels"].items():
         first = [f"{channel_id} {channel['topic']}", str(channel["epoch"]), _number(channel["next_message_seq"])]
         for stream, seq in channel["next_source_seqs"].items() or [("", None)]:
@@ -156,7 +158,7 @@ def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterab
             positions.add_row(*first, f"{stream} {name}", _number(seq))
             first = ["", "", ""]
     alarms = [Text(figures["alarm"], style="bold red")] if figures["alarm"] else []
-    return Panel(Group(*alarms, rate, positions, *events), title=f"tandemfeed subscribe · {figures['feed']}")
+    return Panel(Group(*alarms, rate, positions, *map(Text, events)), title=f"tandemfeed subscribe · {figures['feed']}")
 
 
 def alarm_text(alarm: Diverged | Distrusted) -> str:

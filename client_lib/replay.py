@@ -21,11 +21,12 @@ from typing import Protocol
 
 import grpc
 
-from tandemfeed.client_lib.errors import ClientError, status_of
+from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.grant import GrantedAdapter
 from tandemfeed.client_lib.pending_replay import PendingReplay
 from tandemfeed.client_lib.session import Session
 from tandemfeed.feedcore.merge.effects import RequestReplay
+from tandemfeed.transport.rpc import status_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
 log = logging.getLogger(__name__)

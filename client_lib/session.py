@@ -8,11 +8,11 @@ import time
 
 import grpc
 
-from tandemfeed.client_lib.errors import AdminUnavailable, AuthenticationRefused, client_error, status_of
+from tandemfeed.client_lib.errors import AdminUnavailable, AuthenticationRefused, client_error
 from tandemfeed.transport import login as transport_login
 from tandemfeed.transport.admin_servers import AdminServers
 from tandemfeed.transport.reachability import why_unreachable
-from tandemfeed.transport.rpc import open_channel
+from tandemfeed.transport.rpc import open_channel, status_of
 
 RETRY_AFTER_S = 0.2  # when no administration server has answered; doubled after each further round
 RETRY_AFTER_MAX_S = 3.0

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("usage: tandemfeed COMMAND [OPTIONS] | --version\n")
         print("`tandemfeed COMMAND --help` shows the options of a command.\n")
         for each in sorted(known, key=lambda each: list(SUMMARIES).index(each) if each in SUMMARIES else 99):
-            print(f"  {each:<15} {SUMMARIES.get(each, '')}")
+            print(f"  {each:<14} {SUMMARIES.get(each, '')}")
         return 0
     if name == "--version":
         print(f"tandemfeed {__version__}")

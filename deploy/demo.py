@@ -54,6 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--keep", action="store_true", help="keep the cluster's folder: logs, journals, recording")
     arguments = parser.parse_args(argv)
+    for option in ("rate", "seconds"):
+        value = getattr(arguments, option)
+        if value is not None and value <= 0:
+            parser.error(f"--{option} is {value:g}; it must be greater than 0")
     console = Console(stderr=True, highlight=False)
     began = time.monotonic()
 

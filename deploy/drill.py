@@ -31,10 +31,11 @@ FAILED = ": failed; the error is above"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play ticks through a cluster on this machine, inject a fault in every round, and report what a client received.
+    """Play ticks through a cluster on this machine, inject a fault in every round,
+    and report what a client received.
 
-    Exit status: 0 if no message was lost, repeated, reordered or changed; 1 if one was; 2 if a drill could not run;
-    130 if it was interrupted."""
+    Exit status: 0 if no message was lost, repeated, reordered or changed; 1 if one
+    was; 2 if a drill could not run; 130 if it was interrupted."""
     arguments = _parser().parse_args(argv)
     try:
         plans = _plans(arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,31 +23,33 @@ HEADINGS = (
     "lost",
     "dup.",
     "order",
-    "stall: p50",
-    "p99",
-    "max",
-    "goal",
-    "normal: p50",
-    "max",
+    "stall p50",
+    "stall p99",
+    "stall max",
+    "stall goal",
+    "normal p50",
+    "normal max",
     "transmit p99",
     "source p99",
     "recovery max",
 )
-PRINTED = 11  # columns to print; the page shows all
-FILE_WIDTH = 100  # columns of text when the output is not a terminal
+NOT_PRINTED = frozenset({"normal p50", "transmit p99", "source p99", "recovery max"})  # the page shows all
 
 
 def print_ledger(rows: Sequence[Mapping[str, Any]], refused: Sequence[str], console: Console | None = None) -> None:
     """Print one row per fault."""
-    console = console or Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    console = console or Console()
     title = "ledger: what a client received; times in ms"
     table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
-    table.padding = (0, 0, 0, 1)
-    for heading in HEADINGS[:PRINTED]:
-        table.add_column(heading, justify="left" if heading == "fault" else "right", no_wrap=True)
+    table.padding = 0
+    for heading in HEADINGS:
+        if heading not in NOT_PRINTED:
+            lines = heading.replace(" ", "\n")
+            table.add_column(lines, justify="left" if heading == "fault" else "right", no_wrap=True)
     for row in rows:
         cells = [row["fault"], str(row["rounds"]), *(colored(row[name]) for name in LOSSES), *_stalls(row)]
-        table.add_row(*cells[:PRINTED])
+        shown = zip(HEADINGS, cells, strict=True)
+        table.add_row(*(cell for heading, cell in shown if heading not in NOT_PRINTED))
     console.print(table)
     wrong = sum(row["content_wrong"] for row in rows)
     if wrong:
@@ -63,7 +64,7 @@ def print_ledger(rows: Sequence[Mapping[str, Any]], refused: Sequence[str], cons
 def print_rounds(result: DrillResult, console: Console) -> None:
     """Print one row per round: the longest pauses during the fault, and in the recovery after it."""
     title = f"{result.row['fault']}: longest pauses, in ms"
-    table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, padding=0)
     for heading in ("round", "lost", "dup.", "out of order", "stall", "transmit", "source", "recovery"):
         table.add_column(heading, justify="right")
     for each in result.judged:
@@ -109,7 +110,10 @@ LOSSES = ("lost", "duplicated", "out_of_order")
 
 def _stalls(row: Mapping[str, Any]) -> list[str]:
     def part(name: str, which: str) -> str:
-        return f"{row[name][which]:.1f}" if row[name] else ""
+        if not row[name]:
+            return ""
+        stall_ms = row[name][which]
+        return f"{stall_ms:.1f}" if stall_ms < 1_000 else f"{stall_ms:.0f}"
 
     aim = row["stall_aim_ms"]
     return [

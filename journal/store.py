@@ -24,6 +24,7 @@ from tandemfeed.journal.append.chain import BlockChain
 from tandemfeed.journal.append.keeper import Keeper, Upkeep
 from tandemfeed.journal.compiled.kernels import ROLL, STALE, append_one, append_pieces, load_appending
 from tandemfeed.journal.errors import ForeignFile, JournalClosed, SettingsDiffer
+from tandemfeed.journal.format.arguments import check_records, whole_number
 from tandemfeed.journal.format.block import Block, blocks_in, remove_spares
 from tandemfeed.journal.format.body import NO_TABLE, Body, Record, as_bytes
 from tandemfeed.journal.format.control import Control, Settings
@@ -121,7 +122,7 @@ class Journal:
             ValueError: an argument is invalid.
         """
         path = Path(path)
-        if not BLOCK_SIZE_MIN <= block_size <= BLOCK_SIZE_MAX or block_size % 4_096:
+        if not BLOCK_SIZE_MIN <= whole_number(block_size, "block_size") <= BLOCK_SIZE_MAX or block_size % 4_096:
             raise ValueError(
                 f"block_size is {block_size}; it must be whole pages, {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX} bytes"
             )
@@ -220,6 +221,7 @@ class Journal:
         Returns:
             The first record's index; the others follow it.
         """
+        check_records(records)
         return self._append(Body.of_records(records))
 
     def append_rows(self, rows: NDArray[Any]) -> int:
@@ -302,7 +304,7 @@ class Journal:
 
     def show_until(self, index: int | None) -> None:
         """Show tailers only records before this index; None: all. For replication."""
-        self._control.set_word(VISIBLE, index or 0)
+        self._control.set_word(VISIBLE, 0 if index is None else whole_number(index, "index"))
 
     def close(self) -> None:
         """Sync and close. Further calls do nothing."""

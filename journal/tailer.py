@@ -8,7 +8,6 @@ stored atomically, and only when its user commits it.
 from __future__ import annotations
 
 import logging
-import operator
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from tandemfeed.journal.compiled.kernels import (
 )
 from tandemfeed.journal.compiled.reading import find_after_damage, load_reading, read_ahead, read_rows
 from tandemfeed.journal.errors import NoSuchRecord
+from tandemfeed.journal.format.arguments import whole_number
 from tandemfeed.journal.format.block import Block
 from tandemfeed.journal.format.layout import DATA_OFFSET
 from tandemfeed.journal.format.named_position import NamedPosition, tailer_path
@@ -102,6 +102,7 @@ class Tailer:
         Raises:
             NoSuchRecord: the index is not in the journal. (The index after the last record is allowed.)
         """
+        index = whole_number(index, "index")
         block = self._library.containing(index)
         if not self._reenter(block) or block is None:
             raise NoSuchRecord(f"{self.folder}: no block has index {index:#018x}; it is not written, or was released")
@@ -115,10 +116,7 @@ class Tailer:
 
     def to_time(self, at_ns: int) -> Self:
         """Go to the first record appended at or after a time (nanoseconds since 1970), by binary search."""
-        try:
-            at_ns = operator.index(at_ns)
-        except TypeError:
-            raise TypeError(f"to_time got {at_ns!r}; it takes nanoseconds since 1970, as an integer") from None
+        at_ns = whole_number(at_ns, "at_ns, the nanoseconds since 1970,")
         block = self._library.at_time(at_ns)
         if self._reenter(block) and block is not None:
             self._library.go_to(block, at_ns, self._state, by_time=True)
@@ -165,6 +163,8 @@ class Tailer:
 
     def read_batch(self, count_max: int) -> Batch | None:
         """Up to `count_max` consecutive records of one block, without copying; None if there is none yet."""
+        if whole_number(count_max, "count_max") < 1:
+            raise ValueError(f"count_max is {count_max}; it must be at least 1")
         self._drop_ahead()
         if (batch := self._read_rows(count_max)) is not None:
             return batch

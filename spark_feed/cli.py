@@ -277,6 +277,8 @@ def gateway(argv: Sequence[str] | None = None) -> int:
         GatewayOptions,
         SourceGateway,
         describe_feed,
+        listen_address,
+        sole_gateway,
     )
     from tandemfeed.spark_feed.pacing import RatePacer, SpeedPacer
     from tandemfeed.spark_feed.source_keys import sealing_with
@@ -290,18 +292,18 @@ def gateway(argv: Sequence[str] | None = None) -> int:
     stop = StopSignal()
     try:
         pacer = SpeedPacer(arguments.speed) if arguments.speed is not None else RatePacer(arguments.rate)
+        description = describe_feed(connection, arguments.feed)
         options = GatewayOptions(
             feed=arguments.feed,
             journal=arguments.journal,
-            rpc_listen=arguments.rpc_listen,
+            rpc_listen=listen_address(arguments.rpc_listen, description),
             tls_certificate=arguments.tls_cert.read_bytes(),
             tls_key=arguments.tls_key.read_bytes(),
             wait_for_start=arguments.wait_for_start,
             session=arguments.session,
             former_journal=arguments.former_journal,
         )
-        description = describe_feed(connection, arguments.feed)
-        with sealing_with(connection, description) as sealer:
+        with sealing_with(connection, description) as sealer, sole_gateway(arguments.journal):
             source_gateway = SourceGateway(options, description, connection.interface, pacer, sealer)
             serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
             source_gateway.run(stop)
@@ -348,10 +350,9 @@ def _gateway_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rpc-listen",
-        default="127.0.0.1:0",
         metavar="HOST:PORT",
-        help="address that serves gap fills; must match source_replay_endpoint in the cluster file "
-        "(default %(default)s)",
+        help="address that serves gap fills (default: source_replay_endpoint of the cluster file, where adapters ask "
+        "for them)",
     )
     parser.add_argument("--tls-cert", type=Path, required=True, metavar="FILE", help="TLS certificate (PEM)")
     parser.add_argument("--tls-key", type=Path, required=True, metavar="FILE", help="TLS private key (PEM)")

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import logging
 import select
+import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ from tandemfeed.spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, Reco
 from tandemfeed.transport.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.login import TokenSource
-from tandemfeed.transport.process_shell import Connection, StopSignal, announce, announce_ready
+from tandemfeed.transport.process_shell import Connection, StopSignal, alone_with, announce, announce_ready
 from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, open_channel, serve
 from tandemfeed.transport.scheduling import begin_steady_running
 from tandemfeed.transport.source_sealing import SourceSealer
@@ -47,6 +49,7 @@ RECOVER_COUNT = 65_536  # records per batch when reading the journal after a res
 JOURNAL_POLL_NS = 1_000_000  # how often to look for new records when there are none
 STORE_POSITION_NS = 10_000_000  # after a crash at most this much is sent twice
 DESCRIBE_TIMEOUT_S = 20.0
+ALL_INTERFACES = {"0.0.0.0", "::"}
 
 
 class GatewayError(Exception):
@@ -67,7 +70,7 @@ class GatewayOptions:
     journal: Path
     rpc_listen: str
     tls_certificate: bytes
-    tls_key: bytes
+    tls_key: bytes = field(repr=False)
     wait_for_start: bool = False
     session: int = 0
     former_journal: Path | None = None
@@ -89,6 +92,50 @@ def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescripti
             return stub.DescribeFeed(request, timeout=timeout_s, wait_for_ready=not servers.are_several)
 
     return ask_active(servers, ask, DESCRIBE_TIMEOUT_S)
+
+
+def listen_address(asked: str | None, description: common_pb2.FeedDescription) -> str:
+    """Where to serve gap fills: the address at which the feed's adapters ask for them.
+
+    Args:
+        asked: --rpc-listen; it may name all interfaces, as 0.0.0.0.
+
+    Raises:
+        GatewayError: adapters would ask at another address.
+    """
+    endpoint = description.source_replay_endpoint
+    if asked is None or asked == endpoint:
+        return endpoint
+    host, _, port = asked.rpartition(":")
+    expected_host, _, expected_port = endpoint.rpartition(":")
+    hosts, expected_hosts = _addresses_of(host), _addresses_of(expected_host)
+    if port != expected_port or not (hosts & (expected_hosts | ALL_INTERFACES)):
+        raise GatewayError(
+            f"--rpc-listen is {asked}, but adapters of feed {description.name} request gap fills at {endpoint}, its "
+            "source_replay_endpoint in the cluster file; leave the option out, or correct the cluster file"
+        )
+    return asked
+
+
+def _addresses_of(host: str) -> set[str]:
+    try:
+        return {str(place[4][0]) for place in socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)}
+    except socket.gaierror:
+        return {host}
+
+
+@contextmanager
+def sole_gateway(journal: Path) -> Iterator[None]:
+    """Make this process the only gateway of a source journal: two would double the rate and undo each other's position.
+
+    Raises:
+        OSError: another gateway sends from the journal.
+    """
+    if not journal.is_dir():
+        LOG.warning("%s does not exist yet; waiting for the source job to create this source journal", journal)
+        journal.mkdir(parents=True)
+    with alone_with(journal / POSITION_NAME, f"another gateway sends from {journal}; stop that one first"):
+        yield
 
 
 def session_of(journal: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -53,6 +54,9 @@ def start_session(master: str, driver_memory: str, scratch: Path) -> Spark:
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Spark 4.3 warns at each use that it does not support pandas 3 fully. No tick passes through pandas here, only
+    # through Arrow. So the versions of pandas are not restricted for everything else in the environment.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     from pyspark.sql import SparkSession  # takes a second, so import it only here
 
     builder = SparkSession.builder.appName("tandemfeed source").master(master)

@@ -14,6 +14,8 @@ from typing import TypeVar
 
 import grpc
 
+from tandemfeed.transport.rpc import status_of
+
 ACTIVE_SERVER_KEY = "tandemfeed-active"  # metadata: host:port of the active admin server
 ELSEWHERE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 PAUSE_S = 0.1  # after all servers failed to answer; doubled for each further round
@@ -118,5 +120,4 @@ def ask_active(servers: AdminServers, ask: Callable[[str, float], Result], timeo
 
 def is_elsewhere(error: grpc.RpcError) -> bool:
     """True if another server may serve the failed request."""
-    code = getattr(error, "code", None)
-    return callable(code) and code() in ELSEWHERE
+    return status_of(error)[0] in ELSEWHERE

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 import scramp
@@ -30,7 +30,7 @@ class AuthenticationRefused(Exception):
 class Login:
     """A token and when it expires (wall clock)."""
 
-    token: str
+    token: str = field(repr=False)
     expires_unix_ns: int
 
 

@@ -6,6 +6,7 @@ Never on a hot path.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import logging
 import os
@@ -15,7 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -115,7 +117,7 @@ class Connection:
     admin: str
     ca_pem: bytes
     identity: str
-    secret: str
+    secret: str = field(repr=False)
     interface: str
 
 
@@ -202,9 +204,36 @@ class CounterCollector(Collector):
 
 
 def serve_metrics(port: int, *collectors: Collector) -> None:
-    """Serve Prometheus metrics on 127.0.0.1, in a separate thread. With port 0, do nothing."""
+    """Serve Prometheus metrics on 127.0.0.1, in a separate thread. With port 0, do nothing.
+
+    Raises:
+        OSError: the port cannot be used.
+    """
     if port:
         registry = CollectorRegistry()
         for collector in collectors:
             registry.register(collector)
-        start_http_server(port, addr="127.0.0.1", registry=registry)
+        try:
+            start_http_server(port, addr="127.0.0.1", registry=registry)
+        except (OSError, OverflowError) as refused:
+            why = getattr(refused, "strerror", None) or str(refused)
+            raise OSError(f"--metrics-port {port} cannot be used: {why.lower()}; choose another") from refused
+
+
+@contextmanager
+def alone_with(path: Path, otherwise: str) -> Iterator[None]:
+    """Lock a file, so that no second process works with it. The lock ends with this process, however that ends.
+
+    Args:
+        path: created if it does not exist.
+        otherwise: the text of the error if another process has the lock.
+
+    Raises:
+        OSError: another process has the lock, or the file cannot be written.
+    """
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(otherwise) from None
+        yield

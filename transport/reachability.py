@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 
 import grpc
 
+from tandemfeed.transport.rpc import status_of
+
 TIMEOUT_S = 1.0
 # X509_V_ERR_… of OpenSSL's x509_vfy.h
 NOT_YET_VALID, EXPIRED, HOSTNAME_MISMATCH, ADDRESS_MISMATCH = 9, 10, 62, 64
@@ -23,11 +25,9 @@ def failure_text(error: grpc.RpcError, addresses: str, ca_pem: bytes) -> str:
     Args:
         addresses: HOST:PORT, or HOST:PORT,HOST:PORT.
     """
-    code, details = getattr(error, "code", None), getattr(error, "details", None)
-    if not callable(code) or not callable(details):  # raised outside a call
-        return str(error)
-    text = f"{code().name}: {details()}"
-    if code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+    code, details = status_of(error)
+    text = f"{code.name}: {details}"
+    if code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return text
     each = [address.strip() for address in addresses.split(",")]
     return "; ".join(why_unreachable(address, ca_pem) or f"{address}: {text}" for address in each)

@@ -6,6 +6,8 @@ tokens with only the server's public key. This module must never allow a call to
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,6 +37,12 @@ _PING_TIMEOUT_OPTIONS = [
     ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
     ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
 ]
+
+PORT_MAX = 65_535
+BIND_REFUSALS = {
+    errno.EADDRINUSE: "another process listens there; end it, or choose another address",
+    errno.EADDRNOTAVAIL: "this host does not have that address",
+}
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -244,6 +252,14 @@ def open_channel(endpoint: str, ca_pem: bytes, token: str | Callable[[], str] | 
     return grpc.secure_channel(endpoint, credentials, options=options)
 
 
+def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
+    """Status code and details of a failed call."""
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    if not callable(code) or not callable(details):  # raised outside a call
+        return grpc.StatusCode.UNKNOWN, str(error)
+    return code() or grpc.StatusCode.UNKNOWN, details() or ""
+
+
 @dataclass(frozen=True, slots=True)
 class RpcServer:
     """A running server. Attributes: endpoint: host:port as bound."""
@@ -285,6 +301,7 @@ def serve(
     Raises:
         OSError: the address cannot be bound.
     """
+    _check_listen_address(listen)
     server = grpc.server(
         ThreadPoolExecutor(thread_count, thread_name_prefix="rpc"),
         interceptors=list(interceptors),
@@ -313,3 +330,25 @@ def serve(
     checker.set("", health_pb2.HealthCheckResponse.SERVING)
     running.set_serving(is_serving=True)
     return running
+
+
+def _check_listen_address(listen: str) -> None:
+    """Say why an address cannot be bound. (grpc prints a line of its own, and does not say why.)"""
+    host, separator, port = listen.rpartition(":")
+    if not (separator and port.isdecimal() and int(port) <= PORT_MAX):
+        raise OSError(f"cannot listen on {listen}: it must be HOST:PORT, such as 127.0.0.1:7400")
+    try:
+        places = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        raise OSError(f"cannot listen on {listen}: the host name {host} cannot be resolved; check the name") from None
+    refusals: list[OSError] = []
+    for family, kind, protocol, _, place in places:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as grpc does
+                probe.bind(place)
+        except OSError as refused:
+            refusals.append(refused)
+    if len(refusals) == len(places):  # grpc, too, is content with one of several
+        why = BIND_REFUSALS.get(refusals[-1].errno or 0, str(refusals[-1].strerror).lower())
+        raise OSError(f"cannot listen on {listen}: {why}")

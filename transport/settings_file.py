@@ -59,7 +59,7 @@ class SettingsFile:
             self._text = path.read_bytes().decode().replace("\r\n", "\n")
             self.values = tomllib.loads(self._text)
         except OSError as bad:
-            raise SettingsError(f"{path} cannot be read: {bad.strerror}") from bad
+            raise SettingsError(f"{path} cannot be read: {(bad.strerror or str(bad)).lower()}") from bad
         except UnicodeDecodeError as bad:
             line = bad.object.count(b"\n", 0, bad.start) + 1
             raise SettingsError(f"{path}, line {line}: the file must be encoded in UTF-8: {bad.reason}") from bad

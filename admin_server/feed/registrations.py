@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 NONCE_SIZE = 16
 REPLACED_REMEMBERED = 64  # starts of each adapter; a replaced process registers again within a second, or never
@@ -39,7 +39,7 @@ class ProcessStart:
         peer: the address of its connection.
     """
 
-    nonce: bytes
+    nonce: bytes = field(repr=False)
     process_id: int = 0
     host: str = ""
     peer: str = ""

@@ -24,12 +24,10 @@ VANISH_GOAL_MS = 500.0
 FAULTS = {
     "kill-active": Fault(kill_active, "SIGKILL the active; it restarts as a backup", 9.0, stall_aim_ms=KILL_GOAL_MS),
     "kill-backup": Fault(kill_backup, "SIGKILL a backup, then restart it", 9.0),
-    "kill-driver": Fault(
-        kill_driver, "SIGKILL the Spark driver in mid-batch, then restart it", 24.0, needs_driver=True
-    ),
+    "kill-driver": Fault(kill_driver, "SIGKILL the Spark driver in a batch, then restart it", 24.0, needs_driver=True),
     "kill-admin": Fault(kill_admin, "SIGKILL the admin server, then restart it after 3 s", 14.0),
     "pause-active": Fault(
-        pause_active, "SIGSTOP the active beyond the end of its lease, then SIGCONT", 8.0, stall_aim_ms=VANISH_GOAL_MS
+        pause_active, "SIGSTOP the active until its lease has ended", 8.0, stall_aim_ms=VANISH_GOAL_MS
     ),
     "slow-backup": Fault(slow_backup, "slow a backup down to a tenth for 3 s", 8.0),
     "cut-active-from-admin": Fault(
@@ -80,7 +78,7 @@ FAULTS = {
     ),
     "forge": Fault(
         forge_at(FORGED_PER_SECOND, FORGED_SECONDS),
-        "a subscriber forges packets of every adapter for a minute",
+        "a subscriber forges packets of every adapter",
         FORGED_SECONDS + 15.0,
         verify="signed",
     ),

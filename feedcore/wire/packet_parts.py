@@ -1,4 +1,4 @@
-"""Parts of an output packet, cut by `input_seq`. A cut never separates the messages that one source message made.
+"""Parts of an output packet, cut by `input_seq`. Such a cut never separates the messages that one source message made.
 
 Takes time per message: for packets whose boundaries differ between adapters, for overlaps and tests, never for the hot
 path.
@@ -109,3 +109,25 @@ def part_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> O
         runs=tuple(runs),
         payload=encode_runs(tuple(runs)) + messages,
     )
+
+
+def first_messages_of(packet: OutputPacket, message_count: int) -> OutputPacket:
+    """A packet with only the first messages, and the source messages that they and earlier silent ones consume.
+
+    Unlike `part_of` it may separate the messages of one source message: it is for showing, not for continuing there.
+
+    Args:
+        message_count: at least 1.
+
+    Raises:
+        PacketRefused: MALFORMED frames.
+    """
+    if message_count >= packet.message_count:
+        return packet
+    newest_input_seq = placed_frames(packet)[message_count - 1][0]
+    part = part_of(packet, packet.first_input_seq, newest_input_seq + 1)
+    *runs, last = part.runs
+    runs.append(last._replace(message_count=last.message_count - (part.message_count - message_count)))
+    length = sum(length for _, length in message_frames(part)[:message_count])
+    frames = part.payload[part.messages_offset : part.messages_offset + length]
+    return part._replace(message_count=message_count, runs=tuple(runs), payload=encode_runs(tuple(runs)) + frames)

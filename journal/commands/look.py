@@ -158,18 +158,16 @@ def _info_lines(found: dict[str, Any]) -> Iterator[str]:
         rows += [(each["name"], each["position"] or "-", f"{each['behind']:,}") for each in found["tailers"]]
         yield from table(rows, frozenset({2}))
     yield ""
-    heads = ("file", "cycle", "size", "records", "first index", "last index", "first", "last", "")
-    lines: list[tuple[str, ...]] = [heads]
+    lines: list[tuple[str, ...]] = [("file", "cycle", "size", "records", "")]
     for each in found["files"]:
         state = "" if each["is_ended"] else "appended to" if found["appenders"] else "newest"
-        lines.append(
-            (
-                *(each["name"], each["cycle"], size_text(each["size"]), f"{each['records']:,}", each["first_index"]),
-                *(each[name] or "-" for name in ("last_index", "first_at", "last_at")),
-                state,
-            )
-        )
-    yield from table(lines, frozenset({2, 3}))
+        lines.append((each["name"], each["cycle"], size_text(each["size"]), f"{each['records']:,}", state))
+    heading, *files = table(lines, frozenset({2, 3}))
+    yield heading
+    for line, each in zip(files, found["files"], strict=True):
+        yield line
+        for end in ("first", "last") if each["records"] else ():
+            yield f"  {end:<5}  {each[f'{end}_index']}  {each[f'{end}_at']}"
     yield from (f"unreadable  {reason}" for reason in found["unreadable"].values())
 
 

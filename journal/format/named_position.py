@@ -24,7 +24,7 @@ def tailer_path(folder: Path, name: str) -> Path:
     Raises:
         ValueError: a name with other characters than letters, digits, dot, hyphen, underscore.
     """
-    if not NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(f"{name!r}: a tailer's name has 1 to 100 letters, digits, dots, hyphens and underscores")
     return folder / TAILERS_FOLDER / f"{name}.position"
 

@@ -83,7 +83,7 @@ class RollCycle:
         """
         try:
             return ROLL_CYCLES[name.upper()]
-        except KeyError:
+        except (KeyError, AttributeError):
             raise ValueError(f"unknown roll cycle {name!r}; choose one of {', '.join(ROLL_CYCLES)}") from None
 
     def index_of(self, cycle: int, sequence: int) -> int:

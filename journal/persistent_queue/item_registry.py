@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
+from tandemfeed.journal.format.arguments import whole_number
 from tandemfeed.journal.persistent_queue.catalogue import Catalogue, QueueBlock
 from tandemfeed.journal.persistent_queue.errors import NotInFlight, TooManyInFlight
 from tandemfeed.journal.persistent_queue.item_reader import ItemReader
@@ -85,7 +86,7 @@ class ItemRegistry:
     def deliver(self, item_ids: Iterable[int]) -> None:
         """Settle items in flight as delivered: all, or none if one is not in flight."""
         with self._states:
-            ids = sorted(item_ids)
+            ids = sorted(whole_number(item_id, "an item's id") for item_id in item_ids)
             self._require_in_flight(ids)
             self._in_flight.difference_update(ids)
             start = 0
@@ -97,7 +98,7 @@ class ItemRegistry:
     def release(self, item_id: int) -> None:
         """Make an item in flight pending again."""
         with self._states:
-            self._require_in_flight([item_id])
+            self._require_in_flight([whole_number(item_id, "an item's id")])
             self._in_flight.remove(item_id)
             heappush(self._released, item_id)
             if self._waiting_count:
@@ -106,7 +107,7 @@ class ItemRegistry:
     def cancel(self, item_id: int) -> CancelResult:
         """Cancel an item if it is pending; otherwise return its state."""
         with self._states:
-            if not 0 <= item_id < self.durable_id:
+            if not 0 <= whole_number(item_id, "an item's id") < self.durable_id:
                 return Unknown(item_id)
             block = self._catalogue.containing(item_id)
             if block is None:

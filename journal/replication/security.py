@@ -5,7 +5,7 @@ Without CURVE anyone who can reach the port can read the journal. Keys are pairs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 import zmq.utils.z85
@@ -38,7 +38,7 @@ class LeaderKeys:
         ValueError: a key has the wrong length.
     """
 
-    secret_key: bytes
+    secret_key: bytes = field(repr=False)
     follower_keys: frozenset[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class FollowerKeys:
 
     leader_key: bytes
     public_key: bytes
-    secret_key: bytes
+    secret_key: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         _check(leader_key=self.leader_key, public_key=self.public_key, secret_key=self.secret_key)

@@ -290,6 +290,8 @@ class Transaction:
         return Message(queue.name, entry.position, body, entry.delivery_count, entry.persistent)
 
     def _settle(self, operation: str, message: Message, fate: Fate, target: str | None = None) -> None:
+        if not isinstance(message, Message):
+            raise TypeError(f"{operation} got {message!r}; expected a Message that `get` of this transaction returned")
         with self._book.changed:
             self._require(operation)
             queue_id = self._book.queue(message.queue).queue_id

@@ -242,6 +242,15 @@ class _Stage(NamedTuple):
         return f"{self.from_id}" if self.is_work else f"{self.from_id} to {self.to_id}"
 
 
+def _brief_time(time_ns: int) -> str:
+    """A time with three digits, in the unit that suits it; the histogram is not more accurate."""
+    for unit, size_ns in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)):
+        if time_ns >= size_ns:
+            value = time_ns / size_ns
+            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+    return f"{time_ns} ns"
+
+
 class LatencyStatistics:
     """Latencies of many histories: of each hop, of each way between two hops, and end to end.
 
@@ -285,11 +294,11 @@ class LatencyStatistics:
         return self._end_to_end.summary("end to end")
 
     def __str__(self) -> str:
-        """A table in nanoseconds, one line per stage."""
-        rows: list[tuple[str, ...]] = [("ns", "count", "min", "p50", "p90", "p99", "p99.9", "max")]
+        """A table with one line per stage; it fits 80 columns."""
+        rows: list[tuple[str, ...]] = [("", "count", "min", "p50", "p90", "p99", "p99.9", "max")]
         for summary in (*self.stages(), self.end_to_end()):
-            name, *values = astuple(summary)
-            rows.append((name, *(f"{value:,}" for value in values)))
+            name, count, *times = astuple(summary)
+            rows.append((name, f"{count:,}", *map(_brief_time, times)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join((row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:]))).rstrip() for row in rows]
         if self.negative_count:

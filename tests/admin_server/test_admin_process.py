@@ -118,6 +118,7 @@ def test_the_admin_command_shows_feeds_and_adapters(tmp_path: Path, capsys: pyte
         assert admin(["status", "--json", *options]) == 0
         (feed,) = json.loads(capsys.readouterr().out)["feeds"]
         assert (feed["epoch"], feed["active_adapter_id"], feed["adapters"][0]["attending"]) == (epoch, 1, True)
+        assert (feed["adapters"][1]["attending"], feed["subscriber_count"]) == (False, 0)  # zeros are not left out
         assert admin(["status", *options]) == 0
         assert f"feed equities: epoch {epoch}" in capsys.readouterr().out
         assert admin(["feeds", *options]) == 0

@@ -391,3 +391,8 @@ def test_the_server_does_not_start_if_the_policy_lacks_an_adapters_identity(tmp_
         SettingsError, match=r"line 30: feed\[0\]\.adapter\[1\]\.identity is .adapter-b., which is not in"
     ):
         AdminServer(cluster, policy, tmp_path / "state", "127.0.0.1:0")
+
+
+def test_a_settings_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"no\.toml cannot be read: no such file or directory"):
+        load_cluster(tmp_path / "no.toml")

@@ -74,6 +74,48 @@ def test_the_command_prints_messages(cluster: ToyCluster, start: Start) -> None:
     assert "10 1:10 Note number=1000010 text=b'note-001000010'" in output.splitlines()
 
 
+def test_count_is_exact_though_a_packet_has_more_messages(cluster: ToyCluster, start: Start, tmp_path: Path) -> None:
+    for output_option in ("--print", "--json"):
+        record = tmp_path / output_option
+        process = start("--start", "1", output_option, "--count", "7", "--record", str(record))
+        output, errors = feed_until_it_ends(cluster, process)
+        assert process.returncode == 0, errors
+        lines = output.splitlines()
+        if output_option == "--print":
+            assert [int(line.split()[0]) for line in lines if not line.startswith("#")] == [1, 2, 3, 4, 5, 6, 7]
+        else:
+            assert json.loads(lines[-1])["messages"] == 7
+        assert DeliveryRecord.load(record).figures({1: 7}).delivered == 7
+
+
+def test_a_count_must_be_positive(start: Start) -> None:
+    _, errors = start("--count", "0").communicate(timeout=30)
+    assert "'0' is not a number of messages; expected 1, 2, 3" in errors
+
+
+def test_a_second_process_that_records_to_the_same_file_is_refused(
+    cluster: ToyCluster, start: Start, tmp_path: Path
+) -> None:
+    first = start("--json", "--record", str(tmp_path / "record"))
+    assert first.stdout is not None
+    assert json.loads(first.stdout.readline())["event"] == "ready"
+    second = start("--json", "--record", str(tmp_path / "record"))
+    _, errors = second.communicate(timeout=30)
+    assert second.returncode == 2
+    assert errors == (f"tandemfeed subscribe: another process records to {tmp_path / 'record'}; choose another file\n")
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=30)
+    assert first.returncode == 0
+
+
+def test_a_record_that_cannot_be_written_is_refused_at_the_start(start: Start, tmp_path: Path) -> None:
+    process = start("--json", "--record", str(tmp_path / "no" / "record"))
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "No such file or directory" in errors
+    assert "Traceback" not in errors
+
+
 def test_the_live_view_ends_cleanly_on_sigterm(cluster: ToyCluster, start: Start) -> None:
     process = start()
     assert cluster.admin.subscribed.acquire(timeout=30)

@@ -22,3 +22,10 @@ def test_demo_loses_repeats_and_reorders_nothing_across_two_kills(tmp_path: Path
     assert len(figures["takeovers"]) >= 2
     assert set(figures["latency_us"]) == {"p50", "p99", "max"}
     assert "<svg" in page.read_text()
+
+
+@pytest.mark.parametrize("option", ["--rate", "--seconds"])
+def test_a_rate_or_duration_of_zero_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        demo([option, "0"])
+    assert f"{option} is 0; it must be greater than 0" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 import zmq
 
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
+from tandemfeed.spark_feed.gateway import GatewayError, listen_address
 from tandemfeed.transport.dgram import MulticastReceiver
 from tandemfeed.transport.login import login
 from tandemfeed.transport.rpc import open_channel
@@ -304,22 +306,63 @@ def test_a_killed_gateway_resumes_with_the_same_numbers(tmp_path: Path, admin: s
         assert _fill(tmp_path, admin, ready["rpc"], 1, (1, 1))[0].sent_at_ns == 0  # sent before the restart
 
 
-def test_a_journal_of_another_session_is_refused(tmp_path: Path) -> None:
+def _run_gateway(folder: Path, admin: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run a gateway that is expected to end soon."""
+    command = _command("tandemfeed.spark_feed.cli:gateway", *_gateway_arguments(folder, admin, *more))
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+def test_a_journal_of_another_session_is_refused(tmp_path: Path, admin: str) -> None:
     make_recording(tmp_path / "recording", 200, 200)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
-    (tmp_path / "cluster.toml").write_text(CLUSTER)
-    (tmp_path / "policy.toml").write_text(POLICY)
-    state = ["--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
-    files = ["--cluster", str(tmp_path / "cluster.toml"), "--policy", str(tmp_path / "policy.toml")]
-    with _process(tmp_path, "tandemfeed.admin_server.cli:serve", *files, *state) as (_, ready):
-        done = subprocess.run(
-            _command(
-                "tandemfeed.spark_feed.cli:gateway", *_gateway_arguments(tmp_path, ready["admin"]), "--session=20261122"
-            ),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
+    done = _run_gateway(tmp_path, admin, "--session=20261122")
     assert done.returncode == 2
     assert "use the journal of this session" in done.stderr
+
+
+def test_a_second_gateway_of_a_journal_is_refused_in_one_sentence(tmp_path: Path, admin: str) -> None:
+    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *_gateway_arguments(tmp_path, admin)):
+        done = _run_gateway(tmp_path, admin)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert f"another gateway sends from {tmp_path / 'journal'}; stop that one first" in line
+
+
+def test_a_gateway_says_that_its_journal_does_not_exist_and_waits_for_it(
+    tmp_path: Path, admin: str, listener: _Listener
+) -> None:
+    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *_gateway_arguments(tmp_path, admin)):
+        warning = f"{tmp_path / 'journal'} does not exist yet; waiting for the source job"
+        assert warning in (tmp_path / "processes.log").read_text()
+        make_recording(tmp_path / "recording", 200, 200)
+        journal_without_spark(tmp_path / "recording", tmp_path / "journal")
+        listener.listen_until(lambda heard: heard.ended_streams() == {1, 2})
+
+
+def test_a_gateway_listens_where_the_adapters_request_gap_fills_and_nowhere_else(tmp_path: Path, admin: str) -> None:
+    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *_gateway_arguments(tmp_path, admin)) as (_, ready):
+        assert ready["rpc"] == "127.0.0.1:7411"
+    done = _run_gateway(tmp_path, admin, "--rpc-listen", "127.0.0.1:7500")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "adapters of feed equities request gap fills at 127.0.0.1:7411" in line
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_right"),
+    [
+        ("0.0.0.0:7411", True),
+        ("[::]:7411", True),
+        ("localhost:7411", True),
+        ("127.0.0.2:7411", False),
+        ("0.0.0.0:7412", False),
+        ("no-such-host.invalid:7411", False),
+    ],
+)
+def test_the_listening_address_may_be_written_differently(asked: str, is_right: bool) -> None:
+    description = common_pb2.FeedDescription(name="equities", source_replay_endpoint="127.0.0.1:7411")
+    if is_right:
+        assert listen_address(asked, description) == asked
+    else:
+        with pytest.raises(GatewayError, match=f"--rpc-listen is {re.escape(asked)}"):
+            listen_address(asked, description)

@@ -7,12 +7,15 @@ import logging
 import os
 import select
 import signal
+import socket
+from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.wire.refusal import Refusal
-from tandemfeed.transport.process_shell import CounterCollector, JsonFormatter, StopSignal
+from tandemfeed.transport.process_shell import CounterCollector, JsonFormatter, StopSignal, alone_with, serve_metrics
 
 
 def test_a_log_line_is_one_json_object_with_its_fields() -> None:
@@ -46,3 +49,21 @@ def test_every_counter_is_exported_with_its_sentence() -> None:
     assert 'tandemfeed_refused_packets_total{reason="forged"} 1.0' in text
     for counter in Counter:
         assert f"# HELP tandemfeed_{counter.name.lower()}_total {counter.value}" in text
+
+
+def test_a_metrics_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"--metrics-port {port} cannot be used: address already in use"):
+            serve_metrics(port)
+
+
+def test_a_file_is_locked_until_the_end_of_its_use(tmp_path: Path) -> None:
+    with (
+        alone_with(tmp_path / "lock", "taken"),
+        pytest.raises(OSError, match="taken"),
+        alone_with(tmp_path / "lock", "taken"),
+    ):
+        pass
+    with alone_with(tmp_path / "lock", "taken"):
+        pass

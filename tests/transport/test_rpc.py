@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ from tandemfeed.transport.rpc import (
     caller_of,
     open_channel,
     serve,
+    status_of,
 )
 from tests.client_lib.toy_cluster import make_certificates
 
@@ -271,3 +273,25 @@ def test_a_silent_stream_of_a_peer_that_is_gone_ends_long_before_its_deadline(
                 assert ended.value.code() is grpc.StatusCode.UNAVAILABLE  # not DEADLINE_EXCEEDED
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("listen", "why"),
+    [
+        ("127.0.0.1:{used}", "another process listens there; end it, or choose another address"),
+        ("198.51.100.1:7400", "this host does not have that address"),
+        ("no-such-host.invalid:7400", "the host name no-such-host.invalid cannot be resolved"),
+        ("7400", "it must be HOST:PORT"),
+        ("127.0.0.1:seven", "it must be HOST:PORT"),
+        ("127.0.0.1:70000", "it must be HOST:PORT"),
+    ],
+)
+def test_a_server_says_why_it_cannot_listen(listen: str, why: str, capfd: pytest.CaptureFixture[str]) -> None:
+    _, certificate, key = make_certificates()
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match=f"cannot listen on .*{why}"):
+        serve([], [], listen.format(used=taken.getsockname()[1]), certificate, key, [])
+    assert capfd.readouterr().err == ""  # grpc would print a line of its own
+
+
+def test_a_failed_call_has_a_status_even_if_it_was_raised_outside_a_call() -> None:
+    assert status_of(grpc.RpcError("closed")) == (grpc.StatusCode.UNKNOWN, "closed")

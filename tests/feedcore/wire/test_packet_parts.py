@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, decode_output_packet, encode_output_packet, encode_runs
-from tandemfeed.feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
+from tandemfeed.feedcore.wire.packet_parts import first_messages_of, identified_messages, part_of, placed_frames
 from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.merge.merge_feed import Source, line, packet
@@ -69,3 +69,27 @@ def test_source_offsets_that_decrease_or_exceed_their_run_are_refused(offsets: t
     with pytest.raises(PacketRefused) as refused:
         placed_frames(whole._replace(payload=encode_runs(whole.runs) + frames))
     assert refused.value.reason is Refusal.MALFORMED
+
+
+@given(sources(), st.data())
+def test_the_first_messages_of_a_packet_are_those_of_the_whole(
+    made: tuple[list[Source], frozenset[Source]], data: st.DataObject
+) -> None:
+    whole = packet(50, made[0], first_input=70, silent=made[1])
+    count = data.draw(st.integers(1, max(1, whole.message_count)))
+    first = first_messages_of(whole, count)
+    assert decode_output_packet(encode_output_packet(first)) == first
+    expected = list(identified_messages(whole, 70, whole.end_input_seq))[:count]
+    assert list(identified_messages(first, 70, whole.end_input_seq)) == expected
+
+
+def test_the_first_messages_may_separate_those_of_one_source_message() -> None:
+    run = Run(1, 10, 20, 1, 5, 2, 3)
+    frames = b"".join(OUTPUT_FRAME.pack(5, offset) + body for offset, body in ((0, b"a"), (1, b"b"), (1, b"c")))
+    whole = packet(20, line(5, 6), first_input=10)._replace(
+        message_count=3, runs=(run,), payload=encode_runs((run,)) + frames
+    )
+    first = first_messages_of(whole, 2)
+    assert decode_output_packet(encode_output_packet(first)) == first
+    assert [each.body for each in identified_messages(first, 10, 12)] == [b"a", b"b"]
+    assert first_messages_of(whole, 3) is whole

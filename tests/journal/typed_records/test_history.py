@@ -170,11 +170,11 @@ def test_the_table_is_readable() -> None:
     statistics = LatencyStatistics()
     statistics.add(MessageHistory((Hop(3, 0, 1_000, 2_500), Hop(5, 9, 2_400, 2_450))))
     assert str(statistics).splitlines() == [
-        "ns          count    min    p50    p90    p99  p99.9    max",
-        "3               1  1,500  1,500  1,500  1,500  1,500  1,500",
-        "3 to 5          1      0      0      0      0      0      0",
-        "5               1     50     50     50     50     50     50",
-        "end to end      1  1,450  1,450  1,450  1,450  1,450  1,450",
+        "            count      min      p50      p90      p99    p99.9      max",
+        "3               1  1.50 µs  1.50 µs  1.50 µs  1.50 µs  1.50 µs  1.50 µs",
+        "3 to 5          1     0 ns     0 ns     0 ns     0 ns     0 ns     0 ns",
+        "5               1    50 ns    50 ns    50 ns    50 ns    50 ns    50 ns",
+        "end to end      1  1.45 µs  1.45 µs  1.45 µs  1.45 µs  1.45 µs  1.45 µs",
         "1 negative times counted as 0: the clocks of the hops disagree",
     ]
     assert astuple(LatencyStatistics().end_to_end()) == ("end to end", 0, 0, 0, 0, 0, 0, 0)

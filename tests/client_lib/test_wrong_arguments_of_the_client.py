@@ -1,0 +1,40 @@
+"""A wrong argument of the client raises an error that names it and says what was expected, before anything is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tandemfeed
+from tests.client_lib.toy_cluster import IDENTITY, SECRET, ToyCluster
+
+
+@pytest.mark.parametrize("name", ["admin", "identity", "secret"])
+def test_connect_expects_text(name: str) -> None:
+    arguments: dict[str, Any] = {"admin": "127.0.0.1:7400", "ca": b"", "identity": "reader", "secret": "hunter2"}
+    with pytest.raises(TypeError, match=f"{name} is .*; expected text"):
+        tandemfeed.connect(**arguments | {name: None})
+
+
+def test_a_secret_of_the_wrong_type_is_not_shown() -> None:
+    with pytest.raises(TypeError, match="secret is of type bytes; expected text"):
+        tandemfeed.connect(admin="127.0.0.1:7400", ca=b"", identity="reader", secret=b"hunter2")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("feed", "topics", "text"),
+    [
+        (None, (), "feed is None; expected text"),
+        ("equities", 5, "topics is 5; expected one topic or several, as text"),
+        ("equities", [None], "topics is .None.; expected one topic or several, as text"),
+    ],
+)
+def test_subscribe_expects_a_feed_and_topics(cluster: ToyCluster, feed: Any, topics: Any, text: str) -> None:
+    with (
+        tandemfeed.connect(
+            admin=cluster.admin_rpc.endpoint, ca=cluster.ca_pem, identity=IDENTITY, secret=SECRET
+        ) as client,
+        pytest.raises(TypeError, match=text),
+    ):
+        client.subscribe(feed, topics)
