@@ -1,4 +1,4 @@
-"""Compiled code that appenders run per record or segment: append, and roll forward. Writes all of a journal's segments.
+"""Compiled code that appenders run per record or segment: append, and roll forward. Also writes a queue's segments.
 
 Addresses are plain integers: of a mapped block (`block`) and of the mapped control file (`control`). The caller keeps
 the maps alive. Never waits: if the lock is held, it returns BUSY, and the caller waits.
@@ -86,6 +86,23 @@ def _index(block: int, offset: int, sequence: int, at_ns: int) -> None:
         store64_release(place + 16, offset)
 
 
+@njit(inline="always")
+def _write_segment(
+    place: int, salt: int, sequence: int, at_ns: int,
+    table: int, table_size: int, data: int, data_size: int, count_and_flags: int, record_size: int,
+) -> None:  # fmt: skip
+    """Write a segment at an address, except its length word, which publishes it: the caller stores that last."""
+    store64(place + 8, sequence)
+    store64(place + 16, at_ns)
+    store32(place + 24, count_and_flags)
+    store32(place + 28, record_size)
+    crc = crc_of(salt, place + CRC_FROM, SEGMENT_SIZE - CRC_FROM)
+    if table_size:
+        crc = crc_copy(crc, place + SEGMENT_SIZE, table, table_size)
+    crc = crc_copy(crc, place + SEGMENT_SIZE + table_size, data, data_size)
+    store32(place + 4, crc)
+
+
 @njit
 def _publish(
     control: int, block: int, now_ns: int, cycle_end_ns: int,
@@ -106,15 +123,10 @@ def _publish(
     at_ns = max(now_ns, load64(control + LAST_AT))  # time never goes back within a journal
     place = block + offset
     store32(block + end, 0)
-    store64(place + 8, sequence)
-    store64(place + 16, at_ns)
-    store32(place + 24, count_and_flags)
-    store32(place + 28, record_size)
-    crc = crc_of(load32(block + HEADER_SALT), place + CRC_FROM, SEGMENT_SIZE - CRC_FROM)
-    if table_size:
-        crc = crc_copy(crc, place + SEGMENT_SIZE, table, table_size)
-    crc = crc_copy(crc, place + SEGMENT_SIZE + table_size, data, data_size)
-    store32(place + 4, crc)
+    _write_segment(
+        place, load32(block + HEADER_SALT), sequence, at_ns,
+        table, table_size, data, data_size, count_and_flags, record_size,
+    )  # fmt: skip
     _index(block, offset, sequence, at_ns)
     store32_release(place, length)
     store64(control + END, end)
@@ -147,6 +159,24 @@ def append_pieces(
     return _publish(
         control, block, now_ns, cycle_end_ns, table, table_size, data, data_size, count_and_flags, record_size
     )
+
+
+@compiled()
+def write_segment_into(
+    target: Any, salt: int, sequence: int, at_ns: int, body: Any, count_and_flags: int, record_size: int
+) -> None:
+    """Fill an array with a segment, zeros up to a multiple of 8, and a zero word, for a system call that stores it."""
+    place, end = address_of(target), (SEGMENT_SIZE + len(body) + 7) & -8
+    store64(place + end - 8, 0)
+    store64(place + end, 0)
+    _write_segment(place, salt, sequence, at_ns, 0, 0, address_of(body), len(body), count_and_flags, record_size)
+    store32(place, SEGMENT_SIZE + len(body))
+
+
+@compiled()
+def add_index_entry(block: int, offset: int, sequence: int, at_ns: int) -> None:
+    """Add a sparse index entry for a segment at this offset, if it is the first of its stretch."""
+    _index(block, offset, sequence, at_ns)
 
 
 @compiled()
