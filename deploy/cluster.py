@@ -342,7 +342,7 @@ class Cluster:
     def _on_ended(self) -> None:
         self._ended.set()
         for watch in list(self.watches.values()):
-            watch.nudge()
+            watch.check_again()
 
     def _ca_pem(self) -> bytes:
         return (self._state / "ca.pem").read_bytes()

@@ -91,7 +91,7 @@ class ClusterWatch:
         """
         self.wait_for(lambda: self.is_healthy, timeout_s, "one active, the others synchronised")
 
-    def nudge(self) -> None:
+    def check_again(self) -> None:
         """Make the waiting threads check again, because something else has changed."""
         with self._changed:
             self._changed.notify_all()

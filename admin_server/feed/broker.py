@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Iterable
 
+from tandemfeed.admin_server.feed.adapter_starts import AdapterStarts
+from tandemfeed.admin_server.feed.current_session import CurrentSession
 from tandemfeed.admin_server.feed.descriptions import (
     AWAY,
     absent_adapters,
@@ -25,10 +27,8 @@ from tandemfeed.admin_server.feed.descriptions import (
 )
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
 from tandemfeed.admin_server.feed.key_ring import KeyRing
-from tandemfeed.admin_server.feed.process_book import ProcessBook
+from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
 from tandemfeed.admin_server.feed.registrations import ProcessStart
-from tandemfeed.admin_server.feed.session_book import SessionBook
-from tandemfeed.admin_server.feed.start_book import StartBook
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.lease.lease_core import FeedLease
 from tandemfeed.admin_server.lease.lease_decisions import LeaseDecision
@@ -62,10 +62,10 @@ class FeedBroker:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self.operations = FeedOperations(feed, self._keeper, records, self.attending, self._changed, self._perform)
-        self._processes = ProcessBook(feed, records, self.lease.config.term_ns)
+        self._processes = RegisteredProcesses(feed, records, self.lease.config.term_ns)
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
-        self._starts = StartBook(records.starts(feed.feed_id), channel_ids)
-        self._sessions = SessionBook(feed, records)
+        self._starts = AdapterStarts(records.starts(feed.feed_id), channel_ids)
+        self._sessions = CurrentSession(feed, records)
         self._subscribers: dict[int, Subscriber] = {}
         self._is_stopped = False
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again

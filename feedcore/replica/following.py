@@ -21,7 +21,7 @@ from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.feedcore.wire.position import Run
 
 
-class PlacedBackup(BackupRole):
+class PositionedBackup(BackupRole):
     """A backup with a place, whether it follows or is ahead: takes decisions and requests those it missed."""
 
     is_placed = True
@@ -76,7 +76,7 @@ class PlacedBackup(BackupRole):
         return front is not None and now_ns - self._front_since_ns >= self.channel.config.stuck_after_ns
 
 
-class Following(PlacedBackup):
+class Following(PositionedBackup):
     """Owns the repair of differing buckets, how long something has been outstanding, and the limit of a catch-up."""
 
     def __init__(self, channel: Channel, now_ns: int, terms: ToFollowing) -> None:
@@ -95,11 +95,11 @@ class Following(PlacedBackup):
     def is_due_to_apply(self) -> bool:
         return bool(self.channel.intake.ready) or self.channel.is_single_source
 
-    def hear_active(self, adapter_id: int, epoch: int, now_ns: int) -> None:
+    def on_active_message(self, adapter_id: int, epoch: int, now_ns: int) -> None:
         channel = self.channel
         if channel.is_active_silent(now_ns):
             channel.flaps.on_silence(now_ns)
-        channel.active.hear(adapter_id, epoch, now_ns)
+        channel.active.on_message(adapter_id, epoch, now_ns)
         if channel.state is ReplicaState.DETACHED and channel.flaps.may_return(now_ns):
             channel.move(ReplicaState.SYNCHRONIZED, f"adapter {adapter_id} is heard")
 

@@ -184,7 +184,7 @@ class Joining(BackupRole):
             channel.unanchor()
             self._ask_at_ns = now_ns
             return None
-        if channel.savings.is_small_enough(len(snapshot.conversion_state)):
+        if channel.save_schedule.is_small_enough(len(snapshot.conversion_state)):
             channel.emit(SaveState(snapshot))  # older entries in the journal do not lead to this position
         return self._enter_group(f"snapshot at input_seq {channel.line.next_input_seq}", now_ns)
 

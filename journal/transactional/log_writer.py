@@ -2,7 +2,7 @@
 
 Its queue is bounded; callers wait while it is full. A group that fails is undone, and its items are retried one by one,
 because transactions that consume succeed even on a full disk. Invariant: the future of a work item is done only after
-its rows are durable and its effect is in the book.
+its rows are durable and its effect is in the state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from threading import Condition, Lock, Thread, current_thread
 
-from tandemfeed.journal.transactional.book import Book
 from tandemfeed.journal.transactional.changes import Changes
 from tandemfeed.journal.transactional.errors import (
     CallFromLogWriter,
@@ -23,15 +22,16 @@ from tandemfeed.journal.transactional.errors import (
 )
 from tandemfeed.journal.transactional.limits import TAKEN_MARK_DELAY_S, StoreLimits
 from tandemfeed.journal.transactional.page_store import PageStore
+from tandemfeed.journal.transactional.store_state import StoreState
 from tandemfeed.journal.transactional.works import AdministrationWork, CheckpointWork, TransactionWork, Work
 
 
 class LogWriter:
-    """The thread and its queue. Its lock is never held together with the book's."""
+    """The thread and its queue. Its lock is never held together with the state's."""
 
-    def __init__(self, pages: PageStore, book: Book, limits: StoreLimits) -> None:
+    def __init__(self, pages: PageStore, state: StoreState, limits: StoreLimits) -> None:
         self._pages = pages
-        self._book = book
+        self._state = state
         self._limits = limits
         lock = Lock()
         self._wake, self._room = Condition(lock), Condition(lock)
@@ -60,7 +60,7 @@ class LogWriter:
             while not self._closing and self._is_full():
                 self._room.wait()
             if self._closing:
-                raise self._book.failure or StoreClosed(f"{self._pages.path}: the store is closed")
+                raise self._state.failure or StoreClosed(f"{self._pages.path}: the store is closed")
             work.future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
             self._waiting.append(work)
             self._waiting_bytes += work.size
@@ -157,7 +157,7 @@ class LogWriter:
             if self._pages.log_bytes() > self._limits.log_bytes_max:
                 self._checkpoint(None)
 
-    def _commit(self, group: Sequence[Work], *, relieved: bool = False) -> None:
+    def _commit(self, group: Sequence[Work], *, retried: bool = False) -> None:
         first_position = self._pages.positions.next
         changes = Changes(self._pages.positions)
         for work in group:
@@ -171,16 +171,16 @@ class LogWriter:
             raise
         except TransactionalStoreError as error:
             self._pages.positions.next = first_position  # none of these positions was visible
-            if isinstance(error, StoreFull) and not relieved and self._pages.relieve():
-                self._commit(group, relieved=True)
+            if isinstance(error, StoreFull) and not retried and self._pages.free_space():
+                self._commit(group, retried=True)
             else:
                 self._refuse_or_repeat(group, error)
             return
         self.transactions_committed += sum(isinstance(work, TransactionWork) for work in group)
-        with self._book.changed:
+        with self._state.changed:
             for work in group:
-                work.apply(self._book)
-            self._book.applied_position = changes.positions.next - 1
+                work.apply(self._state)
+            self._state.applied_position = changes.positions.next - 1
         for work in group:
             work.future.set_result(None)
 
@@ -190,8 +190,8 @@ class LogWriter:
                 self._commit([work])
             return
         for work in group:
-            with self._book.changed:
-                work.refuse(self._book)
+            with self._state.changed:
+                work.refuse(self._state)
             work.future.set_exception(error)
 
     def _add_delivery_counts(self, changes: Changes) -> None:
@@ -201,20 +201,20 @@ class LogWriter:
             removed = set(changes.removed)
             changes.delivery_counts += [(count, *key) for key, count in taken.items() if key not in removed]
 
-    def _administer(self, work: AdministrationWork, *, relieved: bool = False) -> None:
+    def _administer(self, work: AdministrationWork, *, retried: bool = False) -> None:
         try:
             with self._pages.transaction() as database:
                 work.run(database)
         except StoreFailed:
             raise
         except TransactionalStoreError as error:
-            if isinstance(error, StoreFull) and not relieved and self._pages.relieve():
-                self._administer(work, relieved=True)
+            if isinstance(error, StoreFull) and not retried and self._pages.free_space():
+                self._administer(work, retried=True)
             else:
                 work.future.set_exception(error)
             return
-        with self._book.changed:
-            work.apply(self._book)
+        with self._state.changed:
+            work.apply(self._state)
         work.future.set_result(None)
 
     def _checkpoint(self, work: Work | None) -> None:
@@ -238,9 +238,9 @@ class LogWriter:
             f"{self._pages.path}: the log writer stopped ({error}): close the store and open it again"
         )
         failure.__cause__ = error
-        with self._book.changed:
-            self._book.failure = failure
-            self._book.changed.notify_all()
+        with self._state.changed:
+            self._state.failure = failure
+            self._state.changed.notify_all()
         with self._wake:
             self._closing = True
             waiting, self._waiting = list(self._waiting), deque()

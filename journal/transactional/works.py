@@ -11,9 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from tandemfeed.journal.transactional.book import Book, Prepared
 from tandemfeed.journal.transactional.changes import Changes
 from tandemfeed.journal.transactional.contents import Contents, Entry
+from tandemfeed.journal.transactional.store_state import Prepared, StoreState
 from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine
 
 
@@ -27,10 +27,10 @@ class Work:
     def plan(self, changes: Changes) -> None:
         """Add its rows to the group's changes."""
 
-    def apply(self, book: Book) -> None:
+    def apply(self, state: StoreState) -> None:
         """Update the state in memory."""
 
-    def refuse(self, book: Book) -> None:
+    def refuse(self, state: StoreState) -> None:
         """Handle a refusal: nothing of it was done."""
 
 
@@ -41,7 +41,7 @@ class TransactionWork(Work):
     machine: TransactionMachine = field(kw_only=True)
     contents: Contents = field(kw_only=True)
 
-    def refuse(self, book: Book) -> None:
+    def refuse(self, state: StoreState) -> None:
         """Return to a state in which it can be retried or rolled back."""
         self.machine.step(TransactionEvent.REFUSED)
 
@@ -56,10 +56,10 @@ class CommitWork(TransactionWork):
         """Add its rows to the group's changes."""
         self.arrivals = changes.commit(self.contents)
 
-    def apply(self, book: Book) -> None:
+    def apply(self, state: StoreState) -> None:
         """Make its effects visible."""
         self.machine.step(TransactionEvent.DURABLE)
-        book.commit(self.contents, self.arrivals)
+        state.commit(self.contents, self.arrivals)
 
 
 @dataclass(slots=True)
@@ -75,14 +75,14 @@ class PrepareWork(TransactionWork):
         planned = changes.prepare(self.contents, self.contents.owner, self.prepared_at_ns)
         self.prepared_id, self.message_ids = planned
 
-    def apply(self, book: Book) -> None:
+    def apply(self, state: StoreState) -> None:
         """Record it as prepared, and free the memory of its bodies."""
         self.machine.step(TransactionEvent.DURABLE)
         persistent = [put for put in self.contents.puts if put.persistent]
         for put, message_id in zip(persistent, self.message_ids, strict=True):
             put.message_id, put.body = message_id, b""
         prepared = Prepared(self.prepared_id, self.contents, self.machine, self.prepared_at_ns)
-        book.prepared[self.contents.owner] = prepared
+        state.prepared[self.contents.owner] = prepared
 
 
 @dataclass(slots=True)
@@ -104,16 +104,16 @@ class DecisionWork(TransactionWork):
         if self.decided_at_ns is not None:
             changes.by_hand.append((self.contents.owner, self.commit, self.decided_at_ns))
 
-    def apply(self, book: Book) -> None:
+    def apply(self, state: StoreState) -> None:
         """Make its effects visible, or undo it."""
         self.machine.step(TransactionEvent.DURABLE)
-        del book.prepared[self.contents.owner]
+        del state.prepared[self.contents.owner]
         if self.decided_at_ns is not None:
-            book.decided_by_hand[self.contents.owner] = self.commit
+            state.decided_by_hand[self.contents.owner] = self.commit
         if self.commit:
-            book.commit(self.contents, self.arrivals)
+            state.commit(self.contents, self.arrivals)
         else:
-            book.roll_back(self.contents)
+            state.roll_back(self.contents)
 
 
 @dataclass(slots=True)
@@ -123,10 +123,10 @@ class AdministrationWork(Work):
     run: Callable[[sqlite3.Connection], None] = field(kw_only=True)
     done: Callable[[], None] = field(kw_only=True)
 
-    def apply(self, book: Book) -> None:
+    def apply(self, state: StoreState) -> None:
         """Update the state in memory, and wake the threads that wait for messages: their queue may be deleted."""
         self.done()
-        book.changed.notify_all()
+        state.changed.notify_all()
 
 
 @dataclass(slots=True)

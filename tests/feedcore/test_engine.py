@@ -8,7 +8,14 @@ import pytest
 
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort
-from tandemfeed.feedcore.replica.effects import AcceptOffer, AskToFail, ReleaseLease, RenewLease, StateMoved, Transmit
+from tandemfeed.feedcore.replica.effects import (
+    AcceptOffer,
+    ReleaseLease,
+    RenewLease,
+    RequestToFail,
+    StateMoved,
+    Transmit,
+)
 from tandemfeed.feedcore.replica.engine import NotActive
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
@@ -223,10 +230,10 @@ def test_a_backup_requests_to_be_failed_again_after_a_pause() -> None:
     third.follow(active)
     backup.engine.health = 0.2
     backup.replica.channel.out_of_sync_at_ns.extend([MS, 2 * MS, 3 * MS])
-    assert of(third.tell(backup, 30 * MS), AskToFail)
+    assert of(third.tell(backup, 30 * MS), RequestToFail)
     pause_ns = backup.engine.config.failing.ask_every_ns
-    assert not of(third.tell(backup, 30 * MS + pause_ns - 1), AskToFail)
-    assert of(third.tell(backup, 30 * MS + pause_ns), AskToFail)
+    assert not of(third.tell(backup, 30 * MS + pause_ns - 1), RequestToFail)
+    assert of(third.tell(backup, 30 * MS + pause_ns), RequestToFail)
 
 
 def test_an_unknown_channel_in_a_peers_state_is_ignored() -> None:

@@ -136,9 +136,9 @@ def heartbeat(channel: Channel, epoch: int, end_input_seq: int, lineage: Lineage
 def test_the_newest_epoch_determines_where_the_session_ends() -> None:
     channel = a_channel()
     first = Lineage((EpochStart(1, 1, 1),))
-    channel.hear(heartbeat(channel, 2, 5, first.opened(2, 3, 3)), 0)
+    channel.take_output_packet(heartbeat(channel, 2, 5, first.opened(2, 3, 3)), 0)
     assert not channel.is_at_end
     channel.line.next_input_seq = 5
     assert channel.is_at_end
-    channel.hear(heartbeat(channel, 1, 3, first), 0)  # late, of an epoch that has ended
+    channel.take_output_packet(heartbeat(channel, 1, 3, first), 0)  # late, of an epoch that has ended
     assert channel.is_at_end

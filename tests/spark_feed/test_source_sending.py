@@ -49,7 +49,7 @@ def _run(core: SendCore, records: list[tuple[int, bytes]]) -> list[tuple[int, ob
     now_ns = START_NS
     happened: list[tuple[int, object]] = []
     while not any(isinstance(effect, AllSent) for _, effect in happened):
-        for _ in range(core.wants_record_count):
+        for _ in range(core.records_needed_count):
             if waiting:
                 core.on_record(*waiting.pop(0))
         happened += [(now_ns, effect) for effect in core.on_time(now_ns)]
