@@ -146,7 +146,9 @@ def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterab
         )
         if starts:
             rate.add_row(
-                "forged", f"channel {channel_id}: sent as adapter {starts}", "only signed packets are delivered"
+                "forged",
+                f"channel {channel_id}: packets in the name of adapter {starts}",
+                "only signed packets are delivered",
             )
     positions = Table("channel", "epoch", "next message", "source stream", "next source message", expand=True)
     for channel_id, channel in figures["channels"].items():

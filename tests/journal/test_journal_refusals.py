@@ -222,7 +222,7 @@ def test_a_full_disk_raises_disk_full_and_appending_resumes_when_there_is_space(
         ballast.write_bytes(bytes(1 << 20))
         written: list[tuple[int, bytes]] = []
         record = os.urandom(30_000)
-        with pytest.raises(DiskFull, match="free some"):
+        with pytest.raises(DiskFull, match="free disk space"):
             _append_until_refused(journal, record, written)
         assert len(written) >= 8
         with pytest.raises(DiskFull):
