@@ -346,7 +346,7 @@ def test_messages_that_are_too_short_or_of_another_schema_are_refused() -> None:
         for size in range(len(message)):
             with pytest.raises(SbeReadError, match=r"needs \d+ bytes, \d+ are left"):
                 reader.read(message[:size])
-    for place, reason in ((2, "no message with id"), (4, "of schema")):
+    for place, reason in ((2, "no message with id"), (4, "has schema id")):
         wrong = bytearray(message)
         wrong[place] ^= 1
         with pytest.raises(SbeReadError, match=reason):
