@@ -70,9 +70,15 @@ def new_state() -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 @njit(inline="always")
-def checksum(block: int, offset: int, length: int) -> int:
-    """CRC-32C that begins with the block's salt, so that segments of other blocks or journals are invalid here."""
-    return crc_of(load32(block + HEADER_SALT), block + offset + CRC_FROM, length - CRC_FROM)
+def is_whole(block: int, offset: int, length: int, limit: int) -> bool:
+    """True if a segment of this length ends at or before `limit`, and its CRC is correct.
+
+    The CRC begins with the block's salt, so that segments of other blocks or journals are invalid here.
+    """
+    if length < SEGMENT_SIZE or offset + length > limit:
+        return False
+    crc = crc_of(load32(block + HEADER_SALT), block + offset + CRC_FROM, length - CRC_FROM)
+    return crc == load32(block + offset + 4)
 
 
 @njit(inline="always")
@@ -228,12 +234,7 @@ def roll_forward(block: int, state: Any) -> int:
             state[AT_LINK] = load64(block + offset + 8)
             break
         first = load64(block + offset + 8)
-        if (
-            length < SEGMENT_SIZE
-            or offset + length > data_end
-            or first != sequence
-            or checksum(block, offset, length) != load32(block + offset + 4)
-        ):
+        if first != sequence or not is_whole(block, offset, length, data_end):
             status = BROKEN
             break
         state[AT_TIME] = load64(block + offset + 16)
