@@ -304,11 +304,11 @@ class AdapterProcess:
         self._stop.set()
 
     def _on_server_lost(self) -> None:
-        self._mailbox.post(self._engine.on_admin_lost)
+        self._mailbox.post(self._engine.on_admin_disconnected)
 
     def _on_order(self, order: admin_pb2.AdapterOrder, valid_until_ns: int) -> None:
         engine, post = self._engine, self._mailbox.post
-        post(engine.on_admin_heard)  # any order shows that the server receives our reports
+        post(engine.on_admin_message)  # any order shows that the server receives our reports
         match order.WhichOneof("order"):
             case "lease_granted":
                 granted = order.lease_granted.epoch

@@ -103,8 +103,8 @@ class StreamMerger:
         return self._gate.lineage
 
     @property
-    def is_behind(self) -> bool:
-        """True while known messages have been neither delivered nor declared missing."""
+    def has_missing_messages(self) -> bool:
+        """True while known messages have neither been delivered nor declared missing."""
         if self.next_input_seq is None:  # the start is not known yet, so only message numbers can tell
             return 0 < (self.next_message_seq or 0) < self._gap.known_end_message_seq
         return self.next_input_seq < self._gap.known_end_input_seq
@@ -348,7 +348,7 @@ class StreamMerger:
     def _watch(self, now_ns: int) -> None:
         """Start, request_soon or end the timers of the first gap."""
         gap, next_input_seq = self._gap, self.next_input_seq
-        if not self.is_behind:
+        if not self.has_missing_messages:
             gap.closed()
             return
         gap.watch(next_input_seq or LOOKING_FOR_START, now_ns)

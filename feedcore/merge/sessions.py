@@ -89,7 +89,7 @@ class SessionMerger:
 
     @property
     def _is_at_end(self) -> bool:
-        return self.present.has_ended and not self.present.is_behind
+        return self.present.has_ended and not self.present.has_missing_messages
 
     def _is_settled(self, now_ns: int) -> bool:
         merger = self.present
@@ -98,7 +98,7 @@ class SessionMerger:
         assert self._settles_at_ns is not None
         if now_ns < self._settles_at_ns:
             return False
-        if not merger.is_behind:
+        if not merger.has_missing_messages:
             return True
         self._settles_at_ns = now_ns + self._config.session_look_ns  # missing messages are requested or declared first
         return False

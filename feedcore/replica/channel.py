@@ -131,7 +131,7 @@ class Channel:
 
         Raises:
             PacketRefused: it names a source stream that the channel does not have, or its history is malformed.
-            OutOfStep: what was applied here contradicts it.
+            DecisionConflict: what was applied here contradicts it.
         """
         intake = self.intake
         if packet.flags & HEARTBEAT_BIT:
@@ -162,7 +162,7 @@ class Channel:
         """Take the requested decisions.
 
         Raises:
-            OutOfStep: what was applied here contradicts them.
+            DecisionConflict: what was applied here contradicts them.
         """
         self.intake.on_lineage(reply.lineage, self.line.position())
         self.intake.on_runs(reply.runs, now_ns)

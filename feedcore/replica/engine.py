@@ -159,14 +159,14 @@ class AdapterEngine:
 
     # ---- events: the admin server ----
 
-    def on_admin_heard(self, now_ns: int) -> list[AdapterEffect]:
+    def on_admin_message(self, now_ns: int) -> list[AdapterEffect]:
         """Note a message from an admin server, such as the answer to a report."""
         is_caught_up = all(replica.state in LEVEL for replica in self.replicas.values())
         if self._contact.on_message(self.lease.last_epoch, now_ns, is_caught_up=is_caught_up) and self.lease.is_held:
             self.lease.on_contact(self.peers.consent_until_ns(self.lease.epoch), now_ns)
         return self._fence(now_ns)
 
-    def on_admin_lost(self, now_ns: int) -> list[AdapterEffect]:
+    def on_admin_disconnected(self, now_ns: int) -> list[AdapterEffect]:
         """The stream to the admin server broke."""
         self._contact.on_disconnected()
         return self._fence(now_ns)

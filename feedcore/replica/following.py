@@ -13,7 +13,7 @@ from tandemfeed.feedcore.replica.bucket_repair import BucketRepair
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelStatus, RunsRefused, RunsReply
 from tandemfeed.feedcore.replica.config import OnSilence
-from tandemfeed.feedcore.replica.decision_intake import OutOfStep
+from tandemfeed.feedcore.replica.decision_intake import DecisionConflict
 from tandemfeed.feedcore.replica.production import ConversionDiverged
 from tandemfeed.feedcore.replica.role import BackupRole, Next, ToAhead, ToFollowing, ToJoining
 from tandemfeed.feedcore.replica.source_tracker import Slice
@@ -51,7 +51,7 @@ class PositionedBackup(BackupRole):
             return None
         try:
             channel.take_runs(answer, now_ns)
-        except OutOfStep as contradiction:
+        except DecisionConflict as contradiction:
             return self.leave(str(contradiction), now_ns, is_trouble=True)
         return self.apply(now_ns)
 

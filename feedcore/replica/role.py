@@ -13,7 +13,7 @@ from typing import TypeAlias
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.channel_state import Answer, ChannelStatus
-from tandemfeed.feedcore.replica.decision_intake import OutOfStep
+from tandemfeed.feedcore.replica.decision_intake import DecisionConflict
 from tandemfeed.feedcore.replica.source_tracker import Slice
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, PROVISIONAL_BIT, OutputPacket
@@ -176,7 +176,7 @@ class BackupRole(Role):
             self.on_active_message(packet.adapter_id, packet.epoch, now_ns)
         try:
             channel.take_output_packet(packet, now_ns)
-        except OutOfStep as contradiction:
+        except DecisionConflict as contradiction:
             return self.leave(str(contradiction), now_ns, is_trouble=True)
         return self.apply(now_ns)
 
@@ -187,7 +187,7 @@ class BackupRole(Role):
         self.on_active_message(adapter_id, status.position.epoch, now_ns)
         try:
             channel.intake.on_lineage(status.lineage, channel.line.position())
-        except OutOfStep as contradiction:
+        except DecisionConflict as contradiction:
             return self.leave(str(contradiction), now_ns, is_trouble=True)
         channel.intake.on_next_input_seq(status.position.next_input_seq, now_ns)
         return self.compare(status, now_ns)

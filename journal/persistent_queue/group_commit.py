@@ -232,12 +232,12 @@ class GroupCommit:
                 gatherer = next(able, None)
                 if gatherer is not None:
                     gatherer.gathers = True
-            is_help_wanted = gatherer is None and bool(self._waiting)
+            needs_helper = gatherer is None and bool(self._waiting)
         if first is not None:
             first.wake()
         if gatherer is not None:
             gatherer.wake()
-        elif is_help_wanted:
+        elif needs_helper:
             self._call_helper()
         for request in group:
             if request.future is not None:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandemfeed.journal.transactional.errors import NoSuchPrepared, QueueExists, QueueInUse
+from tandemfeed.journal.transactional.log_operations import AdministrationOperation
 from tandemfeed.journal.transactional.log_writer import LogWriter
 from tandemfeed.journal.transactional.page_store import PageStore
 from tandemfeed.journal.transactional.queue_index import QueueIndex
 from tandemfeed.journal.transactional.store_state import StoreState, Subscriber
 from tandemfeed.journal.transactional.topics import SUBSCRIBER_PREFIX
 from tandemfeed.journal.transactional.volatile_cache import VolatileCache
-from tandemfeed.journal.transactional.works import AdministrationWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,9 @@ def _administer(
 ) -> None:
     with state.changed:
         state.check_open()
-    work = AdministrationWork(run=run, done=done)
-    writer.hand_over(work)
-    work.future.result()
+    operation = AdministrationOperation(run=run, done=done)
+    writer.hand_over(operation)
+    operation.future.result()
 
 
 def _delete_rows(database: sqlite3.Connection, queue: QueueIndex) -> None:

@@ -23,6 +23,7 @@ from tandemfeed.journal.transactional.errors import (
     TransactionTooLarge,
 )
 from tandemfeed.journal.transactional.limits import StoreLimits
+from tandemfeed.journal.transactional.log_operations import CheckpointOperation, LogOperation
 from tandemfeed.journal.transactional.log_writer import LogWriter
 from tandemfeed.journal.transactional.page_store import PageStore
 from tandemfeed.journal.transactional.schema import FILE_NAME, check_file
@@ -38,7 +39,6 @@ from tandemfeed.journal.transactional.transaction_state import TransactionEvent,
 from tandemfeed.journal.transactional.two_phase import PreparedTransaction, decide, describe, restore
 from tandemfeed.journal.transactional.verification import problems_of
 from tandemfeed.journal.transactional.volatile_cache import VolatileCache
-from tandemfeed.journal.transactional.works import CheckpointWork, Work
 
 LOCK_NAME = "store.lock"
 
@@ -253,7 +253,7 @@ class TransactionalStore:
 
     def flush(self) -> None:
         """Wait until everything handed over before is on the disk, including delivery counts."""
-        self._wait(Work())
+        self._wait(LogOperation())
 
     def checkpoint(self) -> None:
         """Make a checkpoint: copy the log into the database and empty it.
@@ -261,7 +261,7 @@ class TransactionalStore:
         Raises:
             StoreFull: nothing is lost; the log still has everything.
         """
-        self._wait(CheckpointWork())
+        self._wait(CheckpointOperation())
 
     def problems(self) -> list[str]:
         """Check the whole page store, and describe each problem in a sentence; empty if there is none."""
@@ -288,7 +288,7 @@ class TransactionalStore:
         )
 
     def close(self) -> None:
-        """Finish the handed-over work, roll back open transactions, stop the thread and close the files."""
+        """Finish the handed-over operations, roll back open transactions, stop the thread and close the files."""
         self._parts.writer.check_caller()
         with self._state.changed:
             if self._state.closed:
@@ -326,11 +326,11 @@ class TransactionalStore:
             state.open[name] = (machine, contents)
         return Transaction(self._parts, contents, machine, two_phase=two_phase)
 
-    def _wait(self, work: Work) -> None:
+    def _wait(self, operation: LogOperation) -> None:
         with self._state.changed:
             self._state.check_open()
-        self._parts.writer.hand_over(work)
-        work.future.result()
+        self._parts.writer.hand_over(operation)
+        operation.future.result()
 
 
 def _locked(path: Path) -> int:

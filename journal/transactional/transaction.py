@@ -11,6 +11,7 @@ from typing import Self
 from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, Put
 from tandemfeed.journal.transactional.errors import IllegalTransactionMove, NotHeld, TransactionTooLarge
 from tandemfeed.journal.transactional.limits import StoreLimits
+from tandemfeed.journal.transactional.log_operations import CommitOperation, PrepareOperation, TransactionOperation
 from tandemfeed.journal.transactional.log_writer import LogWriter
 from tandemfeed.journal.transactional.page_store import PageStore
 from tandemfeed.journal.transactional.queue_index import QueueIndex
@@ -19,7 +20,6 @@ from tandemfeed.journal.transactional.topics import checked_topic
 from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
 from tandemfeed.journal.transactional.two_phase import decide
 from tandemfeed.journal.transactional.volatile_cache import VolatileCache
-from tandemfeed.journal.transactional.works import CommitWork, PrepareWork, TransactionWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,9 @@ class Transaction:
         with self._state.changed:
             self._state.check_open()
             self._machine.step(TransactionEvent.COMMIT)
-        return self._hand_over(CommitWork(machine=self._machine, contents=self._contents, size=self._contents.size))
+        return self._hand_over(
+            CommitOperation(machine=self._machine, contents=self._contents, size=self._contents.size)
+        )
 
     def prepare(self) -> None:
         """The first phase: guarantee that a later `commit` will succeed. Durable on return, including all locks.
@@ -212,10 +214,10 @@ class Transaction:
         with self._state.changed:
             self._state.check_open()
             self._machine.step(TransactionEvent.PREPARE)
-        work = PrepareWork(
+        operation = PrepareOperation(
             machine=self._machine, contents=self._contents, size=self._contents.size, prepared_at_ns=time.time_ns()
         )
-        self._hand_over(work).result()
+        self._hand_over(operation).result()
 
     def rollback(self) -> None:
         """Undo everything; messages that it locked are available again.
@@ -303,11 +305,11 @@ class Transaction:
             self._state.reserve((target_id,))
             self._contents.settle(queue_id, message.message_id, fate, target_id)
 
-    def _hand_over(self, work: TransactionWork) -> Future[None]:
+    def _hand_over(self, operation: TransactionOperation) -> Future[None]:
         try:
-            self._parts.writer.hand_over(work)
+            self._parts.writer.hand_over(operation)
         except BaseException:
             with self._state.changed:
-                work.refuse(self._state)
+                operation.refuse(self._state)
             raise
-        return work.future
+        return operation.future

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from tandemfeed.journal.transactional.contents import Contents, Fate, LockedMessage, Put
 from tandemfeed.journal.transactional.errors import DecidedByHand, NoSuchPrepared, StoreCorrupt
+from tandemfeed.journal.transactional.log_operations import DecisionOperation
 from tandemfeed.journal.transactional.log_writer import LogWriter
 from tandemfeed.journal.transactional.page_store import PageStore
 from tandemfeed.journal.transactional.store_state import Prepared, StoreState
 from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
-from tandemfeed.journal.transactional.works import DecisionWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def decide(state: StoreState, writer: LogWriter, global_id: str, *, commit: bool
         if prepared is None:
             raise NoSuchPrepared(f"no prepared transaction {global_id!r}: it was never prepared here, or is decided")
         prepared.machine.step(TransactionEvent.COMMIT if commit else TransactionEvent.ROLL_BACK)
-    work = DecisionWork(
+    operation = DecisionOperation(
         machine=prepared.machine,
         contents=prepared.contents,
         prepared_id=prepared.prepared_id,
@@ -61,12 +61,12 @@ def decide(state: StoreState, writer: LogWriter, global_id: str, *, commit: bool
         decided_at_ns=time.time_ns() if by_hand else None,
     )
     try:
-        writer.hand_over(work)
+        writer.hand_over(operation)
     except BaseException:
         with state.changed:
-            work.refuse(state)
+            operation.refuse(state)
         raise
-    return work.future
+    return operation.future
 
 
 def restore(pages: PageStore, state: StoreState) -> None:

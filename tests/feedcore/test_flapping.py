@@ -17,7 +17,7 @@ from tests.feedcore.engines import MS, SECOND, Adapter, hear, of, pair
 
 def silence(backup: Adapter, until_ns: int) -> None:
     """Let the backup hear the admin server, but not the active."""
-    backup.engine.on_admin_heard(until_ns)
+    backup.engine.on_admin_message(until_ns)
     backup.engine.on_timer(until_ns)
 
 
@@ -37,7 +37,7 @@ def test_a_backup_that_hears_its_active_intermittently_changes_state_only_a_few_
     moves = 0
     for step in range(1, 100):  # heard for one heartbeat, then silent for 110 ms: nine times a second
         at_ns = step * 110 * MS
-        backup.engine.on_admin_heard(at_ns)
+        backup.engine.on_admin_message(at_ns)
         moves += len(of(backup.engine.on_timer(at_ns), StateMoved))
         moves += len(of(hear(backup, active.engine.on_timer(at_ns), at_ns), StateMoved))
     assert moves <= 2 * FLAPS_FREE + 1

@@ -81,7 +81,7 @@ def test_a_state_that_falls_due_while_detached_is_saved_once_synchronized() -> N
     backup.source(1, 1, [11], 30 * MS)
     hear(backup, active.source(1, 1, [11], 30 * MS), 30 * MS)
     due_ns = CONFIG.state_interval_ns
-    backup.engine.on_admin_heard(due_ns)
+    backup.engine.on_admin_message(due_ns)
     assert not of(backup.engine.on_timer(due_ns), SaveState)
     assert backup.state is ReplicaState.DETACHED
     hear(backup, active.engine.on_timer(due_ns + MS), due_ns + MS)

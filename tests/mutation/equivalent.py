@@ -125,8 +125,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         (
             _HOLD,
             "HoldQueue.add",
-            "- if first < self._firsts[place] if is_newest_wanted else first > self._firsts[place]:\n"
-            f"+ if first {older} self._firsts[place] if is_newest_wanted else first {newer} self._firsts[place]:",
+            "- if first < self._firsts[place] if prefer_newest else first > self._firsts[place]:\n"
+            f"+ if first {older} self._firsts[place] if prefer_newest else first {newer} self._firsts[place]:",
         ): "an item that begins there was handled above"
         for older, newer in (("<=", ">"), ("<", ">="))
     },

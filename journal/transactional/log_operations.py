@@ -1,6 +1,6 @@
-"""Work items for the log writer: rows to change, and the update in memory once they are on the disk.
+"""Operations of the log writer: rows to change, and the update in memory once they are on the disk.
 
-`plan` may run twice: if a group fails, each of its items is retried alone. `apply` runs under the store's lock, and
+`plan` may run twice: if a group fails, each of its operations is retried alone. `apply` runs under the store's lock, and
 only after the rows are durable.
 """
 
@@ -18,8 +18,8 @@ from tandemfeed.journal.transactional.transaction_state import TransactionEvent,
 
 
 @dataclass(slots=True)
-class Work:
-    """A work item; items are done in order. This base class changes nothing and only waits for all earlier ones."""
+class LogOperation:
+    """An operation of the log writer; they are done in order. This base class changes nothing and only waits for all earlier ones."""
 
     future: Future[None] = field(default_factory=Future, kw_only=True)
     size: int = 0  # bytes
@@ -35,7 +35,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class TransactionWork(Work):
+class TransactionOperation(LogOperation):
     """A durable step of one transaction."""
 
     machine: TransactionMachine = field(kw_only=True)
@@ -47,7 +47,7 @@ class TransactionWork(Work):
 
 
 @dataclass(slots=True)
-class CommitWork(TransactionWork):
+class CommitOperation(TransactionOperation):
     """A commit in one phase."""
 
     arrivals: list[tuple[int, Entry]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class CommitWork(TransactionWork):
 
 
 @dataclass(slots=True)
-class PrepareWork(TransactionWork):
+class PrepareOperation(TransactionOperation):
     """The first phase of a two-phase commit."""
 
     prepared_at_ns: int = field(kw_only=True)
@@ -86,7 +86,7 @@ class PrepareWork(TransactionWork):
 
 
 @dataclass(slots=True)
-class DecisionWork(TransactionWork):
+class DecisionOperation(TransactionOperation):
     """The second phase of a two-phase commit."""
 
     prepared_id: int = field(kw_only=True)
@@ -117,7 +117,7 @@ class DecisionWork(TransactionWork):
 
 
 @dataclass(slots=True)
-class AdministrationWork(Work):
+class AdministrationOperation(LogOperation):
     """Creates or deletes a queue or subscriber, or the like. Always a group by itself: rare, and may be refused."""
 
     run: Callable[[sqlite3.Connection], None] = field(kw_only=True)
@@ -130,5 +130,5 @@ class AdministrationWork(Work):
 
 
 @dataclass(slots=True)
-class CheckpointWork(Work):
+class CheckpointOperation(LogOperation):
     """Makes a checkpoint."""
