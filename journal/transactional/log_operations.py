@@ -1,7 +1,7 @@
 """Operations of the log writer: rows to change, and the update in memory once they are on the disk.
 
-`plan` may run twice: if a group fails, each of its operations is retried alone. `apply` runs under the store's lock, and
-only after the rows are durable.
+`plan` may run twice: if a group fails, each of its operations is retried alone. `apply` runs under the store's lock,
+and only after the rows are durable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tandemfeed.journal.transactional.transaction_state import TransactionEvent,
 
 @dataclass(slots=True)
 class LogOperation:
-    """An operation of the log writer; they are done in order. This base class changes nothing and only waits for all earlier ones."""
+    """An operation; all are done in order. This base class changes nothing and only waits for all earlier ones."""
 
     future: Future[None] = field(default_factory=Future, kw_only=True)
     size: int = 0  # bytes
