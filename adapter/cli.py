@@ -17,7 +17,7 @@ from tandemfeed.transport.dgram import BadGroup
 from tandemfeed.transport.login import AuthenticationRefused
 from tandemfeed.transport.process_shell import StopSignal, add_connection_arguments, configure_logging, connection_from
 from tandemfeed.transport.reachability import failure_text
-from tandemfeed.transport.scheduling import prefer_short_turns
+from tandemfeed.transport.scheduling import request_short_slices
 
 REPLACED_STATUS = 3  # another process runs as this adapter; restarting this one does not help
 
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
-    prefer_short_turns()
+    request_short_slices()
     configure_logging(f"adapter-{arguments.name}", arguments.log_level)
     connection = connection_from(parser, arguments)
     mold = _mold_options(parser, arguments)

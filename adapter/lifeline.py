@@ -25,11 +25,11 @@ import threading
 import grpc
 
 from tandemfeed.transport.admin_servers import AdminServers
-from tandemfeed.transport.last_word import KEY_SIZE, LastWordSender
+from tandemfeed.transport.death_notice import KEY_SIZE, DeathNoticeSender
 from tandemfeed.transport.login import AuthenticationRefused, TokenSource
 from tandemfeed.transport.process_shell import Connection, configure_logging
 from tandemfeed.transport.rpc import open_channel
-from tandemfeed.transport.scheduling import yield_to_others
+from tandemfeed.transport.scheduling import request_background_slices
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 LOG = logging.getLogger("tandemfeed.adapter.lifeline")
@@ -47,7 +47,7 @@ class LifelineUnavailable(Exception):
 
 
 class _SharedPage:
-    """A mutex, the adapter's incarnation and its last-word key, in memory that both processes map."""
+    """A mutex, the adapter's incarnation and its death-notice key, in memory that both processes map."""
 
     def __init__(self, descriptor: int) -> None:
         self._map = mmap.mmap(descriptor, PAGE_SIZE)
@@ -66,7 +66,7 @@ class _SharedPage:
 
     @property
     def key(self) -> bytes:
-        """The key that authenticates this start's last word."""
+        """The key that authenticates this start's death notice."""
         return self._map[KEY_OFFSET : KEY_OFFSET + KEY_SIZE]
 
     @key.setter
@@ -158,7 +158,7 @@ class _Guard:
         self._ca_pem = connection.ca_pem
         self._token = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
         self._messages = _Messages()  # of the open call
-        self._sender: LastWordSender | None = None
+        self._sender: DeathNoticeSender | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_calling, name="guard", daemon=True)
@@ -168,7 +168,7 @@ class _Guard:
         """Report that the adapter has ended."""
         with self._lock:
             if self._sender is not None:
-                self._sender.say(key, incarnation)
+                self._sender.send(key, incarnation)
             self._over.set()
             self._messages.put(admin_pb2.AdapterEnded(incarnation=incarnation))
             self._messages.put(None)
@@ -203,10 +203,10 @@ class _Guard:
             if self._sender is not None:
                 self._sender.close()
             try:
-                self._sender = LastWordSender(address)
+                self._sender = DeathNoticeSender(address)
             except OSError as unknown:
                 self._sender = None
-                LOG.warning("cannot send a last word; a kill will be noticed later", extra={"why": str(unknown)})
+                LOG.warning("cannot send a death notice; a kill will be noticed later", extra={"why": str(unknown)})
 
 
 def main() -> int:
@@ -218,7 +218,7 @@ def main() -> int:
     if page.lock() and page.incarnation:
         guard.report_end(page.incarnation, page.key)
         # The report is out. A normal interpreter exit takes some 25 ms of processor time, which a takeover needs now.
-        yield_to_others()
+        request_background_slices()
         os._exit(0)
     return 0
 

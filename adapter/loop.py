@@ -135,7 +135,7 @@ class AdapterLoop:
         self.perform(self._engine.on_stop())
         self._report_moves()
 
-    def hear_outputs(self, receivers: list[MulticastReceiver]) -> None:
+    def receive_outputs_from(self, receivers: list[MulticastReceiver]) -> None:
         """Receive these groups of other adapters too. Call it in the loop's thread."""
         for receiver in receivers:
             self._outputs[receiver.socket] = receiver

@@ -50,7 +50,7 @@ READ_COUNT = 4 * MARK_EVERY  # packets that a lookup reads in one call
 SCAN_COUNT = 16_384
 RETRY_WHEN_FULL_NS = 1_000_000_000  # an attempt on a full disk takes too long to repeat it for every packet
 HEADER_NUMBERS = ("channel_id", "epoch", "first_input_seq", "first_message_seq")
-ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
+NOT_NUMBERED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
 HEADER_FIELDS = OUTPUT_LAYOUT.dtype(
     ["magic", "flags", "channel_id", "session", "epoch", "first_input_seq", "first_message_seq"]
 )
@@ -105,7 +105,7 @@ class OutputJournal:
         self.held_since_ns = time.monotonic_ns()
         self._channels: dict[Place, ChannelMarks] = {}
         self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
-        self._last_words: dict[Place, int] = {}
+        self._final_heartbeats: dict[Place, int] = {}
         self._provisional: dict[Place, ProvisionalIndex] = {}
         self.newest_session = 0  # of any packet; 0: there is no packet
         self._lock = threading.Lock()
@@ -124,7 +124,7 @@ class OutputJournal:
             with self._lock:
                 self._provisional_of(place).note(packet, index)
         elif packet.flags & HEARTBEAT_BIT:
-            self._last_words[place] = index
+            self._final_heartbeats[place] = index
         elif not packet.flags & ANNOUNCEMENT_BIT:
             self._note(place, packet.epoch, packet.first_input_seq, packet.first_message_seq, index)
 
@@ -163,10 +163,10 @@ class OutputJournal:
                 found.append((state.snapshot, self._runs_after(index, state.snapshot.channel_id, session)))
         return found
 
-    def last_words(self, feed_id: int, session: int) -> list[OutputPacket]:
+    def final_heartbeats(self, feed_id: int, session: int) -> list[OutputPacket]:
         """The last heartbeats of this adapter in earlier sessions, which give the ends of those sessions."""
         words = []
-        for index in self._last_words.values():
+        for index in self._final_heartbeats.values():
             with contextlib.suppress(NoSuchRecord, PacketRefused):  # retention may have released it
                 word = decode_output_packet(self._journal.read(index))
                 if word.feed_id == feed_id and word.session < session:
@@ -305,7 +305,7 @@ class OutputJournal:
             (channel_id,) = STATE_HEAD.part("channel_id").unpack_from(head, STATE_HEAD.offsets["channel_id"])
             self._states[channel_id] = batch.first_index + place
         is_packet = headers["magic"] == OUTPUT_MAGIC
-        is_numbered = is_packet & (headers["flags"] & ASIDE_BITS == 0)
+        is_numbered = is_packet & (headers["flags"] & NOT_NUMBERED_BITS == 0)
         is_rare = is_packet & (headers["flags"] & PROVISIONAL_BIT != 0)
         is_rare |= is_packet & (headers["flags"] & HEARTBEAT_BIT != 0)
         is_rare |= headers["magic"] == int.from_bytes(COMMIT_MAGIC, "little")
@@ -331,7 +331,7 @@ class OutputJournal:
                 if packet.flags & PROVISIONAL_BIT:
                     self._provisional_of(place).note(packet, index)
                 else:
-                    self._last_words[place] = index
+                    self._final_heartbeats[place] = index
                 return
             commit = decode_commit(record)
         except (PacketRefused, ValueError):

@@ -132,11 +132,6 @@ class PeerLink:
                 self._call.cancel()
         self.line.close()
 
-    @property
-    def is_following(self) -> bool:
-        """False once the following thread has ended."""
-        return self._thread.is_alive()
-
     def _follow(self) -> None:
         while not self._closed.is_set():
             try:

@@ -30,11 +30,11 @@ from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
-    AskToFail,
     ReleaseLease,
     RenewLease,
     RequestEpoch,
     RequestHandOver,
+    RequestToFail,
     ServerRequest,
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
@@ -44,7 +44,7 @@ from tandemfeed.transport.login import TokenSource
 from tandemfeed.transport.opening import Opener
 from tandemfeed.transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
 from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
-from tandemfeed.transport.scheduling import begin_steady_running
+from tandemfeed.transport.scheduling import tune_for_low_latency
 from tandemfeed.transport.sealing import Sealer
 from tandemfeed.transport.source_sealing import SourceOpener
 from tandemfeed.transport.start_keys import SealingKey
@@ -170,7 +170,7 @@ class AdapterProcess:
         self._verifier.trust(registered.token_public_key)  # from now on calls are accepted
         self._registry.start()
         announce_ready(rpc=rpc.endpoint, adapter=self._options.name)
-        begin_steady_running()
+        tune_for_low_latency()
         try:
             self._loop.run()
         finally:
@@ -217,7 +217,7 @@ class AdapterProcess:
         for snapshot, runs in past:
             if snapshot.channel_id in converters:
                 engine.resume_from(snapshot, runs, time.monotonic_ns())
-        engine.resume_last_words(self._journal.last_words(feed.feed_id, session), time.monotonic_ns())
+        engine.resume_final_heartbeats(self._journal.final_heartbeats(feed.feed_id, session), time.monotonic_ns())
         own = own_start(registered)
         self._sealer = Sealer(feed.feed_id, own, self._private_key, datagram_size_max=feed.datagram_size_max)
         self._opener = Opener(feed.feed_id)
@@ -304,11 +304,11 @@ class AdapterProcess:
         self._stop.set()
 
     def _on_server_lost(self) -> None:
-        self._mailbox.post(self._engine.on_admin_lost)
+        self._mailbox.post(self._engine.on_admin_disconnected)
 
     def _on_order(self, order: admin_pb2.AdapterOrder, valid_until_ns: int) -> None:
         engine, post = self._engine, self._mailbox.post
-        post(engine.on_admin_heard)  # any order shows that the server receives our reports
+        post(engine.on_admin_message)  # any order shows that the server receives our reports
         match order.WhichOneof("order"):
             case "lease_granted":
                 granted = order.lease_granted.epoch
@@ -375,7 +375,7 @@ class AdapterProcess:
             case RequestHandOver(epoch, heir, reason):
                 LOG.warning("requesting a hand-over", extra={"why": reason})
                 report = admin_pb2.AdapterReport(hand_over_epoch=epoch, hand_over_heir=heir)
-            case AskToFail(reason):
+            case RequestToFail(reason):
                 LOG.warning("requesting to be failed", extra={"why": reason})
                 report = admin_pb2.AdapterReport(fail_reason=reason)
         self._registry.report(report)
@@ -385,7 +385,7 @@ class AdapterProcess:
         others = [each for each in adapters if each.adapter_id != self._engine.config.adapter_id]
         fresh = [group for each in others for group in each.groups.values() if group not in self._heard]
         self._heard.update(fresh)
-        self._loop.hear_outputs(
+        self._loop.receive_outputs_from(
             [MulticastReceiver(self._context, self._connection.interface, group) for group in fresh]
         )
         endpoints = {each.adapter_id: each.rpc_endpoint for each in others}

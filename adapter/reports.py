@@ -98,11 +98,11 @@ class Reporter:
         yield GaugeMetricFamily("tandemfeed_is_abstaining", text, value=self._is_abstaining)
         yield GaugeMetricFamily("tandemfeed_health_score", "Health from 0 (unfit) to 1.", value=self._health.score)
         text = "Records that the output journal dropped because its disk was full."
-        yield CounterMetricFamily("tandemfeed_output_journal_unkept", text, value=self._journal.dropped_count)
+        yield CounterMetricFamily("tandemfeed_output_journal_dropped", text, value=self._journal.dropped_count)
         text = "Samples of refused source messages that were appended to the dead-letter journal."
-        yield CounterMetricFamily("tandemfeed_dead_letters_kept", text, value=self._dead_letters.appended_count)
+        yield CounterMetricFamily("tandemfeed_dead_letters_journaled", text, value=self._dead_letters.appended_count)
         text = "Samples of refused source messages that the dead-letter journal dropped: disk full, error, or too slow."
-        yield CounterMetricFamily("tandemfeed_dead_letters_unkept", text, value=self._dead_letters.dropped_count)
+        yield CounterMetricFamily("tandemfeed_dead_letters_dropped", text, value=self._dead_letters.dropped_count)
         yield forgery_metric(self.forged.counts())
         counts = {str(channel_id): converter.counts() for channel_id, converter in self._converters.items()}
         yield from conversion_metrics(counts)

@@ -34,7 +34,7 @@ from tandemfeed.transport.process_shell import (
 )
 from tandemfeed.transport.reachability import failure_text
 from tandemfeed.transport.rpc import open_channel
-from tandemfeed.transport.scheduling import begin_steady_running, prefer_short_turns
+from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
 from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
@@ -72,7 +72,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.subscriber_count_max < 1:
         parser.error(f"--subscriber-count-max is {arguments.subscriber_count_max}; it must be at least 1")
-    prefer_short_turns()
+    request_short_slices()
     configure_logging("admin-server", arguments.log_level)
     stop = StopSignal()
     try:
@@ -91,7 +91,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
     except OSError as refused:
         server.stop()
         parser.exit(2, f"admin-server: {refused}\n")
-    begin_steady_running()
+    tune_for_low_latency()
     announce_ready(admin=server.endpoint, ca=str(arguments.state / "ca.pem"))
     stop.wait()
     server.stop()

@@ -28,7 +28,7 @@ from tandemfeed.admin_server.services import (
     StreamAdministrationService,
 )
 from tandemfeed.admin_server.settings import IdentitySettings, check_identities, load_cluster, load_policy
-from tandemfeed.transport.last_word import LastWords
+from tandemfeed.transport.death_notice import DeathNoticeReceiver
 from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 from tandemfeed.v1 import admin_pb2_grpc
 
@@ -101,11 +101,11 @@ class AdminServer:
                 self.prepare(store)
             else:
                 note_fingerprint(client, zookeeper, self.folder.fingerprint, state)
-            self._last_words = LastWords()
+            self._death_notices = DeathNoticeReceiver()
             self._rpc = self._serve(listen, identities, subscriber_count_max)
             opened.callback(self._rpc.stop)
-            self._last_words.listen(self._rpc.endpoint, self._on_last_word)
-            opened.callback(self._last_words.close)
+            self._death_notices.listen(self._rpc.endpoint, self._on_death_notice)
+            opened.callback(self._death_notices.close)
             opened.callback(self._stop_brokers)  # runs first, so that no stream uses up the grace period of the stop
             if zookeeper is not None:
                 self._rpc.set_serving(is_serving=False)
@@ -149,7 +149,7 @@ class AdminServer:
         """Remember which server is active, so that this one can name it to callers."""
         self._gate.active_endpoint = active_endpoint
 
-    def _on_last_word(self, incarnation: int) -> None:
+    def _on_death_notice(self, incarnation: int) -> None:
         for broker in self.served.values():
             broker.end(incarnation)
 
@@ -161,7 +161,7 @@ class AdminServer:
         public_key = self.folder.token_key.public_key().public_bytes_raw()
         self.authentication = AuthenticationService(self.folder, identities, self._audit)
         administration = StreamAdministrationService(self.brokers, self._audit, subscriber_count_max)
-        registry = AdapterRegistryService(self.brokers, public_key, self._audit, self._last_words.key)
+        registry = AdapterRegistryService(self.brokers, public_key, self._audit, self._death_notices.key)
         operations = OperationsService(self.brokers)
         certificate, key = self.folder.server_certificate
         # Each adapter has two streams, its own and its lifeline's, and may open new ones before the old ones end.

@@ -28,7 +28,7 @@ from tandemfeed.transport.announced_starts import SALT_SIZE, AnnouncedStart
 from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
 from tandemfeed.transport.opening import Opener
 from tandemfeed.transport.process_shell import StopSignal
-from tandemfeed.transport.scheduling import begin_steady_running
+from tandemfeed.transport.scheduling import tune_for_low_latency
 from tandemfeed.transport.sealing import Sealer
 from tandemfeed.transport.start_keys import SealingKey
 from tandemfeed.transport.stream_signatures import SIGNATURE_MAGIC
@@ -127,7 +127,7 @@ def run_adapter(progress_path: Path) -> None:
         )
         now_ns = time.monotonic_ns()
         loop.perform(engine.on_lease_granted(1, now_ns + LEASE_NS, now_ns)[:-1])  # all but the announcing heartbeat
-        begin_steady_running()
+        tune_for_low_latency()
         _say_ready(source)
         loop.run()
         loop.close()

@@ -35,7 +35,7 @@ from tandemfeed.transport.process_shell import (
     connection_from,
     serve_metrics,
 )
-from tandemfeed.transport.scheduling import begin_steady_running, prefer_short_turns
+from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
 
 INTERVAL_NS = 1_000_000_000
 EXIT_REFUSED = 2
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     connection = connection_from(parser, arguments)
-    prefer_short_turns()
+    request_short_slices()
     configure_logging("subscribe", arguments.log_level)
     try:
         with (
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 verify=arguments.verify,
             )
             interruption.set_target(subscription)
-            begin_steady_running()
+            tune_for_low_latency()
             return _follow(subscription, arguments)
     except ClientError as refused:
         print(f"tandemfeed subscribe: {type(refused).__name__}: {refused}", file=sys.stderr)

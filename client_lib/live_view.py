@@ -147,7 +147,9 @@ def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterab
         )
         if starts:
             rate.add_row(
-                "forged", f"channel {channel_id}: sent as adapter {starts}", "only signed packets are delivered"
+                "forged",
+                f"channel {channel_id}: packets in the name of adapter {starts}",
+                "only signed packets are delivered",
             )
     headings = ("channel", "epoch", "next message", "source stream", "next source")
     positions = Table(*headings, expand=True, box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))

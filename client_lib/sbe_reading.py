@@ -85,7 +85,7 @@ class SbeReader:
         walk, schema = _Walk(data, offset), self.schema
         header = self._header(walk, "the header")
         if header["schemaId"] != schema.schema_id:
-            raise SbeReadError(f"the message is of schema {header['schemaId']}, expected {schema.schema_id}")
+            raise SbeReadError(f"the message has schema id {header['schemaId']}; expected {schema.schema_id}")
         message = schema.by_template.get(header["templateId"])
         if message is None:
             raise SbeReadError(f"{schema.document} has no message with id {header['templateId']}")
@@ -124,7 +124,7 @@ class _Walk:
         if self.position == start:
             self._empty_entries += 1
             if self._empty_entries > EMPTY_ENTRIES_MAX:
-                raise SbeReadError(f"{self.path}: more than {EMPTY_ENTRIES_MAX} entries of no bytes in a message")
+                raise SbeReadError(f"{self.path}: more than {EMPTY_ENTRIES_MAX} empty entries in a message")
 
 
 def _frame_reader(frame: Frame, order: str) -> ReadFrame:
@@ -188,7 +188,7 @@ class _BlockReader:
         dimension = self._groups[-1][1] if self._groups else self._default_frame
         if dimension is None:
             raise SbeReadError(
-                f"{walk.path}: cannot skip a group of a newer schema: none of ours shows how groups begin"
+                f"{walk.path}: cannot skip a group of a newer schema: this schema has no group dimensions"
             )
         frame = dimension(walk, "a group's dimensions")
         for _ in range(frame["numInGroup"]):
@@ -201,7 +201,7 @@ class _BlockReader:
 
     def _skip_data(self, walk: _Walk) -> None:
         if not self._data:
-            raise SbeReadError(f"{walk.path}: cannot skip data of a newer schema: none of ours shows how data begins")
+            raise SbeReadError(f"{walk.path}: cannot skip data of a newer schema: this schema has no data length")
         walk.octets(self._data[-1][1], "data")
 
 

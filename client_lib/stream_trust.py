@@ -154,7 +154,7 @@ class _Unsigned(NamedTuple):
     packet: OutputPacket
 
 
-class _HeardStart:
+class _KnownStart:
     """What was received from one start of one adapter."""
 
     __slots__ = (
@@ -211,7 +211,7 @@ class StreamTrust:
         self._channel_id, self._counters = channel_id, counters
         self._is_trusting = verify == "alarm"
         self._accepted, self._signed = _Horizon(), _Horizon()
-        self._heard: dict[tuple[int, int], _HeardStart] = {}  # (adapter_id, incarnation)
+        self._heard: dict[tuple[int, int], _KnownStart] = {}  # (adapter_id, incarnation)
 
     def announce(self, starts: Iterable[AnnouncedStart]) -> None:
         """Accept packets only from these starts. The state of starts that were announced before is kept."""
@@ -222,7 +222,7 @@ class StreamTrust:
                 self._heard[start.identity] = heard
             elif self._channel_id in start.next_counters:
                 first_counter = start.next_counters[self._channel_id]
-                self._heard[start.identity] = _HeardStart(start, first_counter, is_trusted=self._is_trusting)
+                self._heard[start.identity] = _KnownStart(start, first_counter, is_trusted=self._is_trusting)
 
     def distrusted(self) -> list[tuple[int, int]]:
         """(adapter_id, incarnation) of the starts for which the alarm was raised."""
@@ -294,7 +294,7 @@ class StreamTrust:
 
     # ---- inside ----
 
-    def _on_signed(self, stream: _HeardStart, signed: SignedDigests, now_ns: int) -> list[Verdict]:
+    def _on_signed(self, stream: _KnownStart, signed: SignedDigests, now_ns: int) -> list[Verdict]:
         """Apply a verified signature."""
         verdicts: list[Verdict] = []
         fresh = max(stream.signed_end, signed.first_counter)
@@ -325,7 +325,7 @@ class StreamTrust:
         self._accepted.extend(packet)
         self._signed.extend(packet)
 
-    def _late(self, stream: _HeardStart, packet: OutputPacket, counter: int, digest: bytes) -> list[Verdict]:
+    def _late(self, stream: _KnownStart, packet: OutputPacket, counter: int, digest: bytes) -> list[Verdict]:
         """A packet that arrived after its signature."""
         listed = stream.missed.get(counter)
         if listed is None:
@@ -336,7 +336,7 @@ class StreamTrust:
         self._extend_both(packet)
         return [packet]
 
-    def _settle(self, stream: _HeardStart, counter: int, listed: bytes) -> Iterator[Verdict]:
+    def _settle(self, stream: _KnownStart, counter: int, listed: bytes) -> Iterator[Verdict]:
         """Accept the packet that a signature lists for this counter, or note that it has not arrived."""
         unsigned = stream.unsigned.pop(counter, None)
         if unsigned is not None and unsigned.digest == listed:
@@ -351,14 +351,14 @@ class StreamTrust:
         self._extend_both(waiting.heard.packet)
         yield waiting.heard.packet
 
-    def _keep_waiting(self, stream: _HeardStart, heard: ReceivedPacket, now_ns: int) -> None:
+    def _keep_waiting(self, stream: _KnownStart, heard: ReceivedPacket, now_ns: int) -> None:
         self._drop_old(stream, now_ns)
         if len(stream.waiting) >= WAITING_MAX:
             del stream.waiting[next(iter(stream.waiting))]
             self._counters.refuse(Refusal.UNSIGNED)
         stream.waiting[heard.digest] = _Waiting(heard, now_ns)
 
-    def _drop_old(self, stream: _HeardStart, now_ns: int) -> None:
+    def _drop_old(self, stream: _KnownStart, now_ns: int) -> None:
         while stream.waiting:
             digest = next(iter(stream.waiting))
             if now_ns - stream.waiting[digest].heard_at_ns < WAIT_MAX_NS:
@@ -367,7 +367,7 @@ class StreamTrust:
             self._counters.refuse(Refusal.UNSIGNED)
 
     @staticmethod
-    def _signatures_fail(stream: _HeardStart, now_ns: int) -> bool:
+    def _signatures_fail(stream: _KnownStart, now_ns: int) -> bool:
         """True once packets have arrived without a signature for SILENCE_MAX_NS."""
         if stream.last_heard_at_ns:
             stream.unsigned_ns += min(now_ns - stream.last_heard_at_ns, PAUSE_MAX_NS)

@@ -29,7 +29,7 @@ class Lane(IntEnum):
     """A group of verifications that share a limit."""
 
     KNOWN_SENDER = 0
-    LISTS_HEARD = 1
+    LISTS_KNOWN_PACKET = 1
     ANY = 2
 
 
@@ -42,17 +42,18 @@ class VerificationBudget:
         self._known_sender = ""
         self._paid_until_ns = [0] * len(Lane)  # each failure adds _FAILURE_NS
 
-    def lane_for(self, sender: str, lists_heard: Callable[[], bool], now_ns: int) -> Lane | None:
+    def lane_for(self, sender: str, lists_known_packet: Callable[[], bool], now_ns: int) -> Lane | None:
         """The lane in which a signature may be verified now; None if all are closed to it.
 
         Args:
             sender: the source address of the datagram; "" if unknown.
-            lists_heard: whether the signature lists an arrived packet that is not signed yet; called only if needed.
+            lists_known_packet: whether the signature lists an arrived packet that is not signed yet; called only if
+                needed.
         """
         if sender and sender == self._known_sender and self._is_open(Lane.KNOWN_SENDER, now_ns):
             return Lane.KNOWN_SENDER
-        if self._is_open(Lane.LISTS_HEARD, now_ns) and lists_heard():
-            return Lane.LISTS_HEARD
+        if self._is_open(Lane.LISTS_KNOWN_PACKET, now_ns) and lists_known_packet():
+            return Lane.LISTS_KNOWN_PACKET
         return Lane.ANY if self._is_open(Lane.ANY, now_ns) else None
 
     def on_verified(self, sender: str) -> None:

@@ -23,7 +23,7 @@ from tandemfeed.deploy.certificates import issue_certificate
 from tandemfeed.deploy.cluster_watch import ClusterWatch
 from tandemfeed.deploy.network import Network
 from tandemfeed.deploy.ports import LOOPBACK, free_ports
-from tandemfeed.deploy.processes import STOP_TIMEOUT_S, ManagedProcess, Place, ProcessFailed
+from tandemfeed.deploy.processes import STOP_TIMEOUT_S, ManagedProcess, ProcessFailed, ProcessPlacement
 from tandemfeed.deploy.source import JournalLead
 from tandemfeed.deploy.topology import (
     ADMIN,
@@ -334,7 +334,7 @@ class Cluster:
     ) -> ManagedProcess:
         host = host or name
         is_placed = self.network is not None and host in self._addresses  # the Spark job needs no network
-        place = Place(self.network.namespace_of(host) if self.network and is_placed else "", disk, nice)
+        place = ProcessPlacement(self.network.namespace_of(host) if self.network and is_placed else "", disk, nice)
         process = ManagedProcess(name, arguments, self.logs, place=place, on_ended=self._on_ended)
         self.processes[name] = process
         return process
@@ -342,7 +342,7 @@ class Cluster:
     def _on_ended(self) -> None:
         self._ended.set()
         for watch in list(self.watches.values()):
-            watch.nudge()
+            watch.check_again()
 
     def _ca_pem(self) -> bytes:
         return (self._state / "ca.pem").read_bytes()

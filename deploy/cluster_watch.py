@@ -91,7 +91,7 @@ class ClusterWatch:
         """
         self.wait_for(lambda: self.is_healthy, timeout_s, "one active, the others synchronised")
 
-    def nudge(self) -> None:
+    def check_again(self) -> None:
         """Make the waiting threads check again, because something else has changed."""
         with self._changed:
             self._changed.notify_all()
@@ -104,7 +104,7 @@ class ClusterWatch:
         self._channel.close()
 
     def __str__(self) -> str:
-        server = "" if self.is_connected else "the admin server is away; last known: "
+        server = "" if self.is_connected else "the admin server cannot be reached; last known: "
         states = ", ".join(f"{name} {state or 'unknown'}" for name, state in sorted(self.states.items()))
         return f"feed {self.feed}: {server}active adapter {self.active or 'none'}, epoch {self.epoch}, states {states}"
 

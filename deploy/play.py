@@ -15,7 +15,7 @@ from tandemfeed.client_lib.record import DeliveryRecord
 from tandemfeed.deploy.cluster import Cluster, start_cluster
 from tandemfeed.deploy.content import count_wrong, expected_content
 from tandemfeed.deploy.faults.context import Fault, FaultContext, Say
-from tandemfeed.deploy.faults.ends import DRIVER_TIMEOUT_S
+from tandemfeed.deploy.faults.kills import DRIVER_TIMEOUT_S
 from tandemfeed.deploy.processes import ProcessFailed
 from tandemfeed.deploy.report import Report
 from tandemfeed.deploy.source import Recording, packet_size

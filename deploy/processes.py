@@ -31,7 +31,7 @@ class ProcessFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessPlacement:
     """Where a process runs.
 
     Attributes:
@@ -90,7 +90,7 @@ class ManagedProcess:
         arguments: Sequence[str],
         logs: Path,
         *,
-        place: Place | None = None,
+        place: ProcessPlacement | None = None,
         on_ended: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
@@ -107,7 +107,7 @@ class ManagedProcess:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env={**os.environ, **(place or Place()).environment()},
+            env={**os.environ, **(place or ProcessPlacement()).environment()},
         )
         stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None

@@ -23,7 +23,7 @@ from tandemfeed.deploy.cluster import START_TIMEOUT_S, Cluster, start_cluster
 from tandemfeed.deploy.content import count_wrong, expected_content
 from tandemfeed.deploy.faults.context import Fault, FaultContext, FaultUnavailable, Observed, Say
 from tandemfeed.deploy.faults.days import DAY_S
-from tandemfeed.deploy.faults.ends import DRIVER_TIMEOUT_S
+from tandemfeed.deploy.faults.kills import DRIVER_TIMEOUT_S
 from tandemfeed.deploy.faults.planned import DISK_SIZE_AT_FIRST, DISK_SIZE_PER_ROUND
 from tandemfeed.deploy.ledger import (
     FeedDeliveries,

@@ -61,7 +61,7 @@ def make_room(folder: Path) -> None:
 
 def why_no_small_disk() -> str:
     """Why no small disk can be mounted on this machine; empty if one can. Tries it in a child process."""
-    code = "import pathlib, deploy.small_disk as d; d.mount_small_disk(pathlib.Path('/tmp'), d.STEP)"
+    code = "import pathlib, tandemfeed.deploy.small_disk as d; d.mount_small_disk(pathlib.Path('/tmp'), d.STEP)"
     tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if tried.returncode == 0:
         return ""

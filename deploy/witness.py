@@ -30,7 +30,7 @@ from tandemfeed.transport.process_shell import (
     configure_logging,
     connection_from,
 )
-from tandemfeed.transport.scheduling import prefer_short_turns
+from tandemfeed.transport.scheduling import request_short_slices
 
 POLL_S = 0.2
 CONTENT_DTYPE = np.dtype(
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--through-days", action="store_true", help="continue after the end of a session")
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
-    prefer_short_turns()
+    request_short_slices()
     configure_logging("witness", arguments.log_level)
     connection = connection_from(parser, arguments)
     # The records have no reference cycles. Searching them would cause ever longer pauses and distort the measurement.

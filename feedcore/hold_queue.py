@@ -41,11 +41,11 @@ class HoldQueue(Generic[Item]):
         """One past the highest number held; 0 if the queue is empty."""
         return max((end for end, _ in self.items.values()), default=0)
 
-    def add(self, first: int, end: int, item: Item, *, is_newest_wanted: bool = False) -> Item | None:
+    def add(self, first: int, end: int, item: Item, *, prefer_newest: bool = False) -> Item | None:
         """Hold an item. If another item that begins at `first` is held, keep the longer one and return the other item.
 
         Args:
-            is_newest_wanted: what to drop if the queue is full. True drops the oldest item, because the next number
+            prefer_newest: what to drop if the queue is full. True drops the oldest item, because the next number
                 wanted is not known yet. False drops the newest, because the oldest are wanted next. A dropped item can
                 be requested again.
         """
@@ -55,8 +55,8 @@ class HoldQueue(Generic[Item]):
                 self.items[first] = end, item
             return known[1]
         if len(self.items) >= self._count_max:
-            place = self._taken if is_newest_wanted else -1
-            if first < self._firsts[place] if is_newest_wanted else first > self._firsts[place]:
+            place = self._taken if prefer_newest else -1
+            if first < self._firsts[place] if prefer_newest else first > self._firsts[place]:
                 return None
             del self.items[self._firsts.pop(place)]
         insort(self._firsts, first, self._taken)

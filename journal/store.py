@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.journal.append.chain import BlockChain
@@ -186,11 +185,6 @@ class Journal:
         """The number of low bits of an index that are the sequence."""
         return self.chain.schedule.roll_cycle.sequence_bits
 
-    @property
-    def last_appended_at_ns(self) -> int:
-        """When the newest record was appended; 0 if there is none."""
-        return self._control.word(LAST_AT)
-
     def append(self, record: Record) -> int:
         """Append one record; tailers see it when this returns.
 
@@ -234,18 +228,6 @@ class Journal:
             The first record's index.
         """
         return self._append(Body.of_rows(rows))
-
-    def append_columns(self, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> int:
-        """Append records of several sizes as one segment, copied once.
-
-        Args:
-            data: the records' bytes, concatenated.
-            ends: where each record ends in `data`, ascending.
-
-        Returns:
-            The first record's index.
-        """
-        return self._append(Body.of_columns(data, ends))
 
     def append_segment(
         self,

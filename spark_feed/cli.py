@@ -35,7 +35,7 @@ from tandemfeed.transport.process_shell import (
     serve_metrics,
 )
 from tandemfeed.transport.reachability import failure_text
-from tandemfeed.transport.scheduling import prefer_short_turns
+from tandemfeed.transport.scheduling import request_short_slices
 from tandemfeed.transport.settings_file import SettingsError
 
 LOG = logging.getLogger(__name__)
@@ -287,7 +287,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
     parser = _gateway_parser()
     arguments = parser.parse_args(argv)
     connection = connection_from(parser, arguments)
-    prefer_short_turns()
+    request_short_slices()
     configure_logging("source-gateway", arguments.log_level)
     stop = StopSignal()
     try:

@@ -40,7 +40,7 @@ from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.login import TokenSource
 from tandemfeed.transport.process_shell import Connection, StopSignal, alone_with, announce, announce_ready
 from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, open_channel, serve
-from tandemfeed.transport.scheduling import begin_steady_running
+from tandemfeed.transport.scheduling import tune_for_low_latency
 from tandemfeed.transport.source_sealing import SourceSealer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2_grpc
 
@@ -209,7 +209,7 @@ class SourceGateway:
         else:
             self.core.start()
         announce_ready(rpc=self.endpoint)
-        begin_steady_running()
+        tune_for_low_latency()
         try:
             while not stop.is_set:
                 self._turn()
@@ -221,7 +221,7 @@ class SourceGateway:
             self._close()
 
     def _turn(self) -> None:
-        for _ in range(self.core.wants_record_count):
+        for _ in range(self.core.records_needed_count):
             entry = self._tailer.read()
             if entry is None:
                 break

@@ -20,8 +20,6 @@ from tandemfeed.spark_feed.prices import EXACT, ROUNDED, WHOLE, BadNumber, size_
 from tandemfeed.spark_feed.recording import NULL_PRICE, PRICE_DIGITS, SYMBOL_SIZE_MAX, RecordingError, complete
 
 SIZE_MAX = (1 << 32) - 1
-PRICE_FIELDS = ("price", "bid_price", "ask_price")
-SIZE_FIELDS = ("size", "bid_size", "ask_size")
 INTEGER_FIELDS = ("received_at_ns", "order_id", "sequence", "received_delta_ns", "flags", "venue_channel")
 TIME_UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 SIDES = {"b": "B", "bid": "B", "buy": "B", "buyer": "B", "1": "B", "a": "A", "ask": "A", "s": "A", "sell": "A"}

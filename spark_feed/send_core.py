@@ -86,7 +86,7 @@ class SendCore:
         return {stream_id: stream.next_source_seq for stream_id, stream in self._streams.items()}
 
     @property
-    def wants_record_count(self) -> int:
+    def records_needed_count(self) -> int:
         """How many more records the shell may feed before the next `on_time`."""
         return LOOKAHEAD_COUNT_MAX - len(self._waiting)
 
@@ -114,8 +114,8 @@ class SendCore:
             self._streams[stream_id].is_ended = True
 
     def on_record(self, index: int, record: bytes) -> None:
-        """The next record of the journal. At most `wants_record_count` may be fed."""
-        assert self.wants_record_count > 0, f"{len(self._waiting)} records are already waiting"
+        """The next record of the journal. At most `records_needed_count` may be fed."""
+        assert self.records_needed_count > 0, f"{len(self._waiting)} records are already waiting"
         self._waiting.append((index, record))
 
     def on_time(self, now_ns: int) -> list[SendEffect]:

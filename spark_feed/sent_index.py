@@ -124,12 +124,6 @@ class SentIndex:
             found = stream.cached(start, bisect_left(stream.first_seqs, end_seq))
             return Covering(stretches, before_seq, found)
 
-    def is_cached(self, stream_id: int, first_source_seq: int) -> bool:
-        """True if the packet that starts with `first_source_seq` is cached."""
-        stream = self._streams[stream_id]
-        place = bisect_left(stream.first_seqs, first_source_seq)
-        return place < len(stream.first_seqs) and stream.datagrams[place] is not None
-
     @staticmethod
     def _note(stream: _Stream, first_source_seq: int, message_count: int, journal_index: int) -> None:
         assert first_source_seq == stream.next_source_seq

@@ -2,7 +2,7 @@
 
 A start is one run of an adapter process under one incarnation. The server announces the incarnation, a random salt for
 this start only, and the public half of the Ed25519 key that the adapter generated when it started. Receivers believe
-only packets of announced starts, so no holder of a channel's key can invent a start.
+only packets of announced starts, so a holder of a channel's key cannot invent a start.
 """
 
 from __future__ import annotations

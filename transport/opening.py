@@ -152,7 +152,7 @@ def _unseal(sealing: AESGCM, nonce: bytes, datagram: bytes, header: bytes, key_i
     try:
         return sealing.decrypt(nonce, datagram[OUTPUT_HEADER_SIZE:-DECISION_TAG_SIZE], header)
     except InvalidTag:
-        raise PacketRefused(Refusal.FORGED, f"the seal of key {key_id} does not open") from None
+        raise PacketRefused(Refusal.FORGED, f"the packet cannot be decrypted with key {key_id}") from None
 
 
 class Opener(_KnownStarts):

@@ -30,7 +30,7 @@ _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # system call numbers; older C
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")  # struct sched_attr: size, policy, flags, nice, priority, runtime, …
 
 
-def prefer_short_turns() -> bool:
+def request_short_slices() -> bool:
     """Request short slices for the calling thread and for all threads and processes that it starts from now on.
 
     Call it first. A scheduling policy that was chosen for the process stays in force.
@@ -41,7 +41,7 @@ def prefer_short_turns() -> bool:
     return _ask_for(SLICE_NS, more_nice=0)
 
 
-def yield_to_others() -> bool:
+def request_background_slices() -> bool:
     """Let the calling thread run after all other runnable threads, and give way to any that wakes up.
 
     For work that follows all urgent work. The thread keeps a tenth of an ordinary share, so that it ends soon even on a
@@ -62,7 +62,7 @@ def _ask_for(slice_ns: int, more_nice: int) -> bool:
     return bool(ctypes.CDLL(None).syscall(number, 0, attributes, 0) == 0)
 
 
-def begin_steady_running() -> None:
+def tune_for_low_latency() -> None:
     """Call it when everything is set up. From then on, no turn of the process should wait long.
 
     The objects created at start-up, mostly modules, are permanent, so garbage collections need not scan them again: a
@@ -74,11 +74,11 @@ def begin_steady_running() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
     gc.freeze()
-    _have_memory_freed_last()
+    _start_threads_that_end_last()
 
 
 @cache
-def _have_memory_freed_last() -> None:
+def _start_threads_that_end_last() -> None:
     """Start, once, threads whose only purpose is to end last when the process is killed.
 
     The last thread of a killed process to end frees the memory: hundreds of megabytes take 20 ms, and other threads on
@@ -93,5 +93,5 @@ def _have_memory_freed_last() -> None:
 def _end_last(processor: int) -> None:
     with contextlib.suppress(OSError):  # the processor was taken away meanwhile
         os.sched_setaffinity(0, {processor})
-        if yield_to_others():
+        if request_background_slices():
             threading.Event().wait()

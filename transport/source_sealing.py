@@ -107,8 +107,8 @@ class SourceOpener:
         try:
             packet = cipher.decrypt(_NONCE.pack(0, counter), datagram[HEADER_SIZE:], datagram[:HEADER_SIZE])
         except InvalidTag:
-            raise PacketRefused(Refusal.FORGED, f"the seal of source key {key_id} does not open") from None
-        if is_fresh:  # only now, so that a stranger's salts displace no cipher
+            raise PacketRefused(Refusal.FORGED, f"the packet cannot be decrypted with source key {key_id}") from None
+        if is_fresh:  # only now, so that forged salts displace no cipher
             if len(self._ciphers) >= STARTS_MAX:
                 del self._ciphers[next(iter(self._ciphers))]
             self._ciphers[key_id, salt] = cipher

@@ -265,7 +265,7 @@ class SignatureDatagram:
         """
         signed, tag = self.datagram[:-TAG_SIZE], self.datagram[-TAG_SIZE:]
         if not is_tag_valid(cipher, NONCE.pack(self.incarnation, self.end_counter), signed, tag):
-            raise PacketRefused(Refusal.FORGED, f"no holder of key {self.key_id} made this signature datagram")
+            raise PacketRefused(Refusal.FORGED, f"the tag of the signature datagram does not match key {self.key_id}")
 
     def verified(self, start: AnnouncedStart, public_key: Ed25519PublicKey) -> SignedDigests:
         """Check the signature; takes as long as opening twenty packets.

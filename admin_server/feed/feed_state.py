@@ -1,8 +1,9 @@
 """The changing state of one feed, and the one lock that guards it.
 
 Public methods take the lock, and are steps that other threads see as a whole; private methods run with the lock held.
-No method waits for the disk or the network while holding it. Decisions come from the lease core and the books that
-this object owns (`LeaseKeeper`, `StartBook`, `SessionBook`, `ProcessBook`); none of them knows of the lock.
+No method waits for the disk or the network while holding it. Decisions come from the lease core and the objects
+that this one owns (`LeaseKeeper`, `AdapterStarts`, `CurrentSession`, `RegisteredProcesses`); none of them knows of the
+lock.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 import threading
 import time
 
+from tandemfeed.admin_server.feed.adapter_starts import AdapterStarts
+from tandemfeed.admin_server.feed.current_session import CurrentSession
 from tandemfeed.admin_server.feed.descriptions import (
     AWAY,
     absent_adapters,
@@ -23,10 +26,8 @@ from tandemfeed.admin_server.feed.descriptions import (
     worst_state,
 )
 from tandemfeed.admin_server.feed.key_ring import KeyRing
-from tandemfeed.admin_server.feed.process_book import ProcessBook
+from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
 from tandemfeed.admin_server.feed.registrations import ProcessStart
-from tandemfeed.admin_server.feed.session_book import SessionBook
-from tandemfeed.admin_server.feed.start_book import StartBook
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Offer
 from tandemfeed.admin_server.lease.lease_decisions import HandOverRefused, LeaseDecision
@@ -57,12 +58,12 @@ class FeedState:
         self._attending: dict[int, Attendance] = {}
         self._keeper = LeaseKeeper(feed, records, audit, self._attending)
         self._keeper.restore()
-        self.processes = ProcessBook(feed, records, self.lease.config.term_ns)
+        self.processes = RegisteredProcesses(feed, records, self.lease.config.term_ns)
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
         self._reported: dict[int, common_pb2.FeedAdapterState] = {}
-        self._starts = StartBook(records.starts(feed.feed_id), [channel.channel_id for channel in feed.channels])
+        self._starts = AdapterStarts(records.starts(feed.feed_id), [channel.channel_id for channel in feed.channels])
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
-        self._sessions = SessionBook(feed, records)
+        self._sessions = CurrentSession(feed, records)
         self._subscribers: dict[int, Subscriber] = {}
         self._is_stopped = False
         self._changed = threading.Condition(threading.Lock())

@@ -21,7 +21,7 @@ RANK = {
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CandidateReport:
     """An adapter's report about itself.
 
     Attributes:
@@ -41,14 +41,14 @@ class Standing:
     session: int = 0
 
     @property
-    def is_good(self) -> bool:
+    def is_up_to_date(self) -> bool:
         """True if it has everything that the active had, so waiting cannot find a better candidate."""
         return RANK.get(self.state) == 0
 
 
 @dataclass(slots=True)
 class _Candidate:
-    standing: Standing | None = None  # None: no report since its process started
+    report: CandidateReport | None = None  # None: no report since its process started
     reported_at_ns: int = 0
     is_stale: bool = False  # its last report does not count, and no other has come since
 
@@ -78,12 +78,12 @@ class Candidates:
         """Its stream ended."""
         self._attending.pop(adapter_id, None)
 
-    def report(self, adapter_id: int, standing: Standing, now_ns: int) -> bool:
+    def report(self, adapter_id: int, report: CandidateReport, now_ns: int) -> bool:
         """Keep an adapter's report; False if the adapter does not attend."""
         candidate = self._attending.get(adapter_id)
         if candidate is None:
             return False
-        candidate.standing, candidate.reported_at_ns, candidate.is_stale = standing, now_ns, False
+        candidate.report, candidate.reported_at_ns, candidate.is_stale = report, now_ns, False
         return True
 
     def invalidate_report(self, adapter_id: int) -> None:
@@ -98,38 +98,35 @@ class Candidates:
     def may_be_active(self, adapter_id: int) -> bool:
         """True if it attends and has reported no state in this stream other than active."""
         candidate = self._attending.get(adapter_id)
-        return candidate is not None and (candidate.standing is None or candidate.standing.state is ReplicaState.ACTIVE)
+        return candidate is not None and (candidate.report is None or candidate.report.state is ReplicaState.ACTIVE)
 
-    def standing(self, adapter_id: int, now_ns: int) -> Standing | None:
+    def newest_report(self, adapter_id: int, now_ns: int) -> CandidateReport | None:
         """Its last report, if that is recent."""
         candidate = self._attending.get(adapter_id)
         if candidate is None or candidate.is_stale or now_ns - candidate.reported_at_ns > self._fresh_ns:
             return None
-        return candidate.standing
+        return candidate.report
 
-    def eligible(self, now_ns: int) -> dict[int, Standing]:
+    def eligible(self, now_ns: int) -> dict[int, CandidateReport]:
         """The adapters that may be granted the lease."""
-        known = {adapter_id: self.standing(adapter_id, now_ns) for adapter_id in self._attending}
+        known = {adapter_id: self.newest_report(adapter_id, now_ns) for adapter_id in self._attending}
         return {
-            adapter_id: standing
-            for adapter_id, standing in known.items()
-            if standing is not None
-            and standing.state in RANK
-            and not standing.abstains
-            and adapter_id not in self.failed
+            adapter_id: report
+            for adapter_id, report in known.items()
+            if report is not None and report.state in RANK and not report.abstains and adapter_id not in self.failed
         }
 
     def best(self, now_ns: int) -> int | None:
         """The highest-ranked candidate; None if there are no candidates."""
-        order = [(self._rank_key(standing), adapter_id) for adapter_id, standing in self.eligible(now_ns).items()]
+        order = [(self._rank_key(report), adapter_id) for adapter_id, report in self.eligible(now_ns).items()]
         return min(order)[-1] if order else None
 
     def heirs(self, holder: int, now_ns: int) -> list[int]:
         """Adapters that can take over without a gap, as they apply the holder's decisions on arrival; best first."""
         order = [
-            (self._rank_key(standing), adapter_id)
-            for adapter_id, standing in self.eligible(now_ns).items()
-            if standing.state is ReplicaState.SYNCHRONIZED and adapter_id != holder
+            (self._rank_key(report), adapter_id)
+            for adapter_id, report in self.eligible(now_ns).items()
+            if report.state is ReplicaState.SYNCHRONIZED and adapter_id != holder
         ]
         return [adapter_id for _, adapter_id in sorted(order)]
 
@@ -141,20 +138,20 @@ class Candidates:
             return f"is failed: {self.failed[adapter_id]}"
         if not self.is_attending(adapter_id):
             return "is away"
-        standing = self.standing(adapter_id, now_ns)
-        if standing is None:
+        report = self.newest_report(adapter_id, now_ns)
+        if report is None:
             return "has not reported its state recently"
-        if standing.abstains:
+        if report.abstains:
             return "accepts no grants for the moment, because it recently lost the admin server"
-        return f"is {standing.state.value}, not synchronized"
+        return f"is {report.state.value}, not synchronized"
 
     def backups_in_sync(self, holder: int, now_ns: int) -> list[int]:
         """Backups that could take over from the holder without losing a message."""
         others = [
             adapter_id for adapter_id in self._attending if adapter_id not in self.failed and adapter_id != holder
         ]
-        standings = {adapter_id: self.standing(adapter_id, now_ns) for adapter_id in others}
-        return [adapter_id for adapter_id, standing in standings.items() if standing is not None and standing.is_good]
+        reports = {adapter_id: self.newest_report(adapter_id, now_ns) for adapter_id in others}
+        return [adapter_id for adapter_id, report in reports.items() if report is not None and report.is_up_to_date]
 
     def is_adapter_missing(self, now_ns: int) -> bool:
         """True if an adapter that could become a better candidate is away, silent, in transition or abstaining."""
@@ -169,16 +166,16 @@ class Candidates:
     def reports_failed(self, adapter_id: int) -> bool:
         """True if the adapter reports that it failed, because data that it needs is unavailable."""
         candidate = self._attending.get(adapter_id)
-        standing = None if candidate is None else candidate.standing
-        return standing is not None and standing.state is ReplicaState.FAILED
+        report = None if candidate is None else candidate.report
+        return report is not None and report.state is ReplicaState.FAILED
 
     @staticmethod
-    def _rank_key(standing: Standing) -> tuple[int, int, int, int, bool, float]:
+    def _rank_key(report: CandidateReport) -> tuple[int, int, int, int, bool, float]:
         return (
-            RANK[standing.state],
-            -standing.session,
-            -standing.history_epoch,
-            -standing.next_message_seq,
-            standing.state is not ReplicaState.AHEAD,  # clients already have its messages
-            -standing.health,
+            RANK[report.state],
+            -report.session,
+            -report.history_epoch,
+            -report.next_message_seq,
+            report.state is not ReplicaState.AHEAD,  # clients already have its messages
+            -report.health,
         )

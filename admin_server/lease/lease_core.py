@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tandemfeed.admin_server.lease.candidates import Candidates, Standing
+from tandemfeed.admin_server.lease.candidates import CandidateReport, Candidates
 from tandemfeed.admin_server.lease.lease_decisions import (
     HOLDER_CONTINUED,
     Granted,
@@ -147,8 +147,8 @@ class FeedLease:
         session: int = 0,
     ) -> list[LeaseDecision]:
         """An adapter reported its state."""
-        standing = Standing(state, next_message_seq, health, history_epoch, abstains, session)
-        if not self.candidates.report(adapter_id, standing, now_ns):
+        report = CandidateReport(state, next_message_seq, health, history_epoch, abstains, session)
+        if not self.candidates.report(adapter_id, report, now_ns):
             return []
         self._note_alive(adapter_id, now_ns)
         if adapter_id == self._awaited_holder and state is not ReplicaState.ACTIVE:
@@ -364,11 +364,11 @@ class FeedLease:
 
     def _patience_ns(self, adapter_id: int, now_ns: int) -> int:
         """How long this candidate must wait for a better one."""
-        standing = self.candidates.standing(adapter_id, now_ns)
-        assert standing is not None
-        if standing.is_good:
+        report = self.candidates.newest_report(adapter_id, now_ns)
+        assert report is not None
+        if report.is_up_to_date:
             # It is synchronised, so it still hears the active, which will reconnect and renew.
-            is_active_heard = self._awaited_holder and standing.state is ReplicaState.SYNCHRONIZED
+            is_active_heard = self._awaited_holder and report.state is ReplicaState.SYNCHRONIZED
             return self.config.grace_ns if is_active_heard else 0
         if not self.candidates.is_adapter_missing(now_ns):
             return 0

@@ -12,10 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 import grpc
+
+from tandemfeed.transport.rpc import Handler, behavior_of, rebuild
 
 REFUSALS = frozenset(
     {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED}
@@ -23,7 +25,6 @@ REFUSALS = frozenset(
 # Health and reflection refuse no call, so they need no wrapper. A wrapped health watch would also occupy a thread, and
 # clients without a token could then use up all threads.
 OWN_SERVICES = "/tandemfeed."
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class AuditLog:
@@ -87,9 +88,7 @@ class RefusalAudit(grpc.ServerInterceptor):
         method = str(handler_call_details.method)
         if handler is None or not method.startswith(OWN_SERVICES):
             return handler
-        behavior: Callable[..., Any] = next(
-            filter(None, (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream))
-        )
+        behavior = behavior_of(handler)
 
         def serve_unary(request: Any, context: grpc.ServicerContext) -> Any:
             context.add_callback(lambda: self._audit.note_refused_call(method, context))
@@ -99,15 +98,4 @@ class RefusalAudit(grpc.ServerInterceptor):
             context.add_callback(lambda: self._audit.note_refused_call(method, context))
             yield from behavior(request, context)
 
-        makers = {
-            (False, False): grpc.unary_unary_rpc_method_handler,
-            (False, True): grpc.unary_stream_rpc_method_handler,
-            (True, False): grpc.stream_unary_rpc_method_handler,
-            (True, True): grpc.stream_stream_rpc_method_handler,
-        }
-        maker = makers[bool(handler.request_streaming), bool(handler.response_streaming)]
-        return maker(
-            serve_stream if handler.response_streaming else serve_unary,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return rebuild(handler, serve_stream if handler.response_streaming else serve_unary)

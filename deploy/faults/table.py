@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tandemfeed.deploy.faults.context import Fault
 from tandemfeed.deploy.faults.days import new_day
-from tandemfeed.deploy.faults.ends import kill_active, kill_admin, kill_backup, kill_driver, restart_all
 from tandemfeed.deploy.faults.forging import FORGED_SECONDS, forge_at
+from tandemfeed.deploy.faults.kills import kill_active, kill_admin, kill_backup, kill_driver, restart_all
 from tandemfeed.deploy.faults.links import (
     cut_active,
     cut_active_from_admin,

@@ -24,7 +24,7 @@ class AdminContact:
         self._epoch_in_contact = 0  # the newest epoch known when an admin server was last heard
         self._epoch_before_outage = 0
 
-    def heard(self, epoch: int, now_ns: int, *, is_level: bool) -> bool:
+    def on_message(self, epoch: int, now_ns: int, *, is_caught_up: bool) -> bool:
         """Note a message from an admin server. True if the server had been out of contact.
 
         Once back in contact, this adapter settles for as long as it was out of contact, because the active may need as
@@ -32,21 +32,21 @@ class AdminContact:
 
         Args:
             epoch: the newest epoch that this adapter knows.
-            is_level: every channel is SYNCHRONIZED or ACTIVE.
+            is_caught_up: every channel is SYNCHRONIZED or ACTIVE.
         """
-        is_back = not self.stands(now_ns)
+        is_back = not self.is_in_contact(now_ns)
         if is_back and self._has_started:
             self._settles_until_ns = now_ns + min(now_ns - self._heard_at_ns, self._config.settle_ns)
             self._epoch_before_outage = self._epoch_in_contact
         self._heard_at_ns, self._epoch_in_contact = now_ns, epoch
-        self._is_broken, self._has_started = False, self._has_started or is_level
+        self._is_broken, self._has_started = False, self._has_started or is_caught_up
         return is_back
 
-    def lost(self) -> None:
+    def on_disconnected(self) -> None:
         """Note that the stream to the server broke."""
         self._is_broken = True
 
-    def stands(self, now_ns: int) -> bool:
+    def is_in_contact(self, now_ns: int) -> bool:
         """True while an admin server is in contact."""
         return not self._is_broken and now_ns - self._heard_at_ns < self._config.contact_ns
 

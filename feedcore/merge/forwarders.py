@@ -19,7 +19,7 @@ from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
 
 
-class Standing(NamedTuple):
+class DecidedEnd(NamedTuple):
     """The place where an adapter's decided history ends."""
 
     lineage: Lineage
@@ -27,10 +27,10 @@ class Standing(NamedTuple):
 
     def within(self, followed: Lineage) -> Place:
         """The end of the part of this history that the followed history contains."""
-        parting = self.lineage.parts_at(followed) if followed.entries else None
-        if parting is None or parting.first_input_seq >= self.place.input_seq:
+        fork = self.lineage.fork_from(followed) if followed.entries else None
+        if fork is None or fork.first_input_seq >= self.place.input_seq:
             return self.place
-        return first_place(parting)
+        return first_place(fork)
 
 
 class Forwarders:
@@ -46,13 +46,13 @@ class Forwarders:
     def __init__(self, start_message_seq: int | None) -> None:
         self.is_from_start = start_message_seq == FIRST_SEQ
         self._is_live = start_message_seq is None
-        self._standings: dict[int, Standing] = {}  # by adapter_id
-        self._begun_after: list[Standing] = []  # of the forwarders with which source streams began before numbers did
+        self._decided_ends: dict[int, DecidedEnd] = {}  # by adapter_id
+        self._begun_after: list[DecidedEnd] = []  # of the forwarders with which source streams began before numbers did
 
     def on_heartbeat(self, packet: OutputPacket, lineage: Lineage) -> None:
         """Take a forwarder's heartbeat and the lineage in it."""
         if self._is_live:
-            self._standings[packet.adapter_id] = Standing(lineage, first_place(packet))
+            self._decided_ends[packet.adapter_id] = DecidedEnd(lineage, first_place(packet))
 
     def may_begin(self, packet: OutputPacket, followed: Lineage, next_input_seq: int | None) -> bool:
         """True if a source stream that is new to the client may begin with this provisional packet.
@@ -64,15 +64,15 @@ class Forwarders:
             followed: the history that counts now.
             next_input_seq: the subscription's next one; None until it has begun.
         """
-        standing = self._standings.get(packet.adapter_id)
-        if standing is None:
+        decided_end = self._decided_ends.get(packet.adapter_id)
+        if decided_end is None:
             return self.is_from_start
-        if packet.first_input_seq < standing.place.input_seq:
+        if packet.first_input_seq < decided_end.place.input_seq:
             return False  # overtaken: sent before its sender reached that place
         if next_input_seq is None:
-            self._begun_after.append(standing)
+            self._begun_after.append(decided_end)
             return True
-        return standing.within(followed).input_seq == next_input_seq
+        return decided_end.within(followed).input_seq == next_input_seq
 
     def numbers_begin(self, packet: OutputPacket, followed: Lineage) -> Place:
         """The place where a live subscription's numbers begin, given the first numbered packet or heartbeat it hears.
@@ -81,4 +81,4 @@ class Forwarders:
         what is decided after it may belong to those streams, and messages that were delivered are dropped by source
         identity.
         """
-        return min([first_place(packet), *(standing.within(followed) for standing in self._begun_after)])
+        return min([first_place(packet), *(decided_end.within(followed) for decided_end in self._begun_after)])

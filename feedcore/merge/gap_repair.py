@@ -39,7 +39,7 @@ class GapRepair:
         self._pause_ns = self._config.retry_every_ns
         return True
 
-    def hurry(self, now_ns: int) -> None:
+    def request_soon(self, now_ns: int) -> None:
         """Request the gap soon, because every live stream is past it and no further copy will arrive by itself."""
         if not self._has_asked:
             self._request_at_ns = min(self._request_at_ns, now_ns + self._config.reorder_ns)
@@ -54,7 +54,7 @@ class GapRepair:
             return None
         return min(self._request_at_ns, self._since_ns + self._config.declare_after_ns)
 
-    def is_hopeless(self, now_ns: int) -> bool:
+    def has_timed_out(self, now_ns: int) -> bool:
         """True once the gap has been open for longer than the limit."""
         return self._since_ns is not None and now_ns - self._since_ns >= self._config.declare_after_ns
 
@@ -101,11 +101,11 @@ class ChannelRepair(GapRepair):
         return Place(self.known_end_input_seq, self.known_end_message_seq)
 
     @property
-    def patience_end(self) -> Place:
+    def declarable_end(self) -> Place:
         """How much of the channel was known when patience with the first gap began; later parts have waited less."""
         return self._known_ends[0][1]
 
-    def hear_of(self, place: Place) -> None:
+    def extend_known_end(self, place: Place) -> None:
         """Note that the channel extends at least to this place."""
         if place.input_seq > self.known_end_input_seq:
             self.known_end_input_seq, self.known_end_message_seq = place

@@ -42,12 +42,12 @@ class HistoryGate:
 
     def follow(self, lineage: Lineage) -> EpochStart | None:
         """Follow a newer history; returns the first epoch that only it or only the previous history has, if any."""
-        parting = self.lineage.parts_at(lineage) if self.lineage.entries else None
+        fork = self.lineage.fork_from(lineage) if self.lineage.entries else None
         self.lineage = lineage
         if lineage.epoch >= self._awaited_epoch:
             self._wait_until_ns = None
         self._open_or_close()
-        return parting
+        return fork
 
     def admit(self, packet: OutputPacket, now_ns: int) -> OutputPacket | None:
         """The part of a packet that counts; None if nothing counts or the packet waits here."""

@@ -21,13 +21,13 @@ from contextlib import suppress
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.hold_queue import HoldQueue
+from tandemfeed.feedcore.merge.adapter_streams import AdapterStreams
 from tandemfeed.feedcore.merge.comparison import CopyComparison
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.confirmation import Confirmation, Stretch
 from tandemfeed.feedcore.merge.declared_gaps import DeclaredGaps
 from tandemfeed.feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SourceRange, Takeover
 from tandemfeed.feedcore.merge.gap_repair import ChannelRepair
-from tandemfeed.feedcore.merge.heard_streams import HeardStreams
 from tandemfeed.feedcore.merge.history_gate import CLOSED, HistoryGate
 from tandemfeed.feedcore.merge.place import Place, first_place, place_of_message
 from tandemfeed.feedcore.merge.provisional_merge import ProvisionalMerge
@@ -48,7 +48,7 @@ from tandemfeed.feedcore.wire.position import FIRST_SEQ
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 
 LOOKING_FOR_START = 0  # not an input_seq: the place of the subscription's first message is not known yet
-ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
+NOT_NUMBERED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
 
 
 class StreamMerger:
@@ -84,7 +84,7 @@ class StreamMerger:
         self._config = config = config or MergerConfig()
         self._counters = counters
         self._gate = HistoryGate(counters, config)
-        self._streams = HeardStreams(channel_id, config)
+        self._streams = AdapterStreams(channel_id, config)
         is_from_start = start_message_seq == FIRST_SEQ
         self._order = SourceOrder(channel_id, counters, config.declared_count_max, is_from_start=is_from_start)
         self.next_source_seqs = self._order.next_source_seqs
@@ -103,8 +103,8 @@ class StreamMerger:
         return self._gate.lineage
 
     @property
-    def is_behind(self) -> bool:
-        """True while known messages have been neither delivered nor declared missing."""
+    def has_missing_messages(self) -> bool:
+        """True while known messages have neither been delivered nor declared missing."""
         if self.next_input_seq is None:  # the start is not known yet, so only message numbers can tell
             return 0 < (self.next_message_seq or 0) < self._gap.known_end_message_seq
         return self.next_input_seq < self._gap.known_end_input_seq
@@ -119,9 +119,9 @@ class StreamMerger:
             last = packet.runs[-1]
             end = last.first_input_seq + last.source_count
         if not flags & RETRANSMISSION_BIT:
-            self._streams.hear(packet.adapter_id, flags, end, now_ns, effects)
-        if flags & ASIDE_BITS:
-            self._on_aside(packet, now_ns, effects)
+            self._streams.on_packet(packet.adapter_id, flags, end, now_ns, effects)
+        if flags & NOT_NUMBERED_BITS:
+            self._on_not_numbered(packet, now_ns, effects)
         elif packet.epoch == self._gate.passing_epoch:
             self._take(packet, end, now_ns, effects)
         else:
@@ -137,8 +137,8 @@ class StreamMerger:
         source_ranges = self._provisional.on_timer(now_ns, jitter, effects)
         if (waiting_until_ns := self._gate.next_deadline_ns()) is not None:
             self._gap.extend_to(waiting_until_ns)  # a packet that waits for a lineage may close the gap
-        is_due = not self._gap.is_hopeless(now_ns) and self._gap.is_request_due(now_ns, jitter)
-        while self._gap.is_hopeless(now_ns):
+        is_due = not self._gap.has_timed_out(now_ns) and self._gap.is_request_due(now_ns, jitter)
+        while self._gap.has_timed_out(now_ns):
             self._declare(now_ns, effects)
         if is_due or source_ranges:
             self._counters.add(Counter.MERGE_REPLAY_REQUESTS)
@@ -156,7 +156,7 @@ class StreamMerger:
 
     # ---- inside: which history counts ----
 
-    def _on_aside(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
+    def _on_not_numbered(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         """Take a heartbeat, a provisional packet or an announcement."""
         try:
             if packet.flags & HEARTBEAT_BIT:
@@ -178,7 +178,7 @@ class StreamMerger:
         if packet.first_input_seq > self.lineage.end_of(packet.epoch):
             self._counters.add(Counter.STALE_EPOCH_PACKETS)
             return
-        self._gap.hear_of(first_place(packet))
+        self._gap.extend_known_end(first_place(packet))
         if self.next_input_seq is None:
             self._begin(packet, effects)
         self._watch(now_ns)
@@ -196,10 +196,10 @@ class StreamMerger:
     def _follow(self, lineage: Lineage, heartbeat: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         """Follow a newer history, and forget what it numbers differently."""
         is_first = not self.lineage.epoch
-        parting = self._gate.follow(lineage)
-        if parting is not None:
-            self._go_back(first_place(parting))
-        self._gap.hear_of(first_place(lineage))
+        fork = self._gate.follow(lineage)
+        if fork is not None:
+            self._rewind_to(first_place(fork))
+        self._gap.extend_known_end(first_place(lineage))
         if not is_first:
             sender = heartbeat.adapter_id if heartbeat.flags & FROM_ACTIVE_BIT else 0
             first_seq, resumes_at = lineage.first_message_seq, self.next_input_seq or 0
@@ -208,18 +208,18 @@ class StreamMerger:
             self._on_other_epoch(packet, now_ns, effects)
         self._watch(now_ns)
 
-    def _go_back(self, parting: Place) -> None:
+    def _rewind_to(self, fork: Place) -> None:
         """Return to the place from which messages are renumbered; redelivered ones are dropped by source identity."""
         end_of = self._gate.lineage.end_of
         self._cut_held(end_of)
         self._confirmation.drop_superseded(end_of)
         self._late_confirmation.drop_superseded(end_of)
-        self._comparison.renumbered_from(parting.input_seq)
-        self._declared.ranges.truncate_from(parting.input_seq)
-        self._streams.renumbered_from(parting.input_seq)
-        self._gap.forget_from(parting)
-        if self.next_input_seq is not None and self.next_input_seq > parting.input_seq:
-            self.next_input_seq, self.next_message_seq = parting
+        self._comparison.renumbered_from(fork.input_seq)
+        self._declared.ranges.truncate_from(fork.input_seq)
+        self._streams.renumbered_from(fork.input_seq)
+        self._gap.forget_from(fork)
+        if self.next_input_seq is not None and self.next_input_seq > fork.input_seq:
+            self.next_input_seq, self.next_message_seq = fork
 
     def _cut_held(self, end_of: Callable[[int], int]) -> None:
         """Keep only the part of each held packet that still counts."""
@@ -245,7 +245,7 @@ class StreamMerger:
         except PacketRefused as refused:  # treated as if it had been lost
             self._counters.refuse(refused.reason)
         if self._provisional.gaps:
-            self._provisional.go_on(now_ns, effects)
+            self._provisional.release_unblocked(now_ns, effects)
         if self.next_input_seq is None or gap.known_end_input_seq > self.next_input_seq:
             self._watch(now_ns)
         else:
@@ -346,14 +346,14 @@ class StreamMerger:
     # ---- inside: gaps ----
 
     def _watch(self, now_ns: int) -> None:
-        """Start, hurry or end the timers of the first gap."""
+        """Start, request_soon or end the timers of the first gap."""
         gap, next_input_seq = self._gap, self.next_input_seq
-        if not self.is_behind:
+        if not self.has_missing_messages:
             gap.closed()
             return
         gap.watch(next_input_seq or LOOKING_FOR_START, now_ns)
         if next_input_seq is not None and self._streams.are_all_past(next_input_seq):
-            gap.hurry(now_ns)
+            gap.request_soon(now_ns)
 
     def _request(self, source_ranges: tuple[SourceRange, ...], *, with_numbered: bool) -> RequestReplay:
         """The request for everything that is missing now."""
@@ -378,7 +378,7 @@ class StreamMerger:
         the merge has not waited long enough for anything newer."""
         assert self.next_message_seq is not None
         held = self._held.first_item
-        end = min(self._gap.known_end if held is None else first_place(held), self._gap.patience_end)
+        end = min(self._gap.known_end if held is None else first_place(held), self._gap.declarable_end)
         first = Place(self.next_input_seq or 0, self.next_message_seq)
         is_begun = self.next_input_seq is not None
         if end.input_seq <= first.input_seq if is_begun else end.message_seq <= first.message_seq:

@@ -114,7 +114,7 @@ class ProvisionalMerge:
         if not self.unnumbered:
             effects.append(Numbered(self._channel_id, packet.epoch, packet.end_message_seq))
 
-    def go_on(self, now_ns: int, effects: list[MergeEffect]) -> None:
+    def release_unblocked(self, now_ns: int, effects: list[MergeEffect]) -> None:
         """Deliver held packets that have become next, because numbered packets may have advanced their streams."""
         for stream in list(self.gaps):
             self._release(stream, effects)
@@ -124,7 +124,7 @@ class ProvisionalMerge:
         """Declare gaps whose limit has passed; returns all source ranges to request if any of them is due."""
         is_due = False
         for stream, gap in list(self.gaps.items()):
-            if gap.repair.is_hopeless(now_ns):
+            if gap.repair.has_timed_out(now_ns):
                 self._declare(stream, effects)
             elif gap.repair.is_request_due(now_ns, jitter):
                 is_due = True

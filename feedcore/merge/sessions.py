@@ -53,7 +53,7 @@ class SessionMerger:
     def on_packet(self, packet: OutputPacket, now_ns: int) -> list[MergeEffect]:
         """Take an opened packet of any adapter's stream, or a replayed one."""
         if packet.session == self.session:
-            return self._go_on(self.present.on_packet(packet, now_ns), now_ns)
+            return self._change_session_if_due(self.present.on_packet(packet, now_ns), now_ns)
         if packet.session < self.session:
             self._counters.refuse(Refusal.WRONG_SESSION)
             return []
@@ -62,11 +62,11 @@ class SessionMerger:
         if len(self._held) < self._config.held_count_max:
             self._held.append(packet)  # further packets are dropped, and requested once their session has begun
             self._counters.add(Counter.MERGE_HELD)
-        return self._go_on([], now_ns)
+        return self._change_session_if_due([], now_ns)
 
     def on_timer(self, now_ns: int, jitter: float = 0.0) -> list[MergeEffect]:
         """Do what is due; `jitter` in [0, 1) spreads requests."""
-        return self._go_on(self.present.on_timer(now_ns, jitter), now_ns)
+        return self._change_session_if_due(self.present.on_timer(now_ns, jitter), now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """When to call `on_timer` next."""
@@ -74,7 +74,7 @@ class SessionMerger:
 
     # ---- inside ----
 
-    def _go_on(self, effects: list[MergeEffect], now_ns: int) -> list[MergeEffect]:
+    def _change_session_if_due(self, effects: list[MergeEffect], now_ns: int) -> list[MergeEffect]:
         """Begin the next session if the present one is settled."""
         while self._settles_at_ns is not None and self._is_settled(now_ns):
             old, is_complete = self.session, self._is_at_end
@@ -89,7 +89,7 @@ class SessionMerger:
 
     @property
     def _is_at_end(self) -> bool:
-        return self.present.has_ended and not self.present.is_behind
+        return self.present.has_ended and not self.present.has_missing_messages
 
     def _is_settled(self, now_ns: int) -> bool:
         merger = self.present
@@ -98,7 +98,7 @@ class SessionMerger:
         assert self._settles_at_ns is not None
         if now_ns < self._settles_at_ns:
             return False
-        if not merger.is_behind:
+        if not merger.has_missing_messages:
             return True
         self._settles_at_ns = now_ns + self._config.session_look_ns  # missing messages are requested or declared first
         return False

@@ -25,7 +25,7 @@ class ActiveView:
         """The newest epoch in which it is known to be active."""
         return self._epoch
 
-    def know(self, adapter_id: int, epoch: int) -> bool:
+    def note_active(self, adapter_id: int, epoch: int) -> bool:
         """Take a report of the active adapter in an epoch (0: none). An older report is ignored.
 
         Returns:
@@ -37,11 +37,11 @@ class ActiveView:
         self.adapter_id, self._epoch = adapter_id, epoch
         return is_another
 
-    def hear(self, adapter_id: int, epoch: int, now_ns: int) -> bool:
+    def on_message(self, adapter_id: int, epoch: int, now_ns: int) -> bool:
         """Note a message of the active itself. Returns True if the known active changed."""
         self.heard_at_ns = now_ns
         is_known = epoch == self._epoch and adapter_id == self.adapter_id
-        return not is_known and self.know(adapter_id, epoch)
+        return not is_known and self.note_active(adapter_id, epoch)
 
     def silent_ns(self, now_ns: int) -> int:
         """How long it has not been heard."""

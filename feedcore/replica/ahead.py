@@ -9,7 +9,7 @@ from __future__ import annotations
 from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.replica.applying import apply_decisions, forward
 from tandemfeed.feedcore.replica.channel import Channel
-from tandemfeed.feedcore.replica.following import PlacedBackup
+from tandemfeed.feedcore.replica.following import PositionedBackup
 from tandemfeed.feedcore.replica.production import ConversionDiverged
 from tandemfeed.feedcore.replica.provisional import Throttle
 from tandemfeed.feedcore.replica.role import Next, ToFollowing, ToJoining
@@ -17,7 +17,7 @@ from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
 
 
-class Ahead(PlacedBackup):
+class Ahead(PositionedBackup):
     """Owns the throttle; the production line owns what was sent ahead."""
 
     heartbeat_flags = int(OutputFlag.PROVISIONAL)

@@ -43,8 +43,8 @@ class Channel:
     Attributes:
         out_of_sync_at_ns: the last times when it was out of sync with the group, by contradiction or differing digests.
         has_admin: an admin server is in contact; the engine sets it.
-        elsewhere: by adapter_id, up to where an adapter in step has each source stream without a gap, as last reported.
-            Kept in every role, because a new active must know from the start what it may not declare lost.
+        available_at_peers: by adapter_id, up to where an adapter in step has each source stream without a gap, as last
+            reported. Kept in every role, because a new active must know from the start what it may not declare lost.
         ask_lease_store_at_ns: no hand-over or epoch is requested before then. Kept across terms, so that two adapters
             that lack the same messages do not hand over to each other continually.
         effects: those of the current event, in order; the replica takes them at its end.
@@ -65,11 +65,11 @@ class Channel:
         self.flaps = FlapDamper()
         self.hand_over = HandOver(config.promotion_patience_ns)
         self.record = StateRecord()
-        self.savings = SaveSchedule(config.state_interval_ns, now_ns)
+        self.save_schedule = SaveSchedule(config.state_interval_ns, now_ns)
         self.out_of_sync_at_ns: deque[int] = deque(maxlen=8)
         self.has_admin = True
         self.ask_lease_store_at_ns = 0
-        self.elsewhere: dict[int, dict[int, int]] = {}
+        self.available_at_peers: dict[int, dict[int, int]] = {}
         self.transmitted_ends: dict[int, int] = {}
         self.heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
         self.effects: list[AdapterEffect] = []
@@ -86,10 +86,10 @@ class Channel:
         old = self.record.enter(new, reason)
         self.emit(StateMoved(self.channel_id, old, new, reason))
 
-    def succeed(self, before: Channel, now_ns: int) -> None:
+    def inherit_from(self, before: Channel, now_ns: int) -> None:
         """Take over from `before`, this channel in the previous session, what is known about the group."""
         active = self.active
-        active.know(before.active.adapter_id, before.active.epoch)
+        active.note_active(before.active.adapter_id, before.active.epoch)
         active.heard_at_ns = now_ns  # a session begins because the group was heard in it, or this adapter decides
         self.out_of_sync_at_ns, self.flaps, self.has_admin = before.out_of_sync_at_ns, before.flaps, before.has_admin
 
@@ -98,7 +98,7 @@ class Channel:
     def anchor(self, now_ns: int) -> None:
         """Begin at the line's position, with everything received so far that follows it."""
         self.intake.anchor(self.line.position())
-        self._put_back()
+        self._return_backlog()
         for stream, tracker in self.trackers.items():
             self.backlog.add(stream, tracker.anchor(self.line.next_source_seqs.get(stream, FIRST_SEQ), now_ns))
 
@@ -109,13 +109,13 @@ class Channel:
         adapter may be the next to decide (protocol 5.1).
         """
         self.intake.unanchor()
-        self._put_back()
+        self._return_backlog()
 
-    def follow_on(self) -> None:
+    def keep_own_history(self) -> None:
         """This adapter decides, or did until now: keep its own history, and forget decisions received from others."""
         self.intake.restart(self.line.lineage, self.line.position())
 
-    def _put_back(self) -> None:
+    def _return_backlog(self) -> None:
         for stream, tracker in self.trackers.items():
             tracker.unanchor(self.backlog.take_stream(stream))
 
@@ -126,12 +126,12 @@ class Channel:
         self._arrivals += 1
         return self.trackers[packet.source_stream_id].on_packet(packet, self._arrivals, now_ns)
 
-    def hear(self, packet: OutputPacket, now_ns: int) -> None:
+    def take_output_packet(self, packet: OutputPacket, now_ns: int) -> None:
         """Take another adapter's packet, for its history, its decisions or the end of the decisions.
 
         Raises:
             PacketRefused: it names a source stream that the channel does not have, or its history is malformed.
-            OutOfStep: what was applied here contradicts it.
+            DecisionConflict: what was applied here contradicts it.
         """
         intake = self.intake
         if packet.flags & HEARTBEAT_BIT:
@@ -154,15 +154,15 @@ class Channel:
         """Note which source messages another adapter has, as its state reports. The last report of an adapter that now
         joins is kept, because it may soon be in step again with all that it had."""
         if status.state in IN_STEP:
-            self.elsewhere[adapter_id] = dict(status.available_source_seqs)
+            self.available_at_peers[adapter_id] = dict(status.available_source_seqs)
         elif status.state is ReplicaState.FAILED:
-            self.elsewhere.pop(adapter_id, None)
+            self.available_at_peers.pop(adapter_id, None)
 
     def take_runs(self, reply: RunsReply, now_ns: int) -> None:
         """Take the requested decisions.
 
         Raises:
-            OutOfStep: what was applied here contradicts them.
+            DecisionConflict: what was applied here contradicts them.
         """
         self.intake.on_lineage(reply.lineage, self.line.position())
         self.intake.on_runs(reply.runs, now_ns)

@@ -41,7 +41,7 @@ class Deciding(Role):
         end = line.commit_provisional(self._epoch)
         if self._is_unplaced:
             channel.anchor(now_ns)  # there was no better candidate, so this position is the cluster's best
-        channel.follow_on()
+        channel.keep_own_history()
         channel.hand_over.begin()
         self._gate.begin()
         if end > first:
@@ -79,7 +79,9 @@ class Deciding(Role):
             return
         first, last = gap
         channel, line, stream = self.channel, self.channel.line, tracker.source_stream_id
-        end, heir = max(((ends.get(stream, 0), each) for each, ends in channel.elsewhere.items()), default=(0, 0))
+        end, heir = max(
+            ((ends.get(stream, 0), each) for each, ends in channel.available_at_peers.items()), default=(0, 0)
+        )
         if end > first and not tracker.is_given_up(now_ns):
             reason = f"adapter {heir} has source stream {stream} from {first} to {end - 1}"
             self._ask(RequestHandOver(line.epoch, heir, reason), now_ns)
@@ -110,30 +112,30 @@ class Deciding(Role):
     def promote(self, epoch: int, now_ns: int) -> Next:
         """Begin the next epoch, granted to the same active. Only the epoch changes, but a loss may be declared now."""
         self.channel.line.open_epoch(epoch)
-        self.channel.follow_on()
+        self.channel.keep_own_history()
         self.channel.emit(Transmit(self.heartbeat(now_ns)))
         self._declare_losses(now_ns)
         return None
 
     def demote(self, reason: str, now_ns: int) -> Next:
         """Become a backup that hears no active yet."""
-        self._gate.keep_back()
-        self.channel.follow_on()
+        self._gate.journal_unsent()
+        self.channel.keep_own_history()
         self.channel.active.heard_at_ns = now_ns - self.channel.config.proceed_after_ns
         return ToFollowing(ReplicaState.DETACHED, reason)
 
     def give_up_epoch(self, heir_adapter_id: int, now_ns: int) -> Next:
         """End the epoch in an orderly way, and become a synchronized backup of the heir."""
         channel = self.channel
-        self._gate.let_out()
-        channel.follow_on()
+        self._gate.release_all()
+        channel.keep_own_history()
         channel.hand_over.on_ended(channel.line.epoch, channel.line.next_input_seq)
         channel.active.adapter_id, channel.active.heard_at_ns = heir_adapter_id, now_ns
         channel.counters.add(Counter.HAND_OVERS)
         return ToFollowing(ReplicaState.SYNCHRONIZED, f"handed over to adapter {heir_adapter_id}")
 
     def fail(self, reason: str) -> Next:
-        self._gate.keep_back()
+        self._gate.journal_unsent()
         return ToFailed(reason)
 
     # ---- time ----

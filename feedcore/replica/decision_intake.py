@@ -19,7 +19,7 @@ from tandemfeed.feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 MS = 1_000_000
 
 
-class OutOfStep(Exception):
+class DecisionConflict(Exception):
     """What was applied here contradicts what was decided. This replica needs a snapshot."""
 
 
@@ -113,7 +113,7 @@ class DecisionIntake:
         """Take the history of an epoch. If the epoch is newer, drop the decisions that are not in its history.
 
         Raises:
-            OutOfStep: such decisions have been applied here.
+            DecisionConflict: such decisions have been applied here.
         """
         if lineage.epoch <= self.lineage.epoch:
             return
@@ -124,7 +124,7 @@ class DecisionIntake:
         self._known_end = max(self._early.end, FIRST_SEQ)
         if self._is_anchored:
             if not lineage.holds(applied.epoch, applied.next_input_seq):
-                raise OutOfStep(
+                raise DecisionConflict(
                     f"epoch {lineage.epoch} is built on {lineage.entries}; this adapter has applied everything before "
                     f"input_seq {applied.next_input_seq} in epoch {applied.epoch}"
                 )
@@ -143,7 +143,7 @@ class DecisionIntake:
         """Take runs from a packet or a reply, in any order; known ones are ignored.
 
         Raises:
-            OutOfStep: a decision contradicts what was applied here.
+            DecisionConflict: a decision contradicts what was applied here.
         """
         for run in runs:
             if run.first_input_seq == self._next_input_seq and run.epoch == self.lineage.epoch and self._is_anchored:
@@ -177,7 +177,7 @@ class DecisionIntake:
         """Accept the next decision by `input_seq`; its other numbers must continue the position too."""
         next_source_seq = self._next_source_seqs.get(run.source_stream_id, FIRST_SEQ)
         if run.first_source_seq != next_source_seq or run.first_message_seq != self._next_message_seq:
-            raise OutOfStep(
+            raise DecisionConflict(
                 f"{run} was decided, but this adapter expects message_seq {self._next_message_seq} and source_seq "
                 f"{next_source_seq} of source stream {run.source_stream_id}"
             )
@@ -196,8 +196,8 @@ class DecisionIntake:
         elif self.lineage.covers(run):
             self._known_end = max(self._known_end, run.end_input_seq)
             if not self._is_anchored or run.end_input_seq > self._next_input_seq:
-                is_newest_wanted = not self._is_anchored  # a snapshot will begin near the newest
-                self._early.add(run.first_input_seq, run.end_input_seq, run, is_newest_wanted=is_newest_wanted)
+                prefer_newest = not self._is_anchored  # a snapshot will begin near the newest
+                self._early.add(run.first_input_seq, run.end_input_seq, run, prefer_newest=prefer_newest)
 
     def _drain(self) -> None:
         while self._is_anchored and (run := self._early.pop_reaching(self._next_input_seq)) is not None:
@@ -205,7 +205,7 @@ class DecisionIntake:
                 self._accept(run)
             elif run.end_input_seq > self._next_input_seq and not self._is_single_source:
                 # In a channel of one source stream only declared gaps need decisions, and each of them begins an epoch.
-                raise OutOfStep(f"{run} was decided, but this adapter expects input_seq {self._next_input_seq}")
+                raise DecisionConflict(f"{run} was decided, but this adapter expects input_seq {self._next_input_seq}")
 
     def _watch(self, now_ns: int) -> None:
         if not self.has_gap:

@@ -19,8 +19,8 @@ from tandemfeed.feedcore.wire.position import MessageStreamState
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: every packet takes two of these, and freezing doubles their cost
 class AppendToJournal:
     """Append the packet to the output journal. Comes before the `Transmit` of the same packet, so that the sender can
-    replay every packet that a client may have received. If the packet is a heartbeat, it is the last word of a session,
-    which a restarted adapter repeats (`AdapterEngine.resume_last_words`)."""
+    replay every packet that a client may have received. A heartbeat here is the final one of a session, which a
+    restarted adapter repeats (`AdapterEngine.resume_final_heartbeats`)."""
 
     packet: OutputPacket
 
@@ -123,7 +123,7 @@ class RequestHandOver:
 
 
 @dataclass(frozen=True, slots=True)
-class AskToFail:
+class RequestToFail:
     """Ask the admin server to take this adapter out of its group (`on_failed`, or nothing: it may be needed)."""
 
     reason: str
@@ -166,7 +166,7 @@ class RunsLost:
     last_source_seq: int
 
 
-ServerRequest: TypeAlias = AcceptOffer | ReleaseLease | RequestEpoch | RequestHandOver | AskToFail | RenewLease
+ServerRequest: TypeAlias = AcceptOffer | ReleaseLease | RequestEpoch | RequestHandOver | RequestToFail | RenewLease
 AdapterEffect: TypeAlias = (
     AppendToJournal
     | SaveState
@@ -220,7 +220,7 @@ def perform(effects: Iterable[AdapterEffect], handler: EffectHandler) -> None:
                 handler.request_buckets(effect)
             case CommitProvisional():
                 handler.commit_provisional(effect)
-            case AcceptOffer() | ReleaseLease() | RequestEpoch() | RequestHandOver() | AskToFail() | RenewLease():
+            case AcceptOffer() | ReleaseLease() | RequestEpoch() | RequestHandOver() | RequestToFail() | RenewLease():
                 handler.ask_server(effect)
             case StateMoved():
                 handler.on_state_moved(effect)

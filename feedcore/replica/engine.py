@@ -20,7 +20,7 @@ from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSn
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
 from tandemfeed.feedcore.replica.converter import Converter
 from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort, LoggedRuns
-from tandemfeed.feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
+from tandemfeed.feedcore.replica.effects import AcceptOffer, AdapterEffect, ReleaseLease, RequestToFail
 from tandemfeed.feedcore.replica.replica import ChannelReplica
 from tandemfeed.feedcore.replica.sessions import NotActive, Sessions
 from tandemfeed.feedcore.replica.states import ReplicaState
@@ -75,10 +75,10 @@ class AdapterEngine:
         current session, and the decisions transmitted after it. Must come before any other event."""
         self.replicas[snapshot.channel_id].resume_from(snapshot, runs, now_ns)
 
-    def resume_last_words(self, words: Iterable[OutputPacket], now_ns: int) -> None:
-        """Resume this adapter's last words in earlier sessions, from its output journal: heartbeats that announce the
-        end of a channel. They are repeated for clients that have not received them."""
-        self._sessions.resume_last_words(words, now_ns)
+    def resume_final_heartbeats(self, heartbeats: Iterable[OutputPacket], now_ns: int) -> None:
+        """Take this adapter's final heartbeats of earlier sessions, from its output journal. They announce the end of a
+        channel, and are repeated for clients that have not received them."""
+        self._sessions.resume_final_heartbeats(heartbeats, now_ns)
 
     def on_source_datagram(self, datagram: bytes, now_ns: int) -> list[AdapterEffect]:
         """Take a datagram of a source stream, from multicast or from the source journal. A bad one is only counted."""
@@ -88,7 +88,7 @@ class AdapterEngine:
             sessions = self._sessions
             of_session = sessions.current
             if packet.session != of_session.session:
-                of_session = sessions.hear_source(packet.session, now_ns)
+                of_session = sessions.on_source_session(packet.session, now_ns)
             found = of_session.by_stream.get(packet.source_stream_id)
             if found is None:
                 raise PacketRefused(Refusal.UNKNOWN_STREAM, f"source stream {packet.source_stream_id}")
@@ -101,7 +101,7 @@ class AdapterEngine:
         self.counters.counts[Counter.SOURCE_PACKETS] += 1
         produced = replica.on_source_packet(packet, now_ns)
         if sessions.coming:
-            produced += self._go_on(now_ns)
+            produced += self._change_session_if_due(now_ns)
         return effects + produced if effects else produced
 
     def on_output_packet(self, packet: OutputPacket, now_ns: int) -> list[AdapterEffect]:
@@ -119,10 +119,10 @@ class AdapterEngine:
             sessions = self._sessions
             of_session = sessions.current
             if packet.session != of_session.session:
-                of_session = sessions.hear_adapter(packet.session, now_ns)
+                of_session = sessions.on_adapter_session(packet.session, now_ns)
             effects += of_session.replicas[packet.channel_id].on_output_packet(packet, now_ns)
             if sessions.coming:
-                effects += self._go_on(now_ns)
+                effects += self._change_session_if_due(now_ns)
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)
             return effects
@@ -147,28 +147,28 @@ class AdapterEngine:
         effects += self._note_epoch(known_epoch(state), f"adapter {state.adapter_id} reports it", now_ns)
         try:
             is_here = state.session in (0, self.session)
-            replicas = self.replicas if is_here else self._sessions.hear_adapter(state.session, now_ns).replicas
+            replicas = self.replicas if is_here else self._sessions.on_adapter_session(state.session, now_ns).replicas
         except PacketRefused:
             return effects  # it is in an old session, and will learn of the current one
         for status in state.channels:
             replica = replicas.get(status.channel_id)
             if replica is not None:
                 effects += replica.on_peer_status(status, state.adapter_id, now_ns)
-        effects += self._go_on(now_ns)
+        effects += self._change_session_if_due(now_ns)
         return effects + self._consider_leaving(now_ns)
 
     # ---- events: the admin server ----
 
-    def on_admin_heard(self, now_ns: int) -> list[AdapterEffect]:
+    def on_admin_message(self, now_ns: int) -> list[AdapterEffect]:
         """Note a message from an admin server, such as the answer to a report."""
-        is_level = all(replica.state in LEVEL for replica in self.replicas.values())
-        if self._contact.heard(self.lease.last_epoch, now_ns, is_level=is_level) and self.lease.is_held:
+        is_caught_up = all(replica.state in LEVEL for replica in self.replicas.values())
+        if self._contact.on_message(self.lease.last_epoch, now_ns, is_caught_up=is_caught_up) and self.lease.is_held:
             self.lease.on_contact(self.peers.consent_until_ns(self.lease.epoch), now_ns)
         return self._fence(now_ns)
 
-    def on_admin_lost(self, now_ns: int) -> list[AdapterEffect]:
+    def on_admin_disconnected(self, now_ns: int) -> list[AdapterEffect]:
         """The stream to the admin server broke."""
-        self._contact.lost()
+        self._contact.on_disconnected()
         return self._fence(now_ns)
 
     def on_cluster_changed(
@@ -258,7 +258,7 @@ class AdapterEngine:
         for replica in self.replicas.values():
             replica.channel.has_admin = self.has_admin(now_ns)
             effects += replica.on_timer(now_ns)
-        return effects + self._sessions.on_timer(now_ns) + self._go_on(now_ns)
+        return effects + self._sessions.on_timer(now_ns) + self._change_session_if_due(now_ns)
 
     def on_stop(self) -> list[AdapterEffect]:
         """Prepare for an orderly stop: return the states from which the next start can continue."""
@@ -275,7 +275,7 @@ class AdapterEngine:
 
     def has_admin(self, now_ns: int) -> bool:
         """True while an admin server is in contact."""
-        return self._contact.stands(now_ns)
+        return self._contact.is_in_contact(now_ns)
 
     def report(self, now_ns: int, incarnation: int = 0) -> PeerState:
         """This adapter's state, to be sent to the others. Without contact to an admin server it promises to abstain."""
@@ -354,7 +354,7 @@ class AdapterEngine:
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return []
         self.lease.renew_at_once(now_ns)  # this reports to the store that the hand-over is done
-        return self._on_replicas(lambda replica: replica.promote_when_level(epoch, after_epoch, now_ns))
+        return self._on_replicas(lambda replica: replica.promote_when_caught_up(epoch, after_epoch, now_ns))
 
     def _note_epoch(self, epoch: int, why: str, now_ns: int) -> list[AdapterEffect]:
         """Note an epoch, whatever the source. If it is newer than the epoch held here, this adapter's term is over."""
@@ -376,7 +376,7 @@ class AdapterEngine:
         if reason is None:
             return []
         self._ask_to_fail_at_ns = now_ns + self.config.failing.ask_every_ns
-        return [AskToFail(reason)]
+        return [RequestToFail(reason)]
 
     def _state(self, now_ns: int, incarnation: int = 0, *, abstains: bool = False) -> PeerState:
         replicas = self.replicas.values()
@@ -395,6 +395,6 @@ class AdapterEngine:
     def _on_replicas(self, do: Callable[[ChannelReplica], list[AdapterEffect]]) -> list[AdapterEffect]:
         return [effect for replica in self.replicas.values() for effect in do(replica)]
 
-    def _go_on(self, now_ns: int) -> list[AdapterEffect]:
+    def _change_session_if_due(self, now_ns: int) -> list[AdapterEffect]:
         is_deciding = self.lease.is_held and self._promote_at_ns is None
-        return self._sessions.go_on(self.lease.epoch if is_deciding else 0, now_ns)
+        return self._sessions.change_if_due(self.lease.epoch if is_deciding else 0, now_ns)

@@ -13,7 +13,7 @@ from tandemfeed.feedcore.replica.bucket_repair import BucketRepair
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelStatus, RunsRefused, RunsReply
 from tandemfeed.feedcore.replica.config import OnSilence
-from tandemfeed.feedcore.replica.decision_intake import OutOfStep
+from tandemfeed.feedcore.replica.decision_intake import DecisionConflict
 from tandemfeed.feedcore.replica.production import ConversionDiverged
 from tandemfeed.feedcore.replica.role import BackupRole, Next, ToAhead, ToFollowing, ToJoining
 from tandemfeed.feedcore.replica.source_tracker import Slice
@@ -21,7 +21,7 @@ from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.feedcore.wire.position import Run
 
 
-class PlacedBackup(BackupRole):
+class PositionedBackup(BackupRole):
     """A backup with a place, whether it follows or is ahead: takes decisions and requests those it missed."""
 
     is_placed = True
@@ -51,7 +51,7 @@ class PlacedBackup(BackupRole):
             return None
         try:
             channel.take_runs(answer, now_ns)
-        except OutOfStep as contradiction:
+        except DecisionConflict as contradiction:
             return self.leave(str(contradiction), now_ns, is_trouble=True)
         return self.apply(now_ns)
 
@@ -76,7 +76,7 @@ class PlacedBackup(BackupRole):
         return front is not None and now_ns - self._front_since_ns >= self.channel.config.stuck_after_ns
 
 
-class Following(PlacedBackup):
+class Following(PositionedBackup):
     """Owns the repair of differing buckets, how long something has been outstanding, and the limit of a catch-up."""
 
     def __init__(self, channel: Channel, now_ns: int, terms: ToFollowing) -> None:
@@ -95,11 +95,11 @@ class Following(PlacedBackup):
     def is_due_to_apply(self) -> bool:
         return bool(self.channel.intake.ready) or self.channel.is_single_source
 
-    def hear_active(self, adapter_id: int, epoch: int, now_ns: int) -> None:
+    def on_active_message(self, adapter_id: int, epoch: int, now_ns: int) -> None:
         channel = self.channel
         if channel.is_active_silent(now_ns):
             channel.flaps.on_silence(now_ns)
-        channel.active.hear(adapter_id, epoch, now_ns)
+        channel.active.on_message(adapter_id, epoch, now_ns)
         if channel.state is ReplicaState.DETACHED and channel.flaps.may_return(now_ns):
             channel.move(ReplicaState.SYNCHRONIZED, f"adapter {adapter_id} is heard")
 

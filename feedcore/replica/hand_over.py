@@ -53,13 +53,13 @@ class HandOver:
         if self._offer is None:
             return None
         epoch, after_epoch, until_ns = self._offer
-        is_level = (
+        is_caught_up = (
             self._ended is not None
             and self._ended[0] == newest_epoch == after_epoch
             and applied_end >= self._ended[1]
             and not is_blocked
         )
-        return epoch if is_level or now_ns >= until_ns else None
+        return epoch if is_caught_up or now_ns >= until_ns else None
 
     def is_at_end(self, position: MessageStreamState) -> bool:
         """True if the epoch was given up at this position. Every adapter that stands there repeats the announcement."""

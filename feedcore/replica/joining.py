@@ -13,7 +13,7 @@ from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.replica.applying import apply_decisions
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.channel_state import Answer, ChannelSnapshot, RunsRefused, RunsReply
-from tandemfeed.feedcore.replica.decision_intake import OutOfStep
+from tandemfeed.feedcore.replica.decision_intake import DecisionConflict
 from tandemfeed.feedcore.replica.effects import RequestSnapshot, SaveState
 from tandemfeed.feedcore.replica.production import ConversionDiverged, SnapshotRefused
 from tandemfeed.feedcore.replica.role import BackupRole, Next, ToDeciding, ToFailed, ToFollowing
@@ -54,7 +54,7 @@ class Joining(BackupRole):
         try:
             decided = self._decided_after(snapshot, runs)
             channel.take_runs(RunsReply(channel.intake.lineage, decided), now_ns)
-        except OutOfStep:
+        except DecisionConflict:
             self._forget_previous_process()
 
     def _decided_after(self, snapshot: ChannelSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -98,7 +98,7 @@ class Joining(BackupRole):
         try:
             channel.anchor(now_ns)
             channel.intake.on_runs((), now_ns)  # those received before
-        except OutOfStep:  # they contradict each other: wait for the active's snapshot
+        except DecisionConflict:  # they contradict each other: wait for the active's snapshot
             channel.unanchor()
             return None
         return ToFollowing(ReplicaState.RESYNCHRONIZING, f"session {channel.line.session} begins")
@@ -149,7 +149,7 @@ class Joining(BackupRole):
             return self.leave("the active's decisions do not continue this adapter's own", now_ns)
         try:
             channel.take_runs(reply, now_ns)
-        except OutOfStep as contradiction:
+        except DecisionConflict as contradiction:
             return self.leave(str(contradiction), now_ns)
         channel.counters.add(Counter.STATES_RESUMED)
         return self._enter_group(f"own journal at input_seq {channel.line.next_input_seq}", now_ns, CATCH_UP_NS_MAX)
@@ -180,11 +180,11 @@ class Joining(BackupRole):
             channel.intake.on_lineage(snapshot.lineage, snapshot.position)
             channel.anchor(now_ns)
             channel.intake.on_runs((), now_ns)
-        except OutOfStep:
+        except DecisionConflict:
             channel.unanchor()
             self._ask_at_ns = now_ns
             return None
-        if channel.savings.is_small_enough(len(snapshot.conversion_state)):
+        if channel.save_schedule.is_small_enough(len(snapshot.conversion_state)):
             channel.emit(SaveState(snapshot))  # older entries in the journal do not lead to this position
         return self._enter_group(f"snapshot at input_seq {channel.line.next_input_seq}", now_ns)
 

@@ -31,11 +31,11 @@ class PublishGate:
         self._is_acked = channel.config.publish is PublishMode.ACKED
         self._held: deque[tuple[OutputPacket, int]] = deque()
         self._announce_at_ns = 0
-        self._alone_from: int | None = FIRST_SEQ  # continuing alone since this input_seq; None: backups acknowledge
+        self._unacked_from: int | None = FIRST_SEQ  # continuing alone since this input_seq; None: backups acknowledge
 
     def begin(self) -> None:
         """Begin the term, not yet knowing whether a backup will acknowledge."""
-        self._alone_from = self._channel.line.next_input_seq
+        self._unacked_from = self._channel.line.next_input_seq
 
     @property
     def is_holding(self) -> bool:
@@ -51,7 +51,7 @@ class PublishGate:
 
     def publish(self, packets: list[OutputPacket], now_ns: int) -> None:
         """Take newly decided packets: send them, or announce them and let them wait."""
-        if self._alone_from is not None:
+        if self._unacked_from is not None:
             if self._is_acked:
                 self._channel.counters.add(Counter.PACKETS_UNACKED, len(packets))
             self._channel.publish(packets)
@@ -61,24 +61,24 @@ class PublishGate:
         self._held.extend((packet, now_ns) for packet in packets)
         self._announce(packets)
         if len(self._held) > self._config.acked_held_count_max:
-            self._go_alone()
+            self._stop_waiting()
 
     def on_acknowledged(self, end_input_seq: int) -> None:
         """Note that a backup has everything before `end_input_seq`."""
-        if self._alone_from is None:
+        if self._unacked_from is None:
             released = []
             while self._held and self._held[0][0].end_input_seq <= end_input_seq:
                 released.append(self._held.popleft()[0])
             self._channel.publish(released)
-        elif self._is_acked and end_input_seq >= self._alone_from:
-            self._alone_from = None
+        elif self._is_acked and end_input_seq >= self._unacked_from:
+            self._unacked_from = None
 
     def on_timer(self, now_ns: int) -> None:
         """Repeat announcements, or stop waiting."""
         if not self._held:
             return
         if now_ns - self._held[0][1] >= self._config.ack_timeout_ns:
-            self._go_alone()
+            self._stop_waiting()
         elif now_ns >= self._announce_at_ns:
             self._announce_at_ns = now_ns + self._config.announce_every_ns
             self._announce([self._held[place][0] for place in range(min(len(self._held), REANNOUNCED_MAX))])
@@ -87,12 +87,12 @@ class PublishGate:
         """When `on_timer` has something to do."""
         return min(self._announce_at_ns, self._held[0][1] + self._config.ack_timeout_ns) if self._held else None
 
-    def let_out(self) -> None:
+    def release_all(self) -> None:
         """End the term in an orderly way: send everything."""
         self._channel.publish(packet for packet, _ in self._held)
         self._held.clear()
 
-    def keep_back(self) -> None:
+    def journal_unsent(self) -> None:
         """End the term without sending anything more. The waiting packets were decided, so journal them for replay."""
         self._channel.emit(*(AppendToJournal(packet) for packet, _ in self._held))
         self._held.clear()
@@ -105,7 +105,7 @@ class PublishGate:
             )
             self._channel.emit(Transmit(announcement))
 
-    def _go_alone(self) -> None:
+    def _stop_waiting(self) -> None:
         self._channel.counters.add(Counter.PACKETS_UNACKED, len(self._held))
-        self._alone_from = self._held[-1][0].end_input_seq
-        self.let_out()
+        self._unacked_from = self._held[-1][0].end_input_seq
+        self.release_all()

@@ -23,7 +23,7 @@ from tandemfeed.feedcore.replica.config import ReplicaConfig
 from tandemfeed.feedcore.replica.deciding import Deciding
 from tandemfeed.feedcore.replica.decision_intake import DecisionIntake
 from tandemfeed.feedcore.replica.effects import AdapterEffect, SaveState, Transmit
-from tandemfeed.feedcore.replica.following import Following, PlacedBackup
+from tandemfeed.feedcore.replica.following import Following, PositionedBackup
 from tandemfeed.feedcore.replica.joining import Joining
 from tandemfeed.feedcore.replica.production import ProductionLine
 from tandemfeed.feedcore.replica.role import (
@@ -77,7 +77,7 @@ class ChannelReplica:
 
     def on_active_known(self, adapter_id: int, epoch: int, now_ns: int) -> None:
         """Take a report of the active adapter in an epoch (0: none). An older report is ignored."""
-        if self.channel.active.know(adapter_id, epoch):
+        if self.channel.active.note_active(adapter_id, epoch):
             self._role.on_active_changed(now_ns)
 
     def resume_from(self, snapshot: ChannelSnapshot, runs: Iterable[Run], now_ns: int) -> None:
@@ -97,7 +97,7 @@ class ChannelReplica:
         self.channel.hand_over.cancel()
         return self._end(self._role.promote(epoch, now_ns), now_ns)
 
-    def promote_when_level(self, epoch: int, after_epoch: int, now_ns: int) -> list[AdapterEffect]:
+    def promote_when_caught_up(self, epoch: int, after_epoch: int, now_ns: int) -> list[AdapterEffect]:
         """Decide in an epoch that was handed over, from where `after_epoch`, the previous one, ends."""
         if self.state is ReplicaState.ACTIVE:
             return []
@@ -136,14 +136,14 @@ class ChannelReplica:
             epoch: the epoch in which this adapter decides, or 0.
         """
         assert isinstance(self._role, Joining)
-        self.channel.succeed(before.channel, now_ns)
+        self.channel.inherit_from(before.channel, now_ns)
         if before.state is ReplicaState.FAILED:
             return self.fail("failed in the previous session", now_ns)
         begun = None if conversion_state is None else self._role.begin_session(conversion_state, now_ns)
         effects = self._end(begun, now_ns)
         return effects + self.promote(epoch, now_ns) if epoch else effects
 
-    def forget_another_past(self, before: ChannelReplica) -> None:
+    def discard_other_history(self, before: ChannelReplica) -> None:
         """Drop decisions of this session that followed a different end of the previous session than `before` applied.
 
         Called before `begin_session`, if sessions carry the conversion state over.
@@ -162,7 +162,7 @@ class ChannelReplica:
             tracker.conclude(given_up_at_ns)
         return effects
 
-    def last_word(self, now_ns: int) -> OutputPacket | None:
+    def final_heartbeat(self, now_ns: int) -> OutputPacket | None:
         """The heartbeat that announces where the session ended, if all of it was applied here."""
         return self._role.heartbeat(now_ns) if self._sends_heartbeats and self.channel.is_at_end else None
 
@@ -173,7 +173,7 @@ class ChannelReplica:
         channel = self.channel
         channel.request_source(now_ns)
         effects = self._end(self._role.on_timer(now_ns), now_ns)
-        if self._role.is_savable and channel.savings.is_due(channel.line.next_input_seq, now_ns):
+        if self._role.is_savable and channel.save_schedule.is_due(channel.line.next_input_seq, now_ns):
             effects += self.on_stop()
         if self._sends_heartbeats and now_ns >= channel.heartbeat_at_ns:
             effects.append(Transmit(self._role.heartbeat(now_ns)))
@@ -185,7 +185,7 @@ class ChannelReplica:
         if not self._role.is_savable or line.next_input_seq == FIRST_SEQ:
             return []
         snapshot = line.snapshot()
-        is_small = self.channel.savings.is_small_enough(len(snapshot.conversion_state))
+        is_small = self.channel.save_schedule.is_small_enough(len(snapshot.conversion_state))
         return [SaveState(snapshot)] if is_small else []
 
     def next_deadline_ns(self) -> int | None:
@@ -195,7 +195,7 @@ class ChannelReplica:
             *[tracker.next_deadline_ns() for tracker in channel.trackers.values()],
             role.next_deadline_ns(),
             channel.heartbeat_at_ns if self._sends_heartbeats else None,
-            channel.savings.next_deadline_ns() if role.is_savable else None,
+            channel.save_schedule.next_deadline_ns() if role.is_savable else None,
         )
 
     # ---- queries ----
@@ -242,7 +242,7 @@ class ChannelReplica:
 
     def hears_active(self, now_ns: int) -> bool:
         """True if this is a backup whose active is not silent."""
-        return isinstance(self._role, PlacedBackup) and not self.channel.is_active_silent(now_ns)
+        return isinstance(self._role, PositionedBackup) and not self.channel.is_active_silent(now_ns)
 
     def source_lag(self) -> int:
         """Source messages known to exist that have not been converted here."""

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.channel_state import Answer, ChannelStatus
-from tandemfeed.feedcore.replica.decision_intake import OutOfStep
+from tandemfeed.feedcore.replica.decision_intake import DecisionConflict
 from tandemfeed.feedcore.replica.source_tracker import Slice
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, PROVISIONAL_BIT, OutputPacket
@@ -173,10 +173,10 @@ class BackupRole(Role):
             channel.counters.add(Counter.STALE_EPOCH_PACKETS)
             return None
         if packet.flags & FROM_ACTIVE_BIT and packet.epoch >= intake.epoch:
-            self.hear_active(packet.adapter_id, packet.epoch, now_ns)
+            self.on_active_message(packet.adapter_id, packet.epoch, now_ns)
         try:
-            channel.hear(packet, now_ns)
-        except OutOfStep as contradiction:
+            channel.take_output_packet(packet, now_ns)
+        except DecisionConflict as contradiction:
             return self.leave(str(contradiction), now_ns, is_trouble=True)
         return self.apply(now_ns)
 
@@ -184,17 +184,17 @@ class BackupRole(Role):
         channel = self.channel
         if status.state is not ReplicaState.ACTIVE or status.position.epoch < channel.intake.epoch:
             return None
-        self.hear_active(adapter_id, status.position.epoch, now_ns)
+        self.on_active_message(adapter_id, status.position.epoch, now_ns)
         try:
             channel.intake.on_lineage(status.lineage, channel.line.position())
-        except OutOfStep as contradiction:
+        except DecisionConflict as contradiction:
             return self.leave(str(contradiction), now_ns, is_trouble=True)
         channel.intake.on_next_input_seq(status.position.next_input_seq, now_ns)
         return self.compare(status, now_ns)
 
-    def hear_active(self, adapter_id: int, epoch: int, now_ns: int) -> None:
+    def on_active_message(self, adapter_id: int, epoch: int, now_ns: int) -> None:
         """Note that the active was heard."""
-        if self.channel.active.hear(adapter_id, epoch, now_ns):
+        if self.channel.active.on_message(adapter_id, epoch, now_ns):
             self.on_active_changed(now_ns)
 
     def leave(self, reason: str, now_ns: int, *, is_trouble: bool = False) -> Next:

@@ -5,7 +5,7 @@ that decides begins the next session when it knows of a later one, and the curre
 or its grace time is over. Any other adapter begins it when an adapter was heard in a later session, and it has applied
 all of the current one or the grace time is over. No adapter returns to an earlier session.
 
-Invariant: no effect of a session follows an effect of a later session, except the repeated last words.
+Invariant: no effect of a session follows an effect of a later session, except the repeated final heartbeats.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 COMING_MAX = 2  # later sessions held: the next one, and the one after it in case its source starts early
-LAST_WORD_OFTEN_NS = 1_000_000_000  # for this long, repeated with every heartbeat, so that its loss is improbable,
-LAST_WORD_EVERY_NS = 1_000_000_000  # then this often, so that a client that was paused still receives it
-LAST_WORDS_KEPT = COMING_MAX  # sessions: a client may hold as many session changes
+FINAL_HEARTBEAT_OFTEN_NS = (
+    1_000_000_000  # for this long, repeated with every heartbeat, so that its loss is improbable,
+)
+FINAL_HEARTBEAT_EVERY_NS = 1_000_000_000  # then this often, so that a client that was paused still receives it
+FINAL_HEARTBEATS_KEPT = COMING_MAX  # sessions: a client may hold as many session changes
 AWAY = (ReplicaState.JOINING, ReplicaState.FAILED)
 
 
@@ -81,8 +83,8 @@ class Sessions:
         self.coming: dict[int, SessionReplicas] = {}
         self._look_at_ns = 0
         self._begun_at_ns = now_ns
-        self._last_words: list[OutputPacket] = []
-        self._last_words_at_ns = self._last_words_often_until_ns = 0
+        self._final_heartbeats: list[OutputPacket] = []
+        self._final_heartbeats_at_ns = self._final_heartbeats_often_until_ns = 0
         self._initial: dict[int, bytes] = {}
         if config.session_state is SessionState.RESET:
             self._initial = {channel_id: converter.snapshot() for channel_id, converter in converters.items()}
@@ -100,27 +102,27 @@ class Sessions:
         current = f"adapter {self._config.adapter_id} is in session {self.current.session}"
         raise NotActive(f"session {session} was requested, but {current}")
 
-    def hear_source(self, session: int, now_ns: int) -> SessionReplicas:
+    def on_source_session(self, session: int, now_ns: int) -> SessionReplicas:
         """Note a source packet of a session other than the current one, and return that session's replicas.
 
         Raises:
             PacketRefused: WRONG_SESSION: the session is over, or too many later sessions are held.
         """
-        coming = self._hear(session, now_ns)
+        coming = self._on_session(session, now_ns)
         for replica in self.current.replicas.values():
             replica.channel.seek_end(now_ns)
         return coming
 
-    def hear_adapter(self, session: int, now_ns: int) -> SessionReplicas:
-        """Note an authentic message of an adapter in another session; returns and raises as `hear_source`."""
+    def on_adapter_session(self, session: int, now_ns: int) -> SessionReplicas:
+        """Note an authentic message of an adapter in another session; returns and raises as `on_source_session`."""
         for skipped in [each for each in self.coming if each < session]:
             del self.coming[skipped]  # the feed has passed it, so it cannot begin any more
-        coming = self._hear(session, now_ns)
+        coming = self._on_session(session, now_ns)
         if coming.adapter_heard_at_ns is None:
             coming.adapter_heard_at_ns = now_ns
         return coming
 
-    def _hear(self, session: int, now_ns: int) -> SessionReplicas:
+    def _on_session(self, session: int, now_ns: int) -> SessionReplicas:
         if session in self.coming:
             return self.coming[session]
         is_left = any(session < each.session and each.adapter_heard_at_ns is not None for each in self.coming.values())
@@ -130,7 +132,7 @@ class Sessions:
         self.coming[session] = SessionReplicas(config, self._converters, self._counters, now_ns)
         return self.coming[session]
 
-    def go_on(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
+    def change_if_due(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
         """Begin the next session if it is due. `epoch`: the epoch in which this adapter decides, or 0."""
         effects: list[AdapterEffect] = []
         while self.coming:
@@ -161,18 +163,18 @@ class Sessions:
         old = self.current
         del self.coming[new.session]
         for replica in old.replicas.values():
-            word = replica.last_word(now_ns)
-            if word is not None:
-                repeated = word._replace(flags=word.flags & ~FROM_ACTIVE_BIT)
-                effects += (AppendToJournal(repeated), Transmit(word))
-                self._last_words.append(repeated)
-        self._repeat_last_words(now_ns + self._config.replica.heartbeat_interval_ns, now_ns)
+            heartbeat = replica.final_heartbeat(now_ns)
+            if heartbeat is not None:
+                repeated = heartbeat._replace(flags=heartbeat.flags & ~FROM_ACTIVE_BIT)
+                effects += (AppendToJournal(repeated), Transmit(heartbeat))
+                self._final_heartbeats.append(repeated)
+        self._repeat_final_heartbeats(now_ns + self._config.replica.heartbeat_interval_ns, now_ns)
         self.former, self.current, self._begun_at_ns = old, new, now_ns
         effects.append(SessionBegun(old.session, new.session, old.is_complete))
         for channel_id, replica in new.replicas.items():
             before = old.replicas[channel_id]
             if epoch and self._config.session_state is SessionState.CARRY:
-                replica.forget_another_past(before)
+                replica.discard_other_history(before)
             effects += replica.begin_session(before, self._state_to_begin_with(channel_id, epoch), epoch, now_ns)
 
     def _state_to_begin_with(self, channel_id: int, epoch: int) -> bytes | None:
@@ -184,27 +186,29 @@ class Sessions:
             return self._initial[channel_id]
         return self._converters[channel_id].snapshot() if epoch else None
 
-    def resume_last_words(self, words: Iterable[OutputPacket], now_ns: int) -> None:
-        """Take the last words that this adapter's previous process sent in earlier sessions."""
-        earlier = (word for word in words if word.session < self.current.session)
-        self._last_words = sorted(earlier, key=lambda word: word.session)
-        self._repeat_last_words(now_ns, now_ns)
+    def resume_final_heartbeats(self, heartbeats: Iterable[OutputPacket], now_ns: int) -> None:
+        """Take the final heartbeats that this adapter's previous process sent in earlier sessions."""
+        earlier = (heartbeat for heartbeat in heartbeats if heartbeat.session < self.current.session)
+        self._final_heartbeats = sorted(earlier, key=lambda heartbeat: heartbeat.session)
+        self._repeat_final_heartbeats(now_ns, now_ns)
 
-    def _repeat_last_words(self, at_ns: int, now_ns: int) -> None:
-        """Keep the last words of the newest sessions, and repeat them often again, from `at_ns` on."""
-        kept = sorted({word.session for word in self._last_words})[-LAST_WORDS_KEPT:]
-        self._last_words = [word for word in self._last_words if word.session in kept]
-        self._last_words_at_ns, self._last_words_often_until_ns = at_ns, now_ns + LAST_WORD_OFTEN_NS
+    def _repeat_final_heartbeats(self, at_ns: int, now_ns: int) -> None:
+        """Keep the final heartbeats of the newest sessions, and repeat them often again, from `at_ns` on."""
+        kept = sorted({heartbeat.session for heartbeat in self._final_heartbeats})[-FINAL_HEARTBEATS_KEPT:]
+        self._final_heartbeats = [heartbeat for heartbeat in self._final_heartbeats if heartbeat.session in kept]
+        self._final_heartbeats_at_ns, self._final_heartbeats_often_until_ns = at_ns, now_ns + FINAL_HEARTBEAT_OFTEN_NS
 
     def on_timer(self, now_ns: int) -> list[AdapterEffect]:
-        """The last words of earlier sessions, when they are due."""
-        if not self._last_words or now_ns < self._last_words_at_ns:
+        """The final heartbeats of earlier sessions, when they are due."""
+        if not self._final_heartbeats or now_ns < self._final_heartbeats_at_ns:
             return []
-        is_often = now_ns < self._last_words_often_until_ns
-        pause_ns = self._config.replica.heartbeat_interval_ns if is_often else LAST_WORD_EVERY_NS
-        self._last_words_at_ns = now_ns + pause_ns
-        return [Transmit(word) for word in self._last_words]
+        is_often = now_ns < self._final_heartbeats_often_until_ns
+        pause_ns = self._config.replica.heartbeat_interval_ns if is_often else FINAL_HEARTBEAT_EVERY_NS
+        self._final_heartbeats_at_ns = now_ns + pause_ns
+        return [Transmit(heartbeat) for heartbeat in self._final_heartbeats]
 
     def next_deadline_ns(self) -> int | None:
-        """When to call `on_timer` and `go_on`."""
-        return earliest(self._look_at_ns if self.coming else None, self._last_words_at_ns if self._last_words else None)
+        """When to call `on_timer` and `change_if_due`."""
+        return earliest(
+            self._look_at_ns if self.coming else None, self._final_heartbeats_at_ns if self._final_heartbeats else None
+        )

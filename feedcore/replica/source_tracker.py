@@ -201,8 +201,8 @@ class SourceTracker:
         return [RequestSource(self.source_stream_id, first, last, self._session)]
 
     def _hold(self, packet: SourcePacket) -> None:
-        is_newest_wanted = self.next_source_seq is None  # a snapshot will begin near the newest
-        self._held.add(packet.first_source_seq, packet.end_source_seq, packet, is_newest_wanted=is_newest_wanted)
+        prefer_newest = self.next_source_seq is None  # a snapshot will begin near the newest
+        self._held.add(packet.first_source_seq, packet.end_source_seq, packet, prefer_newest=prefer_newest)
 
     def _release(self, now_ns: int) -> list[Slice]:
         if self.next_source_seq is None:

@@ -90,7 +90,7 @@ class Lineage:
         """This history up to one of its epochs."""
         return Lineage(tuple(entry for entry in self.entries if entry.epoch <= epoch))
 
-    def parts_at(self, other: Lineage) -> EpochStart | None:
+    def fork_from(self, other: Lineage) -> EpochStart | None:
         """The first epoch that only one of the two histories has; None if they are the same.
 
         From its `first_input_seq` on, the two assign decisions to different epochs.

@@ -163,8 +163,8 @@ class Keeper:
         free = disk.f_bavail * disk.f_frsize
         if free - block_size < least:
             raise DiskFull(
-                f"{self._folder}: {free} bytes are free; a block needs {block_size}, and {least} must stay free: free "
-                "some, or set a retention; appending then resumes, and no record is lost"
+                f"{self._folder}: {free} bytes are free; a block needs {block_size}, and {least} must stay free: "
+                "free disk space, or set a retention; appending then resumes, and no record is lost"
             )
         name = f".{os.getpid()}-{next(_numbers)}{SPARE_SUFFIX}"
         return make_spare(

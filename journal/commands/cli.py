@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from tandemfeed.journal.commands import dump, look, replay, replicate, tail, upkeep, verify
+from tandemfeed.journal.commands import dump, info, replay, replicate, tail, upkeep, verify
 from tandemfeed.journal.commands.options import REFUSALS, Parser
 from tandemfeed.journal.commands.streams import Streams
 
 EXIT_REFUSED = 2
-GROUPS = (dump, tail, look, verify, replay, upkeep, replicate)
+GROUPS = (dump, tail, info, verify, replay, upkeep, replicate)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

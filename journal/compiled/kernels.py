@@ -1,4 +1,4 @@
-"""Compiled code that appenders run per record or segment: append, and roll forward. Writes all of a journal's segments.
+"""Compiled code that appenders run per record or segment: append, and roll forward. Also writes a queue's segments.
 
 Addresses are plain integers: of a mapped block (`block`) and of the mapped control file (`control`). The caller keeps
 the maps alive. Never waits: if the lock is held, it returns BUSY, and the caller waits.
@@ -70,9 +70,15 @@ def new_state() -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 @njit(inline="always")
-def checksum(block: int, offset: int, length: int) -> int:
-    """CRC-32C that begins with the block's salt, so that segments of other blocks or journals are invalid here."""
-    return crc_of(load32(block + HEADER_SALT), block + offset + CRC_FROM, length - CRC_FROM)
+def is_whole(block: int, offset: int, length: int, limit: int) -> bool:
+    """True if a segment of this length ends at or before `limit`, and its CRC is correct.
+
+    The CRC begins with the block's salt, so that segments of other blocks or journals are invalid here.
+    """
+    if length < SEGMENT_SIZE or offset + length > limit:
+        return False
+    crc = crc_of(load32(block + HEADER_SALT), block + offset + CRC_FROM, length - CRC_FROM)
+    return crc == load32(block + offset + 4)
 
 
 @njit(inline="always")
@@ -84,6 +90,23 @@ def _index(block: int, offset: int, sequence: int, at_ns: int) -> None:
         store64(place, sequence)
         store64(place + 8, at_ns)
         store64_release(place + 16, offset)
+
+
+@njit(inline="always")
+def _write_segment(
+    place: int, salt: int, sequence: int, at_ns: int,
+    table: int, table_size: int, data: int, data_size: int, count_and_flags: int, record_size: int,
+) -> None:  # fmt: skip
+    """Write a segment at an address, except its length word, which publishes it: the caller stores that last."""
+    store64(place + 8, sequence)
+    store64(place + 16, at_ns)
+    store32(place + 24, count_and_flags)
+    store32(place + 28, record_size)
+    crc = crc_of(salt, place + CRC_FROM, SEGMENT_SIZE - CRC_FROM)
+    if table_size:
+        crc = crc_copy(crc, place + SEGMENT_SIZE, table, table_size)
+    crc = crc_copy(crc, place + SEGMENT_SIZE + table_size, data, data_size)
+    store32(place + 4, crc)
 
 
 @njit
@@ -106,15 +129,10 @@ def _publish(
     at_ns = max(now_ns, load64(control + LAST_AT))  # time never goes back within a journal
     place = block + offset
     store32(block + end, 0)
-    store64(place + 8, sequence)
-    store64(place + 16, at_ns)
-    store32(place + 24, count_and_flags)
-    store32(place + 28, record_size)
-    crc = crc_of(load32(block + HEADER_SALT), place + CRC_FROM, SEGMENT_SIZE - CRC_FROM)
-    if table_size:
-        crc = crc_copy(crc, place + SEGMENT_SIZE, table, table_size)
-    crc = crc_copy(crc, place + SEGMENT_SIZE + table_size, data, data_size)
-    store32(place + 4, crc)
+    _write_segment(
+        place, load32(block + HEADER_SALT), sequence, at_ns,
+        table, table_size, data, data_size, count_and_flags, record_size,
+    )  # fmt: skip
     _index(block, offset, sequence, at_ns)
     store32_release(place, length)
     store64(control + END, end)
@@ -147,6 +165,24 @@ def append_pieces(
     return _publish(
         control, block, now_ns, cycle_end_ns, table, table_size, data, data_size, count_and_flags, record_size
     )
+
+
+@compiled()
+def write_segment_into(
+    target: Any, salt: int, sequence: int, at_ns: int, body: Any, count_and_flags: int, record_size: int
+) -> None:
+    """Fill an array with a segment, zeros up to a multiple of 8, and a zero word, for a system call that stores it."""
+    place, end = address_of(target), (SEGMENT_SIZE + len(body) + 7) & -8
+    store64(place + end - 8, 0)
+    store64(place + end, 0)
+    _write_segment(place, salt, sequence, at_ns, 0, 0, address_of(body), len(body), count_and_flags, record_size)
+    store32(place, SEGMENT_SIZE + len(body))
+
+
+@compiled()
+def add_index_entry(block: int, offset: int, sequence: int, at_ns: int) -> None:
+    """Add a sparse index entry for a segment at this offset, if it is the first of its stretch."""
+    _index(block, offset, sequence, at_ns)
 
 
 @compiled()
@@ -198,12 +234,7 @@ def roll_forward(block: int, state: Any) -> int:
             state[AT_LINK] = load64(block + offset + 8)
             break
         first = load64(block + offset + 8)
-        if (
-            length < SEGMENT_SIZE
-            or offset + length > data_end
-            or first != sequence
-            or checksum(block, offset, length) != load32(block + offset + 4)
-        ):
+        if first != sequence or not is_whole(block, offset, length, data_end):
             status = BROKEN
             break
         state[AT_TIME] = load64(block + offset + 16)

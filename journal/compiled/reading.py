@@ -27,7 +27,7 @@ from tandemfeed.journal.compiled.kernels import (
     MIXED,
     SEALED,
     WAIT,
-    checksum,
+    is_whole,
     new_state,
 )
 from tandemfeed.journal.compiled.memory import load32, load32_acquire, load64, load64_acquire
@@ -76,12 +76,7 @@ def read_ahead(
         if first + skip >= sequence_limit:
             status = WAIT
             break
-        if (
-            length < SEGMENT_SIZE
-            or offset + length > data_end
-            or (count > 0 and first + skip != sequence + count)
-            or checksum(block, offset, length) != load32(block + offset + 4)
-        ):
+        if (count > 0 and first + skip != sequence + count) or not is_whole(block, offset, length, data_end):
             status = BROKEN
             break
         flags = load32(block + offset + 24)
@@ -153,12 +148,7 @@ def read_rows(
         if flags & (IS_SEALED | HAS_TABLE) or (size >= 0 and record_size != size):
             status = MIXED
             break
-        if (
-            length < SEGMENT_SIZE
-            or offset + length > data_end
-            or (total > 0 and first + skip != sequence + total)
-            or checksum(block, offset, length) != load32(block + offset + 4)
-        ):
+        if (total > 0 and first + skip != sequence + total) or not is_whole(block, offset, length, data_end):
             status = BROKEN
             break
         record_count = flags & COUNT_MASK
@@ -186,11 +176,7 @@ def find_after_damage(block: int, offset: int, limit: int, sequence: int, state:
     while candidate + SEGMENT_SIZE <= limit:
         length = load32_acquire(block + candidate)
         first = load64(block + candidate + 8)
-        if (
-            SEGMENT_SIZE <= length <= limit - candidate
-            and sequence <= first <= sequence + SEQUENCE_JUMP_MAX
-            and checksum(block, candidate, length) == load32(block + candidate + 4)
-        ):
+        if sequence <= first <= sequence + SEQUENCE_JUMP_MAX and is_whole(block, candidate, length, limit):
             state[AT_OFFSET], state[AT_SKIP], state[AT_SEQUENCE] = candidate, 0, first
             return True
         candidate += 8
@@ -264,7 +250,7 @@ def walk_to(block: int, target: int, by_time: bool, state: Any) -> bool:
         if length < SEGMENT_SIZE or offset + length > data_end:
             status = BROKEN
             break
-        if (first != due or is_found) and checksum(block, offset, length) != load32(block + offset + 4):
+        if (first != due or is_found) and not is_whole(block, offset, length, data_end):
             status = BROKEN
             break
         if is_found:

@@ -12,15 +12,13 @@ import numpy as np
 from numba import njit
 
 from tandemfeed.journal.compiled.compiling import compiled
-from tandemfeed.journal.compiled.kernels import AT_LINK, AT_OFFSET, AT_STATUS, BROKEN, ENDED, FILLED, WAIT
-from tandemfeed.journal.compiled.memory import crc_of, load32, load32_acquire, load64
+from tandemfeed.journal.compiled.kernels import AT_LINK, AT_OFFSET, AT_STATUS, BROKEN, ENDED, FILLED, WAIT, is_whole
+from tandemfeed.journal.compiled.memory import load32, load32_acquire, load64
 from tandemfeed.journal.format.layout import (
     COUNT_MASK,
-    CRC_FROM,
     END_MARK,
     HAS_TABLE,
     HEADER_DATA_END,
-    HEADER_SALT,
     IS_SEALED,
     LINK_SIZE,
     SEGMENT_SIZE,
@@ -80,12 +78,7 @@ def walk_segments(block: int, state: Any, columns: Any) -> int:
             status = ENDED
             state[AT_LINK] = load64(block + offset + 8)
             break
-        if (
-            length < SEGMENT_SIZE
-            or offset + length > data_end
-            or crc_of(load32(block + HEADER_SALT), block + offset + CRC_FROM, length - CRC_FROM)
-            != load32(block + offset + 4)
-        ):
+        if not is_whole(block, offset, length, data_end):
             status = BROKEN
             break
         flags, record_size = load32(block + offset + 24), load32(block + offset + 28)

@@ -187,7 +187,7 @@ class Block:
         entries = entries.reshape(-1, 3)
         entries[entries[:, 2] >= end] = 0
 
-    def write(self, offset: int, data: bytes) -> None:
+    def write(self, offset: int, data: bytes | memoryview) -> None:
         """Store bytes with a system call, not through the map: for callers that flush often, because the first store
         through the map after a flush causes a page fault."""
         if os.pwrite(self._fd, data, offset) != len(data):

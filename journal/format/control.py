@@ -148,7 +148,8 @@ class Control:
                 (slot for slot in range(1, SLOT_COUNT + 1) if self._byte_lock(SLOT_LOCKS + slot, 1)), 0
             )  # fmt: skip
         if not self.slot:
-            raise JournalLocked(f"{self.path.parent}: {self._holders()} appends to it; end that, or open a Tailer")
+            reason = f"{self._holders()} appends to it; end that process, or use a Tailer"
+            raise JournalLocked(f"{self.path.parent}: {reason}")
         struct.pack_into("<Q", self._map, PIDS + 8 * self.slot, os.getpid())
 
     def has_others(self) -> bool:
@@ -175,7 +176,8 @@ class Control:
         deadline = time.monotonic() + OPENING_TIMEOUT_S
         while not self._byte_lock(OPENING_LOCK, 1):
             if time.monotonic() > deadline:
-                raise JournalLocked(f"{self.path.parent}: another process has been opening it for a minute; end that")
+                reason = "another process has been opening it for a minute; end that process"
+                raise JournalLocked(f"{self.path.parent}: {reason}")
             time.sleep(PAUSE_MAX_S)  # waiting for such a lock in the kernel would block this thread without a time-out
         try:
             yield

@@ -103,8 +103,8 @@ def reserve(descriptor: int, size: int, path: Path, pause: Callable[[], object] 
             pause()
     except OSError as full:
         raise DiskFull(
-            f"{path}: no space for a block of {size} bytes ({full.strerror}): free some, or set a retention; appending "
-            "then resumes, and no record is lost"
+            f"{path}: no space for a block of {size} bytes ({full.strerror}): free disk space, or set a retention; "
+            "appending then resumes, and no record is lost"
         ) from full
 
 

@@ -4,7 +4,7 @@ No separate thread commits: the last caller to arrive leads the group, so that n
 callers to expect is estimated from the last flush; a group waits for them up to a time limit. The callers of a finished
 group wake each other in a chain, because each needs the interpreter lock before it can do anything.
 
-Invariant: a seat taken before `write` is called gets a result or an error after it returns; and while seats wait
+Invariant: a request taken before `write` is called gets a result or an error after it returns; and while requests wait
 without a leader, exactly one of their threads waits with a time limit.
 """
 
@@ -21,12 +21,12 @@ from tandemfeed.journal.persistent_queue.errors import QueueFailed
 SEGMENT_BYTES_MAX = 1 << 20  # a larger group is written in several segments
 
 
-class Seat:
-    """One caller's place in a group: its items and their result. Without a lock, the result goes only to its future.
+class CommitRequest:
+    """One caller's items and their result. Without a lock, the result goes only to its future.
 
     Attributes:
         first_id: of its items, once written.
-        following: the seat whose thread to wake next.
+        following: the request whose thread to wake next.
     """
 
     __slots__ = ("error", "first_id", "following", "future", "gathers", "is_abandoned", "is_done", "items", "lock")
@@ -40,10 +40,10 @@ class Seat:
         self.is_done = False
         self.is_abandoned = False
         self.gathers = False
-        self.following: Seat | None = None
+        self.following: CommitRequest | None = None
 
     def wake(self) -> None:
-        """Wake the seat's thread."""
+        """Wake the caller's thread."""
         if self.lock is not None:
             with suppress(RuntimeError):  # it is already awake, but has not run yet
                 self.lock.release()
@@ -62,16 +62,16 @@ class GroupCommit:
     """Commits the items of many callers in groups.
 
     Args:
-        write: makes a group durable and fills in its seats; called by one thread at a time.
-        size_max: seats in a group.
+        write: makes a group durable and fills in its requests; called by one thread at a time.
+        size_max: requests in a group.
         delay_s: the maximum time that a group waits for more callers.
-        call_helper: makes another thread call `commit`, for seats without a waiting thread.
+        call_helper: makes another thread call `commit`, for requests without a waiting thread.
         prepare_thread: called once in each thread, on its first call.
     """
 
     def __init__(
         self,
-        write: Callable[[list[Seat]], None],
+        write: Callable[[list[CommitRequest]], None],
         size_max: int,
         delay_s: float,
         call_helper: Callable[[], None],
@@ -83,8 +83,8 @@ class GroupCommit:
         self._call_helper = call_helper
         self._mutex = threading.Lock()
         self._local = _Local(prepare_thread)
-        self._waiting: list[Seat] = []
-        self._thread_count = 0  # waiting seats with a thread
+        self._waiting: list[CommitRequest] = []
+        self._thread_count = 0  # waiting requests with a thread
         self._expected = 1
         self._is_busy = False
         self.failure: JournalError | None = None  # why no more callers are accepted
@@ -99,44 +99,44 @@ class GroupCommit:
         Returns:
             The first item's id; -1 without items.
         """
-        seat, group, is_timed = Seat(items, self._local.lock), None, False
+        request, group, is_timed = CommitRequest(items, self._local.lock), None, False
         with self._mutex:
             self._require_whole()
-            self._waiting.append(seat)
+            self._waiting.append(request)
             self._thread_count += 1
             if not self._is_busy:
                 if lead_now or self._thread_count >= self._expected:
                     group = self._take()
                 else:
                     is_timed = self._thread_count == 1
-        while group is not None or not seat.is_done:
+        while group is not None or not request.is_done:
             if group is None:
-                group = self._await(seat, is_timed)
+                group = self._await(request, is_timed)
             if group is not None:
-                self._lead(group, seat)  # may be a group without this seat, if enough others came first
+                self._lead(group, request)  # may be a group without this request, if enough others came first
                 group, is_timed = None, False
-        if seat.following is not None:
-            seat.following.wake()
-        if seat.error is not None:
-            raise seat.error
-        return seat.first_id
+        if request.following is not None:
+            request.following.wake()
+        if request.error is not None:
+            raise request.error
+        return request.first_id
 
     def enqueue(self, items: Sequence[bytes]) -> Future[int]:
         """Join a group without waiting; the future gets the first item's id, or the error."""
-        seat = Seat(items, None)
-        seat.future = Future()
-        seat.future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+        request = CommitRequest(items, None)
+        request.future = Future()
+        request.future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
         with self._mutex:
             self._require_whole()
-            self._waiting.append(seat)
+            self._waiting.append(request)
             is_first = not self._is_busy and len(self._waiting) == 1
         if is_first:
             self._call_helper()
-        return seat.future
+        return request.future
 
     @property
     def waiting_count(self) -> int:
-        """Number of seats whose group has not begun."""
+        """Number of requests whose group has not begun."""
         return len(self._waiting)
 
     def fail(self, reason: BaseException) -> None:
@@ -157,106 +157,106 @@ class GroupCommit:
         if self.failure is not None:
             raise type(self.failure)(str(self.failure)) from self.failure
 
-    def _take(self) -> list[Seat]:
+    def _take(self) -> list[CommitRequest]:
         group, self._waiting = self._waiting[: self._size_max], self._waiting[self._size_max :]
-        self._thread_count = sum(seat.lock is not None for seat in self._waiting)
+        self._thread_count = sum(request.lock is not None for request in self._waiting)
         self._is_busy = True
         return group
 
-    def _await(self, seat: Seat, is_timed: bool) -> list[Seat] | None:
-        """Wait until the seat is done, or until this thread must lead: then return the group."""
-        assert seat.lock is not None
+    def _await(self, request: CommitRequest, is_timed: bool) -> list[CommitRequest] | None:
+        """Wait until the request is done, or until this thread must lead: then return the group."""
+        assert request.lock is not None
         try:
-            while not seat.is_done:
+            while not request.is_done:
                 if not is_timed:
-                    seat.lock.acquire()
-                elif not seat.lock.acquire(timeout=self._delay_s):
+                    request.lock.acquire()
+                elif not request.lock.acquire(timeout=self._delay_s):
                     is_timed = False
                     with self._mutex:
-                        if not self._is_busy and not seat.is_done:
+                        if not self._is_busy and not request.is_done:
                             return self._take()
-                if seat.gathers:
+                if request.gathers:
                     with self._mutex:
-                        seat.gathers = False
-                        if not self._is_busy and not seat.is_done:
+                        request.gathers = False
+                        if not self._is_busy and not request.is_done:
                             if self._thread_count >= self._expected:
                                 return self._take()
                             is_timed = True
         except BaseException:  # an interrupt: other threads must not wait for this one
-            self._abandon(seat)
+            self._abandon(request)
             raise
         return None
 
-    def _abandon(self, seat: Seat) -> None:
+    def _abandon(self, request: CommitRequest) -> None:
         with self._mutex:
-            seat.is_abandoned = True
+            request.is_abandoned = True
             self._expected = 1
-        if seat.following is not None:
-            seat.following.wake()
+        if request.following is not None:
+            request.following.wake()
         self._call_helper()
 
-    def _lead(self, group: list[Seat], own: Seat) -> None:
+    def _lead(self, group: list[CommitRequest], own: CommitRequest) -> None:
         try:
             self._write(group)
         except BaseException as reason:
             self.fail(reason)
-            for seat in group:
-                seat.error = seat.error or self.failure
+            for request in group:
+                request.error = request.error or self.failure
             self._finish(group, own)
             if not isinstance(reason, Exception):
                 raise
         else:
             self._finish(group, own)
 
-    def _finish(self, group: list[Seat], own: Seat) -> None:
-        first: Seat | None = None
-        gatherer: Seat | None = None
+    def _finish(self, group: list[CommitRequest], own: CommitRequest) -> None:
+        first: CommitRequest | None = None
+        gatherer: CommitRequest | None = None
         with self._mutex:
             self.group_count += 1
             self._is_busy = False
             if self.failure is not None:
-                for seat in self._waiting:
-                    seat.error = self.failure
+                for request in self._waiting:
+                    request.error = self.failure
                 group, self._waiting, self._thread_count = group + self._waiting, [], 0
             threads = 0
-            for seat in reversed(group):
-                if seat.lock is not None:
+            for request in reversed(group):
+                if request.lock is not None:
                     threads += 1
-                    if seat is not own and not seat.is_abandoned:
-                        seat.following, first = first, seat
-                seat.is_done = True  # last: its thread may be awake and continues when it sees this
+                    if request is not own and not request.is_abandoned:
+                        request.following, first = first, request
+                request.is_done = True  # last: its thread may be awake and continues when it sees this
             if self._delay_s > 0:
                 self._expected = min(max(threads + self._thread_count, 1), self._size_max)
             if self._thread_count:
-                able = (seat for seat in self._waiting if seat.lock is not None and not seat.is_abandoned)
+                able = (request for request in self._waiting if request.lock is not None and not request.is_abandoned)
                 gatherer = next(able, None)
                 if gatherer is not None:
                     gatherer.gathers = True
-            is_help_wanted = gatherer is None and bool(self._waiting)
+            needs_helper = gatherer is None and bool(self._waiting)
         if first is not None:
             first.wake()
         if gatherer is not None:
             gatherer.wake()
-        elif is_help_wanted:
+        elif needs_helper:
             self._call_helper()
-        for seat in group:
-            if seat.future is not None:
-                if seat.error is not None:
-                    seat.future.set_exception(seat.error)
+        for request in group:
+            if request.future is not None:
+                if request.error is not None:
+                    request.future.set_exception(request.error)
                 else:
-                    seat.future.set_result(seat.first_id)
+                    request.future.set_result(request.first_id)
 
 
-def batches(seats: list[Seat]) -> list[list[Seat]]:
-    """Divide seats into segments; all items of a seat go into one segment."""
-    batches: list[list[Seat]] = []
+def batches(requests: list[CommitRequest]) -> list[list[CommitRequest]]:
+    """Divide requests into segments; all items of a request go into one segment."""
+    batches: list[list[CommitRequest]] = []
     size = 0
-    for seat in seats:
-        if seat.items:
-            seat_size = len(seat.items[0]) if len(seat.items) == 1 else sum(map(len, seat.items))
+    for request in requests:
+        if request.items:
+            seat_size = len(request.items[0]) if len(request.items) == 1 else sum(map(len, request.items))
             size += seat_size
             if not batches or size > SEGMENT_BYTES_MAX:
                 batches.append([])
                 size = seat_size
-            batches[-1].append(seat)
+            batches[-1].append(request)
     return batches

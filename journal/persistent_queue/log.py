@@ -8,12 +8,12 @@ everything before it is on the disk.
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tandemfeed.journal.compiled.kernels import add_index_entry
 from tandemfeed.journal.errors import DiskFull, RecordTooLong
 from tandemfeed.journal.format.block import Block, begin
 from tandemfeed.journal.format.control import Control
@@ -23,7 +23,6 @@ from tandemfeed.journal.format.layout import (
     DATA_OFFSET,
     END,
     END_MARK,
-    INDEX_ENTRY_SIZE,
     LAST_AT,
     LINK,
     LINK_SIZE,
@@ -39,7 +38,6 @@ from tandemfeed.journal.persistent_queue.errors import QueueFull
 from tandemfeed.journal.persistent_queue.segments import Changes, items_body, segment, state_size_for
 from tandemfeed.journal.persistent_queue.spares import Spares
 
-INDEX_ENTRY = struct.Struct("<3Q")
 SEQUENCE_BITS = 40  # of an index, if a Tailer reads the block: a cycle has room for 10 ** 12 items
 
 
@@ -81,7 +79,6 @@ class QueueLog:
         self._blocks_max = blocks_max
         self._reclaim = reclaim
         self._clock_ns = clock_ns
-        self._indexed = -1  # the current block's last sparse index entry known to be filled
         self._unflushed: list[Block] = []  # blocks before the current one
         self._unflushed_folders: set[Path] = set()
 
@@ -151,17 +148,8 @@ class QueueLog:
         block, offset, sequence, last_at_ns = self._position
         at_ns = max(self._clock_ns(), last_at_ns)
         block.write(offset, segment(block.header.salt, sequence, at_ns, body, flags, record_size))
-        self._index(block, offset, sequence, at_ns)
+        add_index_entry(block.address, offset, sequence, at_ns)
         self._go_to(Position(block, aligned(offset + SEGMENT_SIZE + len(body)), sequence + count, at_ns), self._current)
-
-    def _index(self, block: Block, offset: int, sequence: int, at_ns: int) -> None:
-        """Add a sparse index entry for the first segment of each stretch of the data area."""
-        entry = (offset - DATA_OFFSET) // block.header.index_stride
-        if entry != self._indexed:
-            self._indexed = entry
-            place = block.header.index_offset + entry * INDEX_ENTRY_SIZE
-            if not any(block.view[place + 16 : place + 24]):
-                INDEX_ENTRY.pack_into(block.view, place, sequence, at_ns, offset)
 
     def set_words(self) -> None:
         """Store the log's end in the control file, for inspection only."""
@@ -226,7 +214,6 @@ class QueueLog:
         current = QueueBlock(ordinal, block.path, first_id, first_id)
         with self._states:
             self._catalogue.add(current, block)
-        self._indexed = -1
         self._go_to(Position(block, DATA_OFFSET, first_id, last_at_ns), current)
         self.set_words()
 

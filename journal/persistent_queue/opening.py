@@ -31,7 +31,8 @@ def open_control(path: Path, block_size: int) -> Control:
     make_folder(path)
     if not (path / CONTROL_NAME).exists():
         if strangers := blocks_in(path):
-            raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that or move this")
+            hint = "restore that file, or move this one"
+            raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; {hint}")
         Control.create(path, wanted)
         with (path / CONTROL_NAME).open("rb") as file:  # before any block: a block without it has no owner
             os.fsync(file.fileno())

@@ -24,7 +24,7 @@ from tandemfeed.journal.format.block import remove_spares
 from tandemfeed.journal.format.control import Control
 from tandemfeed.journal.format.layout import BLOCK_SIZE_DEFAULT, IS_CLEAN
 from tandemfeed.journal.persistent_queue.catalogue import Catalogue
-from tandemfeed.journal.persistent_queue.group_commit import GroupCommit, Seat, batches
+from tandemfeed.journal.persistent_queue.group_commit import CommitRequest, GroupCommit, batches
 from tandemfeed.journal.persistent_queue.item_registry import ItemRegistry
 from tandemfeed.journal.persistent_queue.item_state import AlreadyCancelled, Cancelled, CancelResult
 from tandemfeed.journal.persistent_queue.log import QueueLog
@@ -352,21 +352,21 @@ class PersistentQueue:
         self._closed = f"{self.folder} was opened before this process was forked; open it again"
         self._control.close(in_child=True)
 
-    def _write(self, seats: list[Seat]) -> None:
+    def _write(self, requests: list[CommitRequest]) -> None:
         """Make a group durable. Only its leader calls this."""
         changes = self._registry.take_changes()
         if len(changes) and not self._log.append_changes(changes):
             self._checkpointer.flush_states()  # on a full disk: states flushed in place need no notes
-        for batch in batches(seats):
+        for batch in batches(requests):
             try:
-                first_id = self._log.append_items([item for seat in batch for item in seat.items])
+                first_id = self._log.append_items([item for request in batch for item in request.items])
             except JournalError as reason:
-                for seat in batch:
-                    seat.error = reason
+                for request in batch:
+                    request.error = reason
                 continue
-            for seat in batch:
-                seat.first_id = first_id
-                first_id += len(seat.items)
+            for request in batch:
+                request.first_id = first_id
+                first_id += len(request.items)
         self._log.flush()
         self._registry.advance(self._log.durable)
         self._upkeep.after_group()

@@ -11,16 +11,14 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-import google_crc32c
+import numpy as np
 
+from tandemfeed.journal.compiled.kernels import write_segment_into
 from tandemfeed.journal.errors import RecordTooLong
 from tandemfeed.journal.format.layout import (
     COUNT_MASK,
-    CRC,
-    CRC_FROM,
     HAS_TABLE,
     RECORD_SIZE_MAX,
-    SEGMENT,
     SEGMENT_SIZE,
     aligned,
 )
@@ -28,7 +26,7 @@ from tandemfeed.journal.format.layout import (
 ITEM_ROOM = 32  # minimum bytes of the data area per item, so that the state area is large enough
 STATE_SHARE = ITEM_ROOM * 4  # bytes of a block for each byte of its state area: 4 items
 CHANGE_COUNT_MAX = 4_096  # changes in one note: 64 KiB, which fit into the smallest block
-ZERO_AFTER = bytes(8)  # a zero length word marks the end of the segments
+END_WORD_SIZE = 8  # the zero length word, and what aligns it
 KIND_BITS = 2
 _NATIVE = array("Q")
 assert sys.byteorder == "little"
@@ -58,15 +56,11 @@ def items_body(items: Sequence[bytes]) -> tuple[bytes, int, int]:
     return body.ljust(ITEM_ROOM * (count - 1), b"\0"), flags, size
 
 
-def segment(salt: int, sequence: int, at_ns: int, body: bytes, count_and_flags: int, record_size: int) -> bytes:
-    """A segment as stored, followed by a zero length word."""
-    length = SEGMENT_SIZE + len(body)
-    head = SEGMENT.pack(length, 0, sequence, at_ns, count_and_flags, record_size)
-    # The kernels compute the CRC without its initial and final inversion; undo both here.
-    crc = google_crc32c.extend(~salt & 0xFFFF_FFFF, head[CRC_FROM:])
-    crc = ~google_crc32c.extend(crc, body) & 0xFFFF_FFFF
-    padding = bytes(aligned(length) - length)
-    return b"".join((head[:4], CRC.pack(crc), head[CRC_FROM:], body, padding, ZERO_AFTER))
+def segment(salt: int, sequence: int, at_ns: int, body: bytes, count_and_flags: int, record_size: int) -> memoryview:
+    """A segment as stored, followed by a zero length word, which marks the end of the segments."""
+    stored = np.empty(aligned(SEGMENT_SIZE + len(body)) + END_WORD_SIZE, np.uint8)
+    write_segment_into(stored, salt, sequence, at_ns, body, count_and_flags, record_size)
+    return stored.data
 
 
 class Changes:

@@ -109,8 +109,8 @@ class Upkeep:
         self._interval_s = interval_s
         self._interval_items = interval_items
         self._closing = threading.Event()
-        self._bell = threading.Event()
-        self._commit_bell = threading.Event()
+        self._wake_up = threading.Event()
+        self._commit_wake_up = threading.Event()
         self._urgent = threading.Event()
         self._prepared_for = -1
         self._threads = [
@@ -129,20 +129,20 @@ class Upkeep:
         if next_id - self._checkpointer.next_id >= self._interval_items or (
             self._log.is_half_full and self._prepared_for != self._log.position.block.ordinal
         ):
-            self._bell.set()
+            self._wake_up.set()
 
     def call_committer(self, *, is_urgent: bool = True) -> None:
         """Have a group committed for futures, or, if not urgent, for asynchronous changes: no caller may be waiting."""
         if is_urgent:
             self._urgent.set()
-        if not self._commit_bell.is_set():
-            self._commit_bell.set()
+        if not self._commit_wake_up.is_set():
+            self._commit_wake_up.set()
 
     def close(self) -> None:
         """Finish the current work and stop both threads."""
         self._closing.set()
-        self._bell.set()
-        self._commit_bell.set()
+        self._wake_up.set()
+        self._commit_wake_up.set()
         self._urgent.set()
         for thread in self._threads:
             thread.join()
@@ -150,10 +150,10 @@ class Upkeep:
     def _keep(self) -> None:
         due_at = time.monotonic() + self._interval_s
         while True:
-            self._bell.wait(max(due_at - time.monotonic(), 0))
+            self._wake_up.wait(max(due_at - time.monotonic(), 0))
             if self._closing.is_set():
                 return
-            self._bell.clear()
+            self._wake_up.clear()
             try:
                 behind = self._log.durable.next_id - self._checkpointer.next_id
                 if time.monotonic() >= due_at or behind >= self._interval_items:
@@ -171,11 +171,11 @@ class Upkeep:
 
     def _commit_for_others(self) -> None:
         while True:
-            self._commit_bell.wait()
+            self._commit_wake_up.wait()
             self._urgent.wait(CHANGES_DELAY_S)
             if self._closing.is_set():
                 return
-            self._commit_bell.clear()
+            self._commit_wake_up.clear()
             self._urgent.clear()
             with suppress(JournalError):  # every caller of the queue gets the same error
                 self._commit()

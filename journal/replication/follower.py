@@ -35,7 +35,7 @@ from tandemfeed.journal.replication.states import FINAL, FollowerState
 from tandemfeed.journal.replication.wire import (
     BROKEN_EVENTS,
     FRAMES_AT_ONCE,
-    Bell,
+    WakeUp,
     broken_events,
     new_socket,
     timeout_ms,
@@ -102,7 +102,7 @@ class ReplicationFollower:
         self._effects: deque[FollowerEffect] = deque()
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
-        self._bell = Bell()
+        self._wake_up = WakeUp()
         self._is_stopping = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -152,7 +152,7 @@ class ReplicationFollower:
         """Stop following; sync and close the journal. Further calls do nothing."""
         self._is_stopping = True
         if self._thread.is_alive():
-            self._bell.ring()
+            self._wake_up.set()
             self._thread.join()
 
     def promote(self) -> Journal:
@@ -185,14 +185,14 @@ class ReplicationFollower:
     def _turn(self) -> None:
         """Wait for an event or a deadline, and handle it."""
         poller = zmq.Poller()
-        poller.register(self._bell.fileno(), zmq.POLLIN)
+        poller.register(self._wake_up.fileno(), zmq.POLLIN)
         for socket in (self._socket, self._monitor):
             if socket is not None:
                 poller.register(socket, zmq.POLLIN)
         now_ns = time.monotonic_ns()
         ready = dict(poller.poll(timeout_ms(self._core.next_deadline_ns(), now_ns, POLL_MS_MAX)))
-        if self._bell.fileno() in ready:
-            self._bell.silence()
+        if self._wake_up.fileno() in ready:
+            self._wake_up.clear()
         if self._socket in ready:
             self._receive()
         if self._monitor is not None and self._monitor in ready:

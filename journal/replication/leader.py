@@ -39,7 +39,7 @@ from tandemfeed.journal.replication.segments import Place, SegmentReader
 from tandemfeed.journal.replication.wire import (
     FAILED_HANDSHAKES,
     FRAMES_AT_ONCE,
-    Bell,
+    WakeUp,
     broken_events,
     new_socket,
     timeout_ms,
@@ -130,7 +130,7 @@ class ReplicationLeader:
         self._words = (0, 0)
         self._poll_ms = POLL_MS_MIN
         self._failed_handshake_count = 0
-        self._bell = Bell()
+        self._wake_up = WakeUp()
         self._is_stopping = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -184,7 +184,7 @@ class ReplicationLeader:
 
     def wake(self) -> None:
         """Report that records were appended. Optional: it only makes the leader check sooner."""
-        self._bell.ring()
+        self._wake_up.set()
 
     def wait_for_replicated(self, index: int, timeout_s: float) -> bool:
         """Wait until the record at an index is acknowledged; False after the time-out.
@@ -212,7 +212,7 @@ class ReplicationLeader:
         """Stop serving. What tailers see does not change. Further calls do nothing."""
         self._is_stopping = True
         if self._thread.is_alive():
-            self._bell.ring()
+            self._wake_up.set()
             self._thread.join()
         self._reader.close()
         self._control.close()
@@ -227,7 +227,7 @@ class ReplicationLeader:
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        for source in (self._bell.fileno(), self._router, self._monitor, self._zap):
+        for source in (self._wake_up.fileno(), self._router, self._monitor, self._zap):
             poller.register(source, zmq.POLLIN)
         try:
             while not self._is_stopping:
@@ -246,8 +246,8 @@ class ReplicationLeader:
         now_ns = time.monotonic_ns()
         poll_ms = self._poll_ms if self._core.peers else IDLE_MS
         ready = dict(poller.poll(timeout_ms(self._core.next_deadline_ns(), now_ns, poll_ms)))
-        if self._bell.fileno() in ready:
-            self._bell.silence()
+        if self._wake_up.fileno() in ready:
+            self._wake_up.clear()
         if self._zap in ready and self._keys is not None:
             self._zap.send_multipart(self._keys.answer(self._zap.recv_multipart()))
         if self._monitor in ready:

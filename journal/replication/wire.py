@@ -1,4 +1,4 @@
-"""Sockets for leader and follower: options, a bell that other threads ring, and events of broken connections."""
+"""Sockets for leader and follower: options, a wake-up by other threads, and events of broken connections."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FAILED_HANDSHAKES = frozenset(
         zmq.Event.HANDSHAKE_FAILED_AUTH,
     }
 )
-FRAMES_AT_ONCE = 64  # received before timers, other sockets and the bell are checked
+FRAMES_AT_ONCE = 64  # received before timers, other sockets and the wake-up are checked
 
 
-class Bell:
+class WakeUp:
     """Wakes a polling thread."""
 
     def __init__(self) -> None:
@@ -37,18 +37,18 @@ class Bell:
         """The descriptor to poll."""
         return self._fd
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake the thread."""
-        with contextlib.suppress(BlockingIOError):  # the counter is full, so it is already ringing
+        with contextlib.suppress(BlockingIOError):  # the counter is full, so it is already set
             os.eventfd_write(self._fd, 1)
 
-    def silence(self) -> None:
-        """Reset the bell."""
+    def clear(self) -> None:
+        """Reset it."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._fd)
 
     def __del__(self) -> None:
-        os.close(self._fd)  # not earlier: other threads may still ring
+        os.close(self._fd)  # not earlier: other threads may still set it
 
 
 def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: str) -> zmq.Socket[bytes]:

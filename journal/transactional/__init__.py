@@ -5,7 +5,6 @@ Invariant: after any crash, a transaction whose `commit` returned is there, and 
 """
 
 from tandemfeed.journal.transactional.administration import QueueStatus
-from tandemfeed.journal.transactional.book import Subscriber
 from tandemfeed.journal.transactional.errors import (
     BadName,
     CallFromLogWriter,
@@ -33,6 +32,7 @@ from tandemfeed.journal.transactional.errors import (
 )
 from tandemfeed.journal.transactional.limits import StoreLimits
 from tandemfeed.journal.transactional.store import Statistics, TransactionalStore, subscriber_queue
+from tandemfeed.journal.transactional.store_state import Subscriber
 from tandemfeed.journal.transactional.transaction import Message, Transaction
 from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionState
 from tandemfeed.journal.transactional.two_phase import PreparedTransaction

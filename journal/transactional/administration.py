@@ -6,14 +6,14 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tandemfeed.journal.transactional.book import Book, Subscriber
 from tandemfeed.journal.transactional.errors import NoSuchPrepared, QueueExists, QueueInUse
+from tandemfeed.journal.transactional.log_operations import AdministrationOperation
 from tandemfeed.journal.transactional.log_writer import LogWriter
 from tandemfeed.journal.transactional.page_store import PageStore
 from tandemfeed.journal.transactional.queue_index import QueueIndex
+from tandemfeed.journal.transactional.store_state import StoreState, Subscriber
 from tandemfeed.journal.transactional.topics import SUBSCRIBER_PREFIX
 from tandemfeed.journal.transactional.volatile_cache import VolatileCache
-from tandemfeed.journal.transactional.works import AdministrationWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,19 @@ class QueueStatus:
     """Messages locked by open or prepared transactions."""
 
 
-def load(pages: PageStore, book: Book) -> None:
-    """Load the queues and subscribers of the page store into the book."""
+def load(pages: PageStore, state: StoreState) -> None:
+    """Load the queues and subscribers of the page store into the state."""
     counted = pages.numbers("SELECT queue_id, count(*) FROM entry GROUP BY queue_id")
     counts = {queue_id: count for queue_id, count in counted}  # noqa: C416 — shows that rows are pairs
     for queue_id, name in pages.rows("SELECT id, name FROM queue"):
         assert isinstance(queue_id, int)
-        book.add_queue(queue_id, str(name), counts.get(queue_id, 0))
+        state.add_queue(queue_id, str(name), counts.get(queue_id, 0))
     for name, pattern, queue_id in pages.rows("SELECT name, pattern, queue_id FROM subscriber"):
         assert isinstance(queue_id, int)
-        book.subscribers[str(name)] = Subscriber(str(name), str(pattern), queue_id)
+        state.subscribers[str(name)] = Subscriber(str(name), str(pattern), queue_id)
 
 
-def create(book: Book, writer: LogWriter, name: str, *, pattern: str | None = None) -> None:
+def create(state: StoreState, writer: LogWriter, name: str, *, pattern: str | None = None) -> None:
     """Create a queue, or, with a pattern, a durable subscriber of that name and its queue."""
     queue_name = name if pattern is None else SUBSCRIBER_PREFIX + name
     made: list[int] = []
@@ -53,43 +53,43 @@ def create(book: Book, writer: LogWriter, name: str, *, pattern: str | None = No
             database.execute("INSERT INTO subscriber VALUES (?, ?, ?)", (name, pattern, row[0]))
 
     def done() -> None:
-        book.add_queue(made[-1], queue_name)
+        state.add_queue(made[-1], queue_name)
         if pattern is not None:
-            book.subscribers[name] = Subscriber(name, pattern, made[-1])
+            state.subscribers[name] = Subscriber(name, pattern, made[-1])
 
-    _administer(book, writer, run, done)
+    _administer(state, writer, run, done)
 
 
-def delete(book: Book, cache: VolatileCache, writer: LogWriter, name: str, *, subscriber: bool) -> None:
+def delete(state: StoreState, cache: VolatileCache, writer: LogWriter, name: str, *, subscriber: bool) -> None:
     """Delete a queue, or a durable subscriber and its queue, with all messages that no other queue has."""
     queue_name = SUBSCRIBER_PREFIX + name if subscriber else name
-    with book.changed:
-        book.check_open()
-        queue = book.queue(queue_name)
+    with state.changed:
+        state.check_open()
+        queue = state.queue(queue_name)
         if queue.locked_count or queue.reserved_count:
             raise QueueInUse(
                 f"{queue_name}: {queue.locked_count} messages are locked and {queue.reserved_count} are being put "
                 "by open or prepared transactions: end them first"
             )
         # Hide the queue first: from here on no transaction can get from it or put into it.
-        del book.queue_ids[queue_name]
-        definition = book.subscribers.pop(name, None) if subscriber else None
+        del state.queue_ids[queue_name]
+        definition = state.subscribers.pop(name, None) if subscriber else None
 
     def done() -> None:
-        del book.queues[queue.queue_id]
+        del state.queues[queue.queue_id]
         cache.release(queue.volatile_message_ids())
 
     try:
-        _administer(book, writer, lambda database: _delete_rows(database, queue), done)
+        _administer(state, writer, lambda database: _delete_rows(database, queue), done)
     except BaseException:
-        with book.changed:
-            book.queue_ids[queue_name] = queue.queue_id
+        with state.changed:
+            state.queue_ids[queue_name] = queue.queue_id
             if definition is not None:
-                book.subscribers[name] = definition
+                state.subscribers[name] = definition
         raise
 
 
-def forget(book: Book, writer: LogWriter, global_id: str) -> None:
+def forget(state: StoreState, writer: LogWriter, global_id: str) -> None:
     """Forget a decision by hand."""
 
     def run(database: sqlite3.Connection) -> None:
@@ -98,9 +98,9 @@ def forget(book: Book, writer: LogWriter, global_id: str) -> None:
             raise NoSuchPrepared(f"there is no decision by hand on {global_id!r}")
 
     def done() -> None:
-        del book.decided_by_hand[global_id]
+        del state.decided_by_hand[global_id]
 
-    _administer(book, writer, run, done)
+    _administer(state, writer, run, done)
 
 
 def status(queue: QueueIndex) -> QueueStatus:
@@ -109,13 +109,13 @@ def status(queue: QueueIndex) -> QueueStatus:
 
 
 def _administer(
-    book: Book, writer: LogWriter, run: Callable[[sqlite3.Connection], None], done: Callable[[], None]
+    state: StoreState, writer: LogWriter, run: Callable[[sqlite3.Connection], None], done: Callable[[], None]
 ) -> None:
-    with book.changed:
-        book.check_open()
-    work = AdministrationWork(run=run, done=done)
-    writer.hand_over(work)
-    work.future.result()
+    with state.changed:
+        state.check_open()
+    operation = AdministrationOperation(run=run, done=done)
+    writer.hand_over(operation)
+    operation.future.result()
 
 
 def _delete_rows(database: sqlite3.Connection, queue: QueueIndex) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 
-from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, Held, Put
+from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, LockedMessage, Put
 from tandemfeed.journal.transactional.limits import POSITION_BLOCK
 
 
@@ -108,7 +108,7 @@ class Changes:
             arrivals.append((queue_id, entry))
         return arrivals
 
-    def _commit_move(self, held: Held) -> tuple[int, Entry]:
+    def _commit_move(self, held: LockedMessage) -> tuple[int, Entry]:
         old = held.entry
         entry = Entry(self.positions.take(), old.message_id, old.persistent, old.shared)
         if entry.persistent:

@@ -40,7 +40,7 @@ class Fate(Enum):
 
 
 @dataclass(slots=True)
-class Held:
+class LockedMessage:
     """A message that the transaction has locked."""
 
     queue_id: int
@@ -54,8 +54,8 @@ class Contents:
     """The messages of one transaction."""
 
     owner: str
-    held: dict[tuple[int, int], Held] = field(default_factory=dict)  # by queue and position
-    arrivals: list[Put | Held] = field(default_factory=list)  # puts and moves, in the order of their calls
+    held: dict[tuple[int, int], LockedMessage] = field(default_factory=dict)  # by queue and position
+    arrivals: list[Put | LockedMessage] = field(default_factory=list)  # puts and moves, in the order of their calls
     size: int = 0  # bytes of persistent messages put
 
     @property

@@ -23,11 +23,11 @@ class DiskReserve:
         self._size = size
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the reserve is still available."""
         return self._path.exists()
 
-    def disk_is_short(self) -> bool:
+    def is_disk_low(self) -> bool:
         """Whether the disk has less free space than the reserve needs."""
         disk = os.statvfs(self._folder)
         return disk.f_bavail * disk.f_frsize < self._size

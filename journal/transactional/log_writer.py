@@ -1,8 +1,8 @@
 """The log writer: one thread that merges the work of many transactions into one flush.
 
 Its queue is bounded; callers wait while it is full. A group that fails is undone, and its items are retried one by one,
-because transactions that consume succeed even on a full disk. Invariant: the future of a work item is done only after
-its rows are durable and its effect is in the book.
+because transactions that consume succeed even on a full disk. Invariant: the future of an operation is done only after
+its rows are durable and its effect is in the state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from threading import Condition, Lock, Thread, current_thread
 
-from tandemfeed.journal.transactional.book import Book
 from tandemfeed.journal.transactional.changes import Changes
 from tandemfeed.journal.transactional.errors import (
     CallFromLogWriter,
@@ -22,20 +21,26 @@ from tandemfeed.journal.transactional.errors import (
     TransactionalStoreError,
 )
 from tandemfeed.journal.transactional.limits import TAKEN_MARK_DELAY_S, StoreLimits
+from tandemfeed.journal.transactional.log_operations import (
+    AdministrationOperation,
+    CheckpointOperation,
+    LogOperation,
+    TransactionOperation,
+)
 from tandemfeed.journal.transactional.page_store import PageStore
-from tandemfeed.journal.transactional.works import AdministrationWork, CheckpointWork, TransactionWork, Work
+from tandemfeed.journal.transactional.store_state import StoreState
 
 
 class LogWriter:
-    """The thread and its queue. Its lock is never held together with the book's."""
+    """The thread and its queue. Its lock is never held together with the state's."""
 
-    def __init__(self, pages: PageStore, book: Book, limits: StoreLimits) -> None:
+    def __init__(self, pages: PageStore, state: StoreState, limits: StoreLimits) -> None:
         self._pages = pages
-        self._book = book
+        self._state = state
         self._limits = limits
         lock = Lock()
         self._wake, self._room = Condition(lock), Condition(lock)
-        self._waiting: deque[Work] = deque()
+        self._waiting: deque[LogOperation] = deque()
         self._waiting_bytes = 0
         self._taken: dict[tuple[int, int], int] = {}  # delivery counts not yet on the disk, by queue and position
         self._asleep = False  # the thread waits without a time-out
@@ -49,8 +54,8 @@ class LogWriter:
 
     # --- called by clients ---
 
-    def hand_over(self, work: Work) -> None:
-        """Add a work item to the queue; wait while the queue is full.
+    def hand_over(self, operation: LogOperation) -> None:
+        """Add an operation to the queue; wait while the queue is full.
 
         Raises:
             StoreClosed, StoreFailed, CallFromLogWriter: nothing was queued.
@@ -60,10 +65,10 @@ class LogWriter:
             while not self._closing and self._is_full():
                 self._room.wait()
             if self._closing:
-                raise self._book.failure or StoreClosed(f"{self._pages.path}: the store is closed")
-            work.future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
-            self._waiting.append(work)
-            self._waiting_bytes += work.size
+                raise self._state.failure or StoreClosed(f"{self._pages.path}: the store is closed")
+            operation.future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+            self._waiting.append(operation)
+            self._waiting_bytes += operation.size
             self._wake.notify()
 
     def note_delivery(self, queue_id: int, position: int, delivery_count: int) -> None:
@@ -103,7 +108,7 @@ class LogWriter:
                 self._fail(group, error)
                 return
 
-    def _next_group(self) -> list[Work] | None:
+    def _next_group(self) -> list[LogOperation] | None:
         """The next group to flush; empty if only delivery counts are due; None at the end."""
         with self._wake:
             idle = False  # idle for as long as a delivery count may wait
@@ -142,26 +147,26 @@ class LogWriter:
         ):
             self._wake.wait(left_s)
 
-    def _pop(self) -> Work:
-        work = self._waiting.popleft()
-        self._waiting_bytes -= work.size
-        return work
+    def _pop(self) -> LogOperation:
+        operation = self._waiting.popleft()
+        self._waiting_bytes -= operation.size
+        return operation
 
-    def _do(self, group: Sequence[Work]) -> None:
-        if group and isinstance(group[0], AdministrationWork):
+    def _do(self, group: Sequence[LogOperation]) -> None:
+        if group and isinstance(group[0], AdministrationOperation):
             self._administer(group[0])
-        elif group and isinstance(group[0], CheckpointWork):
+        elif group and isinstance(group[0], CheckpointOperation):
             self._checkpoint(group[0])
         else:
             self._commit(group)
             if self._pages.log_bytes() > self._limits.log_bytes_max:
                 self._checkpoint(None)
 
-    def _commit(self, group: Sequence[Work], *, relieved: bool = False) -> None:
+    def _commit(self, group: Sequence[LogOperation], *, retried: bool = False) -> None:
         first_position = self._pages.positions.next
         changes = Changes(self._pages.positions)
-        for work in group:
-            work.plan(changes)
+        for operation in group:
+            operation.plan(changes)
         self._add_delivery_counts(changes)
         try:
             if changes.touches_disk():
@@ -171,28 +176,28 @@ class LogWriter:
             raise
         except TransactionalStoreError as error:
             self._pages.positions.next = first_position  # none of these positions was visible
-            if isinstance(error, StoreFull) and not relieved and self._pages.relieve():
-                self._commit(group, relieved=True)
+            if isinstance(error, StoreFull) and not retried and self._pages.free_space():
+                self._commit(group, retried=True)
             else:
                 self._refuse_or_repeat(group, error)
             return
-        self.transactions_committed += sum(isinstance(work, TransactionWork) for work in group)
-        with self._book.changed:
-            for work in group:
-                work.apply(self._book)
-            self._book.applied_position = changes.positions.next - 1
-        for work in group:
-            work.future.set_result(None)
+        self.transactions_committed += sum(isinstance(operation, TransactionOperation) for operation in group)
+        with self._state.changed:
+            for operation in group:
+                operation.apply(self._state)
+            self._state.applied_position = changes.positions.next - 1
+        for operation in group:
+            operation.future.set_result(None)
 
-    def _refuse_or_repeat(self, group: Sequence[Work], error: TransactionalStoreError) -> None:
+    def _refuse_or_repeat(self, group: Sequence[LogOperation], error: TransactionalStoreError) -> None:
         if len(group) > 1:
-            for work in group:
-                self._commit([work])
+            for operation in group:
+                self._commit([operation])
             return
-        for work in group:
-            with self._book.changed:
-                work.refuse(self._book)
-            work.future.set_exception(error)
+        for operation in group:
+            with self._state.changed:
+                operation.refuse(self._state)
+            operation.future.set_exception(error)
 
     def _add_delivery_counts(self, changes: Changes) -> None:
         with self._wake:
@@ -201,23 +206,23 @@ class LogWriter:
             removed = set(changes.removed)
             changes.delivery_counts += [(count, *key) for key, count in taken.items() if key not in removed]
 
-    def _administer(self, work: AdministrationWork, *, relieved: bool = False) -> None:
+    def _administer(self, operation: AdministrationOperation, *, retried: bool = False) -> None:
         try:
             with self._pages.transaction() as database:
-                work.run(database)
+                operation.run(database)
         except StoreFailed:
             raise
         except TransactionalStoreError as error:
-            if isinstance(error, StoreFull) and not relieved and self._pages.relieve():
-                self._administer(work, relieved=True)
+            if isinstance(error, StoreFull) and not retried and self._pages.free_space():
+                self._administer(operation, retried=True)
             else:
-                work.future.set_exception(error)
+                operation.future.set_exception(error)
             return
-        with self._book.changed:
-            work.apply(self._book)
-        work.future.set_result(None)
+        with self._state.changed:
+            operation.apply(self._state)
+        operation.future.set_result(None)
 
-    def _checkpoint(self, work: Work | None) -> None:
+    def _checkpoint(self, operation: LogOperation | None) -> None:
         """Make a checkpoint. A failed one is retried after the next group: the log still has everything."""
         try:
             if self._pages.checkpoint():
@@ -226,29 +231,29 @@ class LogWriter:
                 self.checkpoints_failed += 1
         except (StoreFull, StoreFailed) as error:
             self.checkpoints_failed += 1
-            if work is not None:
-                work.future.set_exception(error)
+            if operation is not None:
+                operation.future.set_exception(error)
             return
-        if work is not None:
-            work.future.set_result(None)
+        if operation is not None:
+            operation.future.set_result(None)
 
-    def _fail(self, group: Sequence[Work], error: BaseException) -> None:
-        """The log writer failed: refuse all further work, and report the failure to all waiting callers."""
+    def _fail(self, group: Sequence[LogOperation], error: BaseException) -> None:
+        """The log writer failed: refuse all further operations, and report the failure to all waiting callers."""
         failure = StoreFailed(
             f"{self._pages.path}: the log writer stopped ({error}): close the store and open it again"
         )
         failure.__cause__ = error
-        with self._book.changed:
-            self._book.failure = failure
-            self._book.changed.notify_all()
+        with self._state.changed:
+            self._state.failure = failure
+            self._state.changed.notify_all()
         with self._wake:
             self._closing = True
             waiting, self._waiting = list(self._waiting), deque()
             self._room.notify_all()
-        for work in (*group, *waiting):
-            if not work.future.done():
-                work.future.set_exception(failure)
+        for operation in (*group, *waiting):
+            if not operation.future.done():
+                operation.future.set_exception(failure)
 
 
-def _alone(work: Work) -> bool:
-    return isinstance(work, AdministrationWork | CheckpointWork)
+def _alone(operation: LogOperation) -> bool:
+    return isinstance(operation, AdministrationOperation | CheckpointOperation)

@@ -46,7 +46,7 @@ class PageStore:
         try:
             reserved_end = self._open()
         except StoreFull:
-            if not self._reserve.is_there:
+            if not self._reserve.exists:
                 raise
             self._reserve.spend()
             reserved_end = self._open()
@@ -131,14 +131,14 @@ class PageStore:
         if self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
 
-    def relieve(self) -> bool:
+    def free_space(self) -> bool:
         """After StoreFull: free space, or detect that some is free again. Returns whether to try again."""
-        if not self._reserve.is_there:
+        if not self._reserve.exists:
             if not self._reserve.make():
                 return False
             self._grow(allowed=True)
             return True
-        if not self._reserve.disk_is_short():
+        if not self._reserve.is_disk_low():
             return False  # the limit reached is store_bytes_max
         self._reserve.spend()
         with contextlib.suppress(TransactionalStoreError):

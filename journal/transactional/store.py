@@ -13,7 +13,6 @@ from typing import Self
 
 from tandemfeed.journal.transactional import administration
 from tandemfeed.journal.transactional.administration import QueueStatus
-from tandemfeed.journal.transactional.book import Book, Subscriber
 from tandemfeed.journal.transactional.contents import Contents
 from tandemfeed.journal.transactional.errors import (
     DuplicateGlobalId,
@@ -24,9 +23,11 @@ from tandemfeed.journal.transactional.errors import (
     TransactionTooLarge,
 )
 from tandemfeed.journal.transactional.limits import StoreLimits
+from tandemfeed.journal.transactional.log_operations import CheckpointOperation, LogOperation
 from tandemfeed.journal.transactional.log_writer import LogWriter
 from tandemfeed.journal.transactional.page_store import PageStore
 from tandemfeed.journal.transactional.schema import FILE_NAME, check_file
+from tandemfeed.journal.transactional.store_state import StoreState, Subscriber
 from tandemfeed.journal.transactional.topics import (
     SUBSCRIBER_PREFIX,
     checked_global_id,
@@ -38,7 +39,6 @@ from tandemfeed.journal.transactional.transaction_state import TransactionEvent,
 from tandemfeed.journal.transactional.two_phase import PreparedTransaction, decide, describe, restore
 from tandemfeed.journal.transactional.verification import problems_of
 from tandemfeed.journal.transactional.volatile_cache import VolatileCache
-from tandemfeed.journal.transactional.works import CheckpointWork, Work
 
 LOCK_NAME = "store.lock"
 
@@ -91,13 +91,13 @@ class TransactionalStore:
         )
         pages = PageStore(folder, limits)
         try:
-            self._book = Book(pages, cache, limits)
-            administration.load(pages, self._book)
-            restore(pages, self._book)
+            self._state = StoreState(pages, cache, limits)
+            administration.load(pages, self._state)
+            restore(pages, self._state)
         except BaseException:
             pages.close()
             raise
-        self._parts = Parts(pages, cache, self._book, LogWriter(pages, self._book, limits), limits)
+        self._parts = Parts(pages, cache, self._state, LogWriter(pages, self._state, limits), limits)
         self._numbers = itertools.count(1)
 
     @classmethod
@@ -160,8 +160,8 @@ class TransactionalStore:
 
     def prepared(self) -> list[PreparedTransaction]:
         """The prepared transactions without a decision, oldest first."""
-        with self._book.changed:
-            found = [describe(each) for each in self._book.prepared.values()]
+        with self._state.changed:
+            found = [describe(each) for each in self._state.prepared.values()]
         return sorted(found, key=lambda each: (each.prepared_at_ns, each.global_id))
 
     def in_doubt(self) -> list[PreparedTransaction]:
@@ -175,7 +175,7 @@ class TransactionalStore:
             NoSuchPrepared (also if already decided), DecidedByHand, IllegalTransactionMove (a decision is in
             progress), StoreFull (try again), StoreClosed, StoreFailed.
         """
-        decide(self._book, self._parts.writer, global_id, commit=commit, by_hand=False).result()
+        decide(self._state, self._parts.writer, global_id, commit=commit, by_hand=False).result()
 
     def decide_by_hand(self, global_id: str, *, commit: bool) -> None:
         """Decide instead of the coordinator, which may decide otherwise and then gets `DecidedByHand`.
@@ -183,12 +183,12 @@ class TransactionalStore:
         Raises:
             As for `decide`.
         """
-        decide(self._book, self._parts.writer, global_id, commit=commit, by_hand=True).result()
+        decide(self._state, self._parts.writer, global_id, commit=commit, by_hand=True).result()
 
     def decided_by_hand(self) -> dict[str, bool]:
         """Decisions by hand that are not forgotten: for each global id, whether it was committed."""
-        with self._book.changed:
-            return dict(self._book.decided_by_hand)
+        with self._state.changed:
+            return dict(self._state.decided_by_hand)
 
     def forget(self, global_id: str) -> None:
         """Forget a decision by hand, once the coordinator knows about it.
@@ -196,7 +196,7 @@ class TransactionalStore:
         Raises:
             NoSuchPrepared, StoreFull, StoreClosed, StoreFailed.
         """
-        administration.forget(self._book, self._parts.writer, global_id)
+        administration.forget(self._state, self._parts.writer, global_id)
 
     # --- queues and subscribers: durable on return ---
 
@@ -206,7 +206,7 @@ class TransactionalStore:
         Raises:
             QueueExists, BadName, StoreFull, StoreClosed, StoreFailed.
         """
-        administration.create(self._book, self._parts.writer, checked_name(name, "queue"))
+        administration.create(self._state, self._parts.writer, checked_name(name, "queue"))
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue with its messages.
@@ -215,12 +215,12 @@ class TransactionalStore:
             NoSuchQueue, QueueInUse, BadName, StoreFull, StoreClosed, StoreFailed.
         """
         name = checked_name(name, "queue")
-        administration.delete(self._book, self._parts.cache, self._parts.writer, name, subscriber=False)
+        administration.delete(self._state, self._parts.cache, self._parts.writer, name, subscriber=False)
 
     def queues(self) -> list[QueueStatus]:
         """All queues by name, those of durable subscribers included."""
-        with self._book.changed:
-            return [administration.status(self._book.queue(name)) for name in sorted(self._book.queue_ids)]
+        with self._state.changed:
+            return [administration.status(self._state.queue(name)) for name in sorted(self._state.queue_ids)]
 
     def create_subscriber(self, name: str, pattern: str) -> None:
         """Create a durable subscriber; it receives all messages published from now on.
@@ -233,7 +233,7 @@ class TransactionalStore:
             QueueExists, BadName, StoreFull, StoreClosed, StoreFailed.
         """
         checked_name(name, "subscriber")
-        administration.create(self._book, self._parts.writer, name, pattern=checked_pattern(pattern))
+        administration.create(self._state, self._parts.writer, name, pattern=checked_pattern(pattern))
 
     def delete_subscriber(self, name: str) -> None:
         """Delete a durable subscriber; messages that other subscribers still need stay.
@@ -242,18 +242,18 @@ class TransactionalStore:
             NoSuchQueue, QueueInUse, BadName, StoreFull, StoreClosed, StoreFailed.
         """
         checked_name(name, "subscriber")
-        administration.delete(self._book, self._parts.cache, self._parts.writer, name, subscriber=True)
+        administration.delete(self._state, self._parts.cache, self._parts.writer, name, subscriber=True)
 
     def subscribers(self) -> list[Subscriber]:
         """All durable subscribers, by name."""
-        with self._book.changed:
-            return sorted(self._book.subscribers.values(), key=lambda each: each.name)
+        with self._state.changed:
+            return sorted(self._state.subscribers.values(), key=lambda each: each.name)
 
     # --- the whole ---
 
     def flush(self) -> None:
         """Wait until everything handed over before is on the disk, including delivery counts."""
-        self._wait(Work())
+        self._wait(LogOperation())
 
     def checkpoint(self) -> None:
         """Make a checkpoint: copy the log into the database and empty it.
@@ -261,12 +261,12 @@ class TransactionalStore:
         Raises:
             StoreFull: nothing is lost; the log still has everything.
         """
-        self._wait(CheckpointWork())
+        self._wait(CheckpointOperation())
 
     def problems(self) -> list[str]:
         """Check the whole page store, and describe each problem in a sentence; empty if there is none."""
-        with self._book.changed:
-            self._book.check_open()
+        with self._state.changed:
+            self._state.check_open()
         return problems_of(self.folder / FILE_NAME)
 
     def statistics(self) -> Statistics:
@@ -279,7 +279,7 @@ class TransactionalStore:
             checkpoints_made=writer.checkpoints_made,
             checkpoints_failed=writer.checkpoints_failed,
             log_bytes=self._parts.pages.log_bytes(),
-            locked_count=self._book.locked_count,
+            locked_count=self._state.locked_count,
             volatile_message_count=cache.message_count(),
             volatile_memory_bytes=cache.memory_bytes,
             volatile_spilled_count=cache.spilled_count,
@@ -288,17 +288,17 @@ class TransactionalStore:
         )
 
     def close(self) -> None:
-        """Finish the handed-over work, roll back open transactions, stop the thread and close the files."""
+        """Finish the handed-over operations, roll back open transactions, stop the thread and close the files."""
         self._parts.writer.check_caller()
-        with self._book.changed:
-            if self._book.closed:
+        with self._state.changed:
+            if self._state.closed:
                 return
-            for machine, contents in list(self._book.open.values()):
+            for machine, contents in list(self._state.open.values()):
                 if machine.state is TransactionState.ACTIVE:
                     machine.step(TransactionEvent.ROLL_BACK)
-                    self._book.roll_back(contents)
-            self._book.closed = True
-            self._book.changed.notify_all()
+                    self._state.roll_back(contents)
+            self._state.closed = True
+            self._state.changed.notify_all()
         self._parts.writer.close()
         self._parts.pages.close()
         self._parts.cache.close()
@@ -314,23 +314,23 @@ class TransactionalStore:
 
     def _begin(self, name: str, *, two_phase: bool) -> Transaction:
         machine, contents = TransactionMachine(name), Contents(name)
-        book = self._book
-        with book.changed:
-            book.check_open()
-            if name in book.open or name in book.prepared or name in book.decided_by_hand:
+        state = self._state
+        with state.changed:
+            state.check_open()
+            if name in state.open or name in state.prepared or name in state.decided_by_hand:
                 raise DuplicateGlobalId(
                     f"{name} is open, prepared or decided by hand: end or forget it, or use another id"
                 )
-            if len(book.open) >= self.limits.open_transactions_max:
-                raise TransactionTooLarge(f"{len(book.open)} transactions are open: end some, or raise the limit")
-            book.open[name] = (machine, contents)
+            if len(state.open) >= self.limits.open_transactions_max:
+                raise TransactionTooLarge(f"{len(state.open)} transactions are open: end some, or raise the limit")
+            state.open[name] = (machine, contents)
         return Transaction(self._parts, contents, machine, two_phase=two_phase)
 
-    def _wait(self, work: Work) -> None:
-        with self._book.changed:
-            self._book.check_open()
-        self._parts.writer.hand_over(work)
-        work.future.result()
+    def _wait(self, operation: LogOperation) -> None:
+        with self._state.changed:
+            self._state.check_open()
+        self._parts.writer.hand_over(operation)
+        operation.future.result()
 
 
 def _locked(path: Path) -> int:

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tandemfeed.journal.transactional.book import Book
 from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, Put
 from tandemfeed.journal.transactional.errors import IllegalTransactionMove, NotHeld, TransactionTooLarge
 from tandemfeed.journal.transactional.limits import StoreLimits
+from tandemfeed.journal.transactional.log_operations import CommitOperation, PrepareOperation, TransactionOperation
 from tandemfeed.journal.transactional.log_writer import LogWriter
 from tandemfeed.journal.transactional.page_store import PageStore
 from tandemfeed.journal.transactional.queue_index import QueueIndex
+from tandemfeed.journal.transactional.store_state import StoreState
 from tandemfeed.journal.transactional.topics import checked_topic
 from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
 from tandemfeed.journal.transactional.two_phase import decide
 from tandemfeed.journal.transactional.volatile_cache import VolatileCache
-from tandemfeed.journal.transactional.works import CommitWork, PrepareWork, TransactionWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Parts:
 
     pages: PageStore
     cache: VolatileCache
-    book: Book
+    state: StoreState
     writer: LogWriter
     limits: StoreLimits
 
@@ -55,7 +55,7 @@ class Transaction:
 
     def __init__(self, parts: Parts, contents: Contents, machine: TransactionMachine, *, two_phase: bool) -> None:
         self._parts = parts
-        self._book = parts.book
+        self._state = parts.state
         self._contents = contents
         self._machine = machine
         self._two_phase = two_phase
@@ -84,9 +84,9 @@ class Transaction:
             NoSuchQueue, QueueFull, TransactionTooLarge, StoreFull (no space for a non-persistent message), StoreClosed,
             IllegalTransactionMove: the transaction is unchanged.
         """
-        with self._book.changed:
+        with self._state.changed:
             self._require("put")
-            self._put((self._book.queue(queue).queue_id,), body, persistent)
+            self._put((self._state.queue(queue).queue_id,), body, persistent)
 
     def publish(self, topic: str, body: bytes, *, persistent: bool = True) -> int:
         """Add a message, stored once, to the queue of every durable subscriber of the topic.
@@ -103,9 +103,9 @@ class Transaction:
             BadName, and those of `put`.
         """
         checked_topic(topic)
-        with self._book.changed:
+        with self._state.changed:
             self._require("publish")
-            targets = self._book.queue_ids_of_topic(topic)
+            targets = self._state.queue_ids_of_topic(topic)
             if targets:
                 self._put(targets, body, persistent)
             return len(targets)
@@ -127,20 +127,20 @@ class Transaction:
             StoreCorrupt: the message is damaged and stays locked; delete it to skip it.
         """
         until_s = time.monotonic() + wait_s
-        with self._book.changed:
+        with self._state.changed:
             while True:
                 self._require("get")
                 self._require_room()
-                place = self._book.queue(queue)
-                entry = self._book.take(place, self._contents)
+                place = self._state.queue(queue)
+                entry = self._state.take(place, self._contents)
                 left_s = until_s - time.monotonic()
                 if entry is not None or left_s <= 0:
                     break
-                self._book.waiting_count += 1
+                self._state.waiting_count += 1
                 try:
-                    self._book.changed.wait(left_s)
+                    self._state.changed.wait(left_s)
                 finally:
-                    self._book.waiting_count -= 1
+                    self._state.waiting_count -= 1
         return None if entry is None else self._deliver(place, entry)
 
     def ack(self, message: Message) -> None:
@@ -166,12 +166,12 @@ class Transaction:
             NoSuchMessage, MessageLocked (by another transaction), NotHeld (already settled), NoSuchQueue,
             TransactionTooLarge, StoreClosed, IllegalTransactionMove.
         """
-        with self._book.changed:
+        with self._state.changed:
             self._require("delete")
-            place = self._book.queue(queue)
+            place = self._state.queue(queue)
             if (place.queue_id, message_id) not in self._contents.held:
                 self._require_room()
-                self._book.lock(place, message_id, self._contents)
+                self._state.lock(place, message_id, self._contents)
             self._contents.settle(place.queue_id, message_id, Fate.REMOVE)
 
     # --- its end ---
@@ -193,11 +193,13 @@ class Transaction:
             Done when durable, or failed with the error. Callbacks run in the log writer's thread: keep them short.
         """
         if self._decided_elsewhere():
-            return decide(self._book, self._parts.writer, self.name, commit=True, by_hand=False)
-        with self._book.changed:
-            self._book.check_open()
+            return decide(self._state, self._parts.writer, self.name, commit=True, by_hand=False)
+        with self._state.changed:
+            self._state.check_open()
             self._machine.step(TransactionEvent.COMMIT)
-        return self._hand_over(CommitWork(machine=self._machine, contents=self._contents, size=self._contents.size))
+        return self._hand_over(
+            CommitOperation(machine=self._machine, contents=self._contents, size=self._contents.size)
+        )
 
     def prepare(self) -> None:
         """The first phase: guarantee that a later `commit` will succeed. Durable on return, including all locks.
@@ -209,13 +211,13 @@ class Transaction:
         """
         if not self._two_phase:
             raise IllegalTransactionMove(f"{self.name} has no global id: create it with `begin` to prepare it")
-        with self._book.changed:
-            self._book.check_open()
+        with self._state.changed:
+            self._state.check_open()
             self._machine.step(TransactionEvent.PREPARE)
-        work = PrepareWork(
+        operation = PrepareOperation(
             machine=self._machine, contents=self._contents, size=self._contents.size, prepared_at_ns=time.time_ns()
         )
-        self._hand_over(work).result()
+        self._hand_over(operation).result()
 
     def rollback(self) -> None:
         """Undo everything; messages that it locked are available again.
@@ -224,12 +226,12 @@ class Transaction:
             StoreClosed, DecidedByHand, IllegalTransactionMove; if it is prepared, those of `commit`.
         """
         if self._decided_elsewhere():
-            decide(self._book, self._parts.writer, self.name, commit=False, by_hand=False).result()
+            decide(self._state, self._parts.writer, self.name, commit=False, by_hand=False).result()
             return
-        with self._book.changed:
-            self._book.check_open()
+        with self._state.changed:
+            self._state.check_open()
             self._machine.step(TransactionEvent.ROLL_BACK)
-            self._book.roll_back(self._contents)
+            self._state.roll_back(self._contents)
 
     def __enter__(self) -> Self:
         return self
@@ -241,16 +243,16 @@ class Transaction:
             if kind is None and self._machine.state is TransactionState.ACTIVE:
                 self.commit()
         finally:
-            with self._book.changed:
-                if self._machine.state is TransactionState.ACTIVE and not self._book.closed:
+            with self._state.changed:
+                if self._machine.state is TransactionState.ACTIVE and not self._state.closed:
                     self._machine.step(TransactionEvent.ROLL_BACK)
-                    self._book.roll_back(self._contents)
+                    self._state.roll_back(self._contents)
 
     # --- internals ---
 
     def _require(self, operation: str) -> None:
-        """Refuse what this transaction's state does not allow. Here and below, the caller holds the book's lock."""
-        self._book.check_open()
+        """Refuse what this transaction's state does not allow. Here and below, the caller holds the state's lock."""
+        self._state.check_open()
         self._machine.require_active(operation)
 
     def _require_room(self, added: int = 0) -> None:
@@ -267,19 +269,19 @@ class Transaction:
             raise TransactionTooLarge(f"the message has {len(body)} bytes, more than message_bytes_max")
         self._require_room(len(body) if persistent else 0)
         put = Put(targets, persistent, len(body), body=bytes(body) if persistent else b"")
-        self._book.reserve(targets)
+        self._state.reserve(targets)
         if not persistent:
-            try:  # may write to a swap file under the book's lock, but without a flush
+            try:  # may write to a swap file under the state's lock, but without a flush
                 put.message_id = self._parts.cache.store(bytes(body), len(targets))
             except BaseException:
-                self._book.cancel_reservation(targets)
+                self._state.cancel_reservation(targets)
                 raise
         self._contents.add(put)
 
     def _decided_elsewhere(self) -> bool:
         """Whether it ends, or ended, with a decision on a prepared transaction."""
-        prepared = self._book.prepared.get(self.name)
-        return self.name in self._book.decided_by_hand or (prepared is not None and prepared.machine is self._machine)
+        prepared = self._state.prepared.get(self.name)
+        return self.name in self._state.decided_by_hand or (prepared is not None and prepared.machine is self._machine)
 
     def _deliver(self, queue: QueueIndex, entry: Entry) -> Message:
         if entry.persistent:
@@ -292,24 +294,24 @@ class Transaction:
     def _settle(self, operation: str, message: Message, fate: Fate, target: str | None = None) -> None:
         if not isinstance(message, Message):
             raise TypeError(f"{operation} got {message!r}; expected a Message that `get` of this transaction returned")
-        with self._book.changed:
+        with self._state.changed:
             self._require(operation)
-            queue_id = self._book.queue(message.queue).queue_id
+            queue_id = self._state.queue(message.queue).queue_id
             if target is None:
                 self._contents.settle(queue_id, message.message_id, fate)
                 return
-            target_id = self._book.queue(target).queue_id
+            target_id = self._state.queue(target).queue_id
             held = self._contents.held.get((queue_id, message.message_id))
             if held is None or held.fate is not Fate.KEEP:
                 raise NotHeld(f"{self.name} has not locked message {message.message_id}, or has already settled it")
-            self._book.reserve((target_id,))
+            self._state.reserve((target_id,))
             self._contents.settle(queue_id, message.message_id, fate, target_id)
 
-    def _hand_over(self, work: TransactionWork) -> Future[None]:
+    def _hand_over(self, operation: TransactionOperation) -> Future[None]:
         try:
-            self._parts.writer.hand_over(work)
+            self._parts.writer.hand_over(operation)
         except BaseException:
-            with self._book.changed:
-                work.refuse(self._book)
+            with self._state.changed:
+                operation.refuse(self._state)
             raise
-        return work.future
+        return operation.future

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from tandemfeed.journal.transactional.book import Book, Prepared
-from tandemfeed.journal.transactional.contents import Contents, Fate, Held, Put
+from tandemfeed.journal.transactional.contents import Contents, Fate, LockedMessage, Put
 from tandemfeed.journal.transactional.errors import DecidedByHand, NoSuchPrepared, StoreCorrupt
+from tandemfeed.journal.transactional.log_operations import DecisionOperation
 from tandemfeed.journal.transactional.log_writer import LogWriter
 from tandemfeed.journal.transactional.page_store import PageStore
+from tandemfeed.journal.transactional.store_state import Prepared, StoreState
 from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
-from tandemfeed.journal.transactional.works import DecisionWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,22 @@ def describe(prepared: Prepared) -> PreparedTransaction:
     )
 
 
-def decide(book: Book, writer: LogWriter, global_id: str, *, commit: bool, by_hand: bool) -> Future[None]:
+def decide(state: StoreState, writer: LogWriter, global_id: str, *, commit: bool, by_hand: bool) -> Future[None]:
     """Hand a decision to the log writer.
 
     Raises:
         DecidedByHand, NoSuchPrepared, IllegalTransactionMove (another decision is in progress).
     """
-    with book.changed:
-        book.check_open()
-        if global_id in book.decided_by_hand:
-            outcome = "committed" if book.decided_by_hand[global_id] else "rolled back"
+    with state.changed:
+        state.check_open()
+        if global_id in state.decided_by_hand:
+            outcome = "committed" if state.decided_by_hand[global_id] else "rolled back"
             raise DecidedByHand(f"{global_id} was {outcome} by hand: reconcile the other parties, then forget it")
-        prepared = book.prepared.get(global_id)
+        prepared = state.prepared.get(global_id)
         if prepared is None:
             raise NoSuchPrepared(f"no prepared transaction {global_id!r}: it was never prepared here, or is decided")
         prepared.machine.step(TransactionEvent.COMMIT if commit else TransactionEvent.ROLL_BACK)
-    work = DecisionWork(
+    operation = DecisionOperation(
         machine=prepared.machine,
         contents=prepared.contents,
         prepared_id=prepared.prepared_id,
@@ -61,16 +61,16 @@ def decide(book: Book, writer: LogWriter, global_id: str, *, commit: bool, by_ha
         decided_at_ns=time.time_ns() if by_hand else None,
     )
     try:
-        writer.hand_over(work)
+        writer.hand_over(operation)
     except BaseException:
-        with book.changed:
-            work.refuse(book)
+        with state.changed:
+            operation.refuse(state)
         raise
-    return work.future
+    return operation.future
 
 
-def restore(pages: PageStore, book: Book) -> None:
-    """Load prepared transactions, their locks, and decisions by hand from the page store into the book."""
+def restore(pages: PageStore, state: StoreState) -> None:
+    """Load prepared transactions, their locks, and decisions by hand from the page store into the state."""
     for prepared_id, global_id, prepared_at_ns in pages.rows("SELECT id, global_id, prepared_at_ns FROM prepared"):
         assert isinstance(prepared_id, int)
         assert isinstance(global_id, str)
@@ -78,14 +78,14 @@ def restore(pages: PageStore, book: Book) -> None:
         machine = TransactionMachine(global_id, TransactionState.PREPARED)
         machine.step(TransactionEvent.CRASH)
         contents = Contents(global_id)
-        arrivals: dict[int, Put | Held] = dict(_puts(pages, prepared_id))
-        arrivals.update(_holds(pages, book, prepared_id, contents))
+        arrivals: dict[int, Put | LockedMessage] = dict(_puts(pages, prepared_id))
+        arrivals.update(_holds(pages, state, prepared_id, contents))
         contents.arrivals = [arrivals[place] for place in sorted(arrivals)]
         for queue_id, count in contents.reservations().items():
-            book.queues[queue_id].reserved_count += count
-        book.prepared[global_id] = Prepared(prepared_id, contents, machine, prepared_at_ns)
+            state.queues[queue_id].reserved_count += count
+        state.prepared[global_id] = Prepared(prepared_id, contents, machine, prepared_at_ns)
     for name, committed in pages.rows("SELECT global_id, committed FROM decided_by_hand"):
-        book.decided_by_hand[str(name)] = bool(committed)
+        state.decided_by_hand[str(name)] = bool(committed)
 
 
 def _puts(pages: PageStore, prepared_id: int) -> Iterator[tuple[int, Put]]:
@@ -99,7 +99,9 @@ def _puts(pages: PageStore, prepared_id: int) -> Iterator[tuple[int, Put]]:
         yield place, Put(tuple(queue_ids), True, size, message_id=message_id)
 
 
-def _holds(pages: PageStore, book: Book, prepared_id: int, contents: Contents) -> Iterator[tuple[int, Held]]:
+def _holds(
+    pages: PageStore, state: StoreState, prepared_id: int, contents: Contents
+) -> Iterator[tuple[int, LockedMessage]]:
     for queue_id, position, fate, place, target_id in pages.numbers(
         "SELECT queue_id, position, fate, place, target_id FROM prepared_hold WHERE prepared_id = ?", (prepared_id,)
     ):
@@ -108,8 +110,8 @@ def _holds(pages: PageStore, book: Book, prepared_id: int, contents: Contents) -
             raise StoreCorrupt(
                 f"{pages.path}: message {position}, locked by {contents.owner}, is missing: restore a backup"
             )
-        book.queues[queue_id].lock_stored(rows[0], contents.owner)
-        book.hold(book.queues[queue_id], rows[0], contents)
+        state.queues[queue_id].lock_stored(rows[0], contents.owner)
+        state.hold(state.queues[queue_id], rows[0], contents)
         held = contents.held[(queue_id, position)]
         held.fate, held.target_id = Fate(fate), target_id
         if held.fate is Fate.MOVE:

@@ -119,7 +119,7 @@ class VolatileCache:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
-            raise StoreFull(f"no space for a swap file in {self._folder}: free some disk space") from error
+            raise StoreFull(f"no space for a swap file in {self._folder}: free disk space") from error
         self.spilled_count += 1
 
     def _free(self, stored: _Stored) -> None:

@@ -126,7 +126,7 @@ def assert_shown(cluster: Cluster, port: int, bad: list[tuple[int, Reason]]) -> 
         assert reason.text in page
     assert metrics['tandemfeed_source_messages_refused_total{channel="1",reason="too_large"}'] == 0
     assert metrics['tandemfeed_source_messages_not_converted_total{channel="1"}'] == 0
-    assert metrics["tandemfeed_dead_letters_unkept_total"] == 0
+    assert metrics["tandemfeed_dead_letters_dropped_total"] == 0
 
 
 def admin_status(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> str:
@@ -158,7 +158,7 @@ def test_bad_messages_are_stored_with_their_reasons_and_good_ones_are_delivered(
         assert prices_of(subscription, len(prices)) == prices
     for port in ports:
         await_metric(port, 'tandemfeed_next_message_seq{channel="1"}', len(prices) + 1)
-        await_metric(port, "tandemfeed_dead_letters_kept_total", len(bad))
+        await_metric(port, "tandemfeed_dead_letters_journaled_total", len(bad))
         assert_shown(cluster, port, bad)
     tries = 0  # reports are sent at every sync interval
     while admin_status(cluster, capsys).count("source messages refused: out_of_range") < 2:  # active and backup
@@ -199,7 +199,7 @@ def test_an_adapter_serves_although_its_dead_letter_journal_cannot_be_written(cl
         source.send_frames(1, [*source.trades(1, 2), BAD[Reason.UNKNOWN_TYPE], BAD[Reason.WRONG_LENGTH]])
         source.send(1, 3)
         assert prices_of(subscription, 5) == [1_000, 2_000, 5_000, 6_000, 7_000]
-    await_metric(port, "tandemfeed_dead_letters_unkept_total", 2)
-    assert metrics_at(port)[0]["tandemfeed_dead_letters_kept_total"] == 0
+    await_metric(port, "tandemfeed_dead_letters_dropped_total", 2)
+    assert metrics_at(port)[0]["tandemfeed_dead_letters_journaled_total"] == 0
     assert adapter.stop() == 0
     assert len([log for log in adapter.logs if log.get("event", "").startswith("cannot store dead letters")]) == 1

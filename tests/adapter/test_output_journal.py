@@ -235,8 +235,8 @@ def test_each_session_has_its_own_numbers(tmp_path: Path, is_reopened: bool) -> 
     assert as_seen(journal.replay(1, 1, 50, session)) == [(1, 1, 4), (1, 5, 4)]
     assert as_seen(journal.replay_messages(1, 1, 50, session + 1)) == [(1, 1, 2)]
     assert as_seen(journal.replay(1, 1, 50, session + 2)) == []
-    assert journal.last_words(word.feed_id, session + 1) == [word]
-    assert journal.last_words(word.feed_id, session) == []
+    assert journal.final_heartbeats(word.feed_id, session + 1) == [word]
+    assert journal.final_heartbeats(word.feed_id, session) == []
     journal.close()
 
 

@@ -183,7 +183,7 @@ def test_following_ends_when_a_peer_leaves_or_changes_its_address(caller: Caller
     caller.calls.set_peers({})
     assert [after.followers.get(timeout=WAIT_S) for _ in range(2)] == ["came", "left"]
     link._thread.join(WAIT_S)
-    assert not link.is_following
+    assert not link._thread.is_alive()
 
 
 def test_a_state_in_another_adapters_name_or_with_unknown_streams_is_refused_and_counted(

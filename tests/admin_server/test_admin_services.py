@@ -13,7 +13,7 @@ import pytest
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster, load_policy
 from tandemfeed.feedcore.replica.states import ReplicaState
-from tandemfeed.transport.last_word import LastWordSender
+from tandemfeed.transport.death_notice import DeathNoticeSender
 from tandemfeed.transport.login import AuthenticationRefused, login
 from tandemfeed.transport.rpc import TokenVerifier, open_channel
 from tandemfeed.transport.settings_file import SettingsError
@@ -136,16 +136,16 @@ def test_a_synchronised_backup_is_granted_the_next_epoch_when_the_actives_stream
     backup.vanish()
 
 
-def test_a_last_word_ends_an_adapter_whose_stream_is_still_open(server: AdminServer) -> None:
+def test_a_death_notice_ends_an_adapter_whose_stream_is_still_open(server: AdminServer) -> None:
     active = Adapter(server, "a")
     epoch = active.await_order("lease_granted").lease_granted.epoch
     backup = Adapter(server, "b")
     backup.report(ReplicaState.SYNCHRONIZED, 50)
     incarnation = active.registered.self.incarnation
-    sender = LastWordSender(server.endpoint)
-    sender.say(backup.registered.last_word_key, incarnation)  # with another adapter's key: ignored
-    sender.say(active.registered.last_word_key, incarnation)
-    sender.say(active.registered.last_word_key, incarnation)
+    sender = DeathNoticeSender(server.endpoint)
+    sender.send(backup.registered.last_word_key, incarnation)  # with another adapter's key: ignored
+    sender.send(active.registered.last_word_key, incarnation)
+    sender.send(active.registered.last_word_key, incarnation)
     sender.close()
     assert backup.await_order("lease_granted").lease_granted.epoch == epoch + 1
     assert active.ended.wait(WAIT_S)

@@ -25,7 +25,7 @@ from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.admin_server.tables import print_status
 from tandemfeed.feedcore.replica.states import ReplicaState
-from tandemfeed.transport.last_word import LastWordSender
+from tandemfeed.transport.death_notice import DeathNoticeSender
 from tandemfeed.transport.login import TokenSource
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
@@ -72,8 +72,8 @@ def test_status_and_metrics_count_takeovers_by_reason(server: AdminServer) -> No
     active.report(ACTIVE, renew_epoch=second.epoch)
     backup = Adapter(server, "b")
     backup.report(SYNCHRONIZED, 50)
-    sender = LastWordSender(server.endpoint)
-    sender.say(active.registered.last_word_key, active.registered.self.incarnation)
+    sender = DeathNoticeSender(server.endpoint)
+    sender.send(active.registered.last_word_key, active.registered.self.incarnation)
     sender.close()
     third = backup.await_order("lease_granted").lease_granted
     status = status_of(server)

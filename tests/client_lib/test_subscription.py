@@ -286,10 +286,10 @@ def test_another_readers_forgeries_are_detected_and_the_stream_continues(
         if verify == "alarm":
             assert len(evil) == 1, "delivered immediately"
             assert alarms == [(1, a.start.incarnation)] == list(statistics.channels[CHANNEL_ID].distrusted)
-            assert f"sent as adapter 1 (incarnation {a.start.incarnation})" in shown(subscription, items)
+            assert f"in the name of adapter 1 (incarnation {a.start.incarnation})" in shown(subscription, items)
         else:
             assert (evil, alarms) == ([], [])
-            assert "sent as adapter" not in shown(subscription, items)
+            assert "in the name of adapter" not in shown(subscription, items)
         a.send(packet(16, 16, 5))
         assert message_seqs(collect(subscription, has_messages(5))) == list(range(16, 21))
 

@@ -22,10 +22,10 @@ HEARD: Callable[[], bool] = lambda: True  # noqa: E731
 NOT_HEARD: Callable[[], bool] = lambda: False  # noqa: E731
 
 
-def exhaust(budget: VerificationBudget, sender: str, lists_heard: Callable[[], bool], now_ns: int) -> list[Lane]:
+def exhaust(budget: VerificationBudget, sender: str, lists_known_packet: Callable[[], bool], now_ns: int) -> list[Lane]:
     """Let verifications fail until every lane is closed; return the lanes that they used."""
     taken = []
-    while (lane := budget.lane_for(sender, lists_heard, now_ns)) is not None:
+    while (lane := budget.lane_for(sender, lists_known_packet, now_ns)) is not None:
         taken.append(lane)
         budget.on_failed(lane, now_ns)
     return taken
@@ -39,7 +39,10 @@ def known(now_ns: int = SECOND) -> VerificationBudget:
 
 def test_a_flood_from_another_sender_leaves_the_lane_of_the_known_sender_open() -> None:
     budget = known()
-    assert exhaust(budget, FLOODER, HEARD, SECOND) == [Lane.LISTS_HEARD] * FAILED_AT_ONCE + [Lane.ANY] * FAILED_AT_ONCE
+    assert (
+        exhaust(budget, FLOODER, HEARD, SECOND)
+        == [Lane.LISTS_KNOWN_PACKET] * FAILED_AT_ONCE + [Lane.ANY] * FAILED_AT_ONCE
+    )
     assert budget.lane_for(ADAPTER, NOT_HEARD, SECOND) is Lane.KNOWN_SENDER
 
 
@@ -49,7 +52,7 @@ def test_a_flood_of_random_lists_from_the_adapters_address_leaves_the_lane_of_aw
         exhaust(budget, ADAPTER, NOT_HEARD, SECOND)
         == [Lane.KNOWN_SENDER] * FAILED_AT_ONCE + [Lane.ANY] * FAILED_AT_ONCE
     )
-    assert budget.lane_for(ADAPTER, HEARD, SECOND) is Lane.LISTS_HEARD
+    assert budget.lane_for(ADAPTER, HEARD, SECOND) is Lane.LISTS_KNOWN_PACKET
 
 
 def test_good_signatures_are_never_limited() -> None:

@@ -139,6 +139,15 @@ def test_an_error_contains_the_message_of_the_tool(network: Network) -> None:
         network.addresses["c"] = "10.77.0.4"
 
 
+def test_the_trial_of_a_small_disk_needs_only_the_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tandemfeed").symlink_to(Path(__file__).parents[2] / "tandemfeed")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert "No module" not in why_no_small_disk()
+
+
 def test_a_small_disk_is_full_only_for_its_process(tmp_path: Path) -> None:
     if reason := why_no_small_disk():
         pytest.skip(reason)

@@ -71,7 +71,7 @@ def test_a_full_queue_drops_the_newest_items_or_the_oldest_if_the_newest_are_wan
     queue = held([(2, 1), (5, 1), (9, 1)], count_max=3)
     assert queue.pop_reaching(2) == "2+1"
     for first in (11, 1, 7):
-        queue.add(first, first + 1, "new", is_newest_wanted=True)
+        queue.add(first, first + 1, "new", prefer_newest=True)
     assert [first for first, _, _ in queue.take_all()] == [7, 9, 11]
 
 

@@ -27,6 +27,7 @@ from tandemfeed.journal import (
     WrongKey,
 )
 from tandemfeed.journal.format.block import blocks_in
+from tandemfeed.journal.format.body import Body
 from tandemfeed.journal.format.filesystem import file_system_type, require_local
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
 from tandemfeed.journal.persistent_queue import PersistentQueue
@@ -222,7 +223,7 @@ def test_a_full_disk_raises_disk_full_and_appending_resumes_when_there_is_space(
         ballast.write_bytes(bytes(1 << 20))
         written: list[tuple[int, bytes]] = []
         record = os.urandom(30_000)
-        with pytest.raises(DiskFull, match="free some"):
+        with pytest.raises(DiskFull, match="free disk space"):
             _append_until_refused(journal, record, written)
         assert len(written) >= 8
         with pytest.raises(DiskFull):
@@ -255,7 +256,7 @@ def test_an_invalid_batch_is_refused(journal: Path) -> None:
         data = np.zeros(10, np.uint8)
         for ends in ([], [3, 2, 10], [3, 9], [-1, 10], [3, 11]):
             with pytest.raises(ValueError, match=r"batch|ends"):
-                opened.append_columns(data, np.array(ends, np.int64))
+                Body.of_columns(data, np.array(ends, np.int64))
         with pytest.raises(ValueError, match="contiguous"):
             opened.append_rows(np.zeros((4, 4), np.uint8)[:, ::2])
         assert len(list(opened.records())) == 2

@@ -88,14 +88,14 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     (f"{_MERGE}/declared_gaps.py", "DeclaredGaps.fill", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/forwarders.py",
-        "Standing.within",
-        "- if parting is None or parting.first_input_seq >= self.place.input_seq:\n"
-        "+ if parting is None or parting.first_input_seq > self.place.input_seq:",
+        "DecidedEnd.within",
+        "- if fork is None or fork.first_input_seq >= self.place.input_seq:\n"
+        "+ if fork is None or fork.first_input_seq > self.place.input_seq:",
     ): _SAME_PLACE,
     (f"{_MERGE}/forwarders.py", "Forwarders.may_begin", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
-        f"{_MERGE}/heard_streams.py",
-        "HeardStreams.hear",
+        f"{_MERGE}/adapter_streams.py",
+        "AdapterStreams.on_packet",
         "- if end_input_seq > self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):\n"
         "+ if end_input_seq >= self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):",
     ): "assigns an equal value",
@@ -125,8 +125,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         (
             _HOLD,
             "HoldQueue.add",
-            "- if first < self._firsts[place] if is_newest_wanted else first > self._firsts[place]:\n"
-            f"+ if first {older} self._firsts[place] if is_newest_wanted else first {newer} self._firsts[place]:",
+            "- if first < self._firsts[place] if prefer_newest else first > self._firsts[place]:\n"
+            f"+ if first {older} self._firsts[place] if prefer_newest else first {newer} self._firsts[place]:",
         ): "an item that begins there was handled above"
         for older, newer in (("<=", ">"), ("<", ">="))
     },
@@ -248,8 +248,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         for after in ("False", "self._waiting[0].first_input_seq > next_input_seq")
     },
     (
-        "admin_server/feed/start_book.py",
-        "StartBook.note_counters",
+        "admin_server/feed/adapter_starts.py",
+        "AdapterStarts.note_counters",
         "- if counter > known and channel_id in self._channel_ids:\n"
         "+ if counter >= known and channel_id in self._channel_ids:",
     ): _SETS_WHAT_IS_SET,

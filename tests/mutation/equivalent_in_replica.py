@@ -18,9 +18,9 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         (
             _DECIDING,
             "Deciding._declare_lost",
-            "- end, heir = max(((ends.get(stream, 0), each) for each, ends in channel.elsewhere.items()), "
+            "- end, heir = max(((ends.get(stream, 0), each) for each, ends in channel.available_at_peers.items()), "
             "default=(0, 0))\n"
-            "+ end, heir = max(((ends.get(stream, 0), each) for each, ends in channel.elsewhere.items()), "
+            "+ end, heir = max(((ends.get(stream, 0), each) for each, ends in channel.available_at_peers.items()), "
             f"default={after})",
         ): _NO_HEIR
         for after in ("(1, 0)", "(0, 1)")
@@ -117,6 +117,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
     (
         _SESSIONS,
         "Sessions.__init__",
-        "- self._last_words_at_ns = self._last_words_often_until_ns = 0\n+ pass",
-    ): "read only after last words, which set it",
+        "- self._final_heartbeats_at_ns = self._final_heartbeats_often_until_ns = 0\n+ pass",
+    ): "read only after final heartbeats, which set it",
 }

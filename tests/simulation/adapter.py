@@ -12,12 +12,12 @@ from tandemfeed.feedcore.replica.config import PublishMode
 from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
-    AskToFail,
     CommitProvisional,
     ReleaseLease,
     RenewLease,
     RequestEpoch,
     RequestHandOver,
+    RequestToFail,
     RunsLost,
     ServerRequest,
     SessionBegun,
@@ -119,7 +119,7 @@ class AdapterActor:
         for state, runs in self.journal.resumable(session):
             self.engine.resume_from(state, runs, self.clock_ns())
             self._former_ends |= self.journal.ends(session, state.channel_id)
-        self.engine.resume_last_words(self.journal.last_words(session), self.clock_ns())
+        self.engine.resume_final_heartbeats(self.journal.final_heartbeats(session), self.clock_ns())
         self._resumed = self.counters[-1].counts[Counter.SNAPSHOTS_INSTALLED]
         self._world.log("{} starts", self.name)
         self._cluster.admin.on_connect(self)
@@ -357,7 +357,7 @@ class AdapterActor:
                 admin.on_next_epoch(self, epoch)
             case RequestHandOver():
                 admin.on_hand_over_wish(self, request)
-            case AskToFail(reason):
+            case RequestToFail(reason):
                 admin.on_ask_to_fail(self, reason)
             case RenewLease(epoch):
                 admin.on_renew(self, epoch)

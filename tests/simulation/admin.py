@@ -88,7 +88,7 @@ class AdminActor:
         former, self._attending = list(self._attending.values()), {}
         for attendance in former if not is_silent else ():
             adapter = attendance.adapter
-            adapter.on_message(attendance.life, adapter.engine.on_admin_lost)
+            adapter.on_message(attendance.life, adapter.engine.on_admin_disconnected)
             self.on_connect(adapter)
 
     def restart(self, _: object = None) -> None:
@@ -126,7 +126,7 @@ class AdminActor:
         """The connection of a running adapter broke, and both ends notice."""
         if self.is_up:
             self._world.after(0, self._leave, (adapter, adapter.life))
-        adapter.on_message(adapter.life, adapter.engine.on_admin_lost)
+        adapter.on_message(adapter.life, adapter.engine.on_admin_disconnected)
 
     def _leave(self, who: tuple[AdapterActor, int]) -> None:
         adapter, life = who
@@ -240,7 +240,7 @@ class AdminActor:
         adapter, life, sent_at_ns, state = report
         if not self._note(adapter, life, sent_at_ns):
             return
-        self._send(adapter, adapter.engine.on_admin_heard)
+        self._send(adapter, adapter.engine.on_admin_message)
         self.session = max(self.session, state.session)
         if adapter.adapter_id not in self._failed:
             self._cluster.checks.grants.on_report(adapter.adapter_id, state, self._world.now_ns)

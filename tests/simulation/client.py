@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 SOCKET_QUEUE_MAX = 200
-CLIENT_GRACE_NS = 3_000 * MS  # longer than the interval of the last words, which is one second
+CLIENT_GRACE_NS = 3_000 * MS  # longer than the interval of the final heartbeats, which is one second
 UNCONFIRMED_NS = 600 * MS  # short enough to declare messages of a single adapter missing during the run
 
 

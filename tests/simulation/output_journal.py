@@ -90,8 +90,8 @@ class OutputJournal:
         """The newest session of any packet; 0 if there are no packets."""
         return max((session for session, _ in self._channels), default=0)
 
-    def last_words(self, session: int) -> list[OutputPacket]:
-        """The last words of earlier sessions."""
+    def final_heartbeats(self, session: int) -> list[OutputPacket]:
+        """The final heartbeats of earlier sessions."""
         return [
             entry
             for entry in self._entries

@@ -18,7 +18,7 @@ PACKET_MESSAGES_MAX = 6
 HEARTBEAT_INTERVAL_NS = 40 * MS
 BURST_NS = 8 * MS
 FOREIGN_EVERY_NS = 7 * MS
-LAST_WORDS = 5  # heartbeats that announce the end of a session after the next one has begun
+FINAL_HEARTBEATS = 5  # heartbeats that announce the end of a session after the next one has begun
 SessionMessages = dict[int, dict[int, list[tuple[int, int]]]]  # by session and stream
 
 
@@ -43,7 +43,7 @@ class SourceActor:
         self._session = FIRST_SESSION
         self._next = {(session, stream): 1 for session, streams in messages.items() for stream in streams}
         self._journal: dict[tuple[int, int], list[tuple[int, int, bytes]]] = {place: [] for place in self._next}
-        self._last_words: list[tuple[int, int]] = []  # (session, how many more times to announce its end)
+        self._final_heartbeats: list[tuple[int, int]] = []  # (session, how many more times to announce its end)
         self._stopped_until_ns = 0
         self.sent_at_ns: dict[tuple[int, int, int], int] = {}  # (session, stream, source_seq) -> first send time
 
@@ -118,7 +118,7 @@ class SourceActor:
             return
         self._world.log("the source begins session {}", session)
         if self._plan.new_sessions[session - FIRST_SESSION - 1].is_end_said:
-            self._last_words.append((self._session, LAST_WORDS))
+            self._final_heartbeats.append((self._session, FINAL_HEARTBEATS))
         self._session = session
 
     def _send_next(self, packet: tuple[int, int, int]) -> None:
@@ -140,9 +140,9 @@ class SourceActor:
     def _beat(self, _: object) -> None:
         if self._postpone(self._beat, None):
             return
-        for session, _ in self._last_words:
+        for session, _ in self._final_heartbeats:
             self._beat_session(session, is_over=True)
-        self._last_words = [(session, count - 1) for session, count in self._last_words if count > 1]
+        self._final_heartbeats = [(session, count - 1) for session, count in self._final_heartbeats if count > 1]
         self._beat_session(self._session, is_over=self._session == max(self._messages))
         self._world.after(HEARTBEAT_INTERVAL_NS, self._beat)
 

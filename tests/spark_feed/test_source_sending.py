@@ -49,7 +49,7 @@ def _run(core: SendCore, records: list[tuple[int, bytes]]) -> list[tuple[int, ob
     now_ns = START_NS
     happened: list[tuple[int, object]] = []
     while not any(isinstance(effect, AllSent) for _, effect in happened):
-        for _ in range(core.wants_record_count):
+        for _ in range(core.records_needed_count):
             if waiting:
                 core.on_record(*waiting.pop(0))
         happened += [(now_ns, effect) for effect in core.on_time(now_ns)]
@@ -171,8 +171,8 @@ def test_the_index_finds_exactly_the_packets_that_cover_a_range(counts: list[int
     assert bool(found.stretches) == any(a < found.before_seq for a, _ in expected)
     if found.stretches:  # reading from there reaches every packet of the range
         assert firsts[found.stretches[0].begin_index][0] <= expected[0][0]
-    newest = [place for place, (a, _) in enumerate(firsts) if index.is_cached(1, a)]
-    assert newest == list(range(max(0, len(counts) - 20), len(counts)))
+    cached = [packet.first_source_seq for packet in index.covering(1, 1, seq).cached]
+    assert cached == [a for a, _ in firsts[-20:]]
 
 
 def test_cached_packets_add_no_objects_for_the_garbage_collector() -> None:

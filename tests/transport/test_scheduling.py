@@ -14,10 +14,10 @@ from tandemfeed.transport.scheduling import LAST_THREADS_MAX, SLICE_NS, SWITCH_I
 # Prints the slice of a thread in nanoseconds, and its nice value, from the struct sched_attr of sched_getattr(2).
 THREADS_SLICE = """
 import ctypes, os, platform, struct, threading
-from tandemfeed.transport.scheduling import prefer_short_turns
+from tandemfeed.transport.scheduling import request_short_slices
 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # this process may have inherited another policy
 {first}
-asked = prefer_short_turns()
+asked = request_short_slices()
 def report():
     buffer = ctypes.create_string_buffer(48)
     number = {{"x86_64": 315, "aarch64": 275}}[platform.machine()]
@@ -57,9 +57,9 @@ def test_a_scheduling_policy_that_was_set_for_the_process_is_kept() -> None:
 def test_objects_made_before_steady_running_are_not_scanned_by_collections() -> None:
     script = (
         "import gc, sys\n"
-        "from tandemfeed.transport.scheduling import begin_steady_running\n"
+        "from tandemfeed.transport.scheduling import tune_for_low_latency\n"
         "made = [[] for _ in range(10_000)]\n"
-        "begin_steady_running()\n"
+        "tune_for_low_latency()\n"
         "print(gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 1_000, gc.isenabled(), sys.getswitchinterval())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -68,11 +68,11 @@ def test_objects_made_before_steady_running_are_not_scanned_by_collections() -> 
 
 LAST_THREADS = """
 import os, threading, time
-from tandemfeed.transport.scheduling import begin_steady_running
+from tandemfeed.transport.scheduling import tune_for_low_latency
 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # this process may have inherited another policy
 NICE = os.getpriority(os.PRIO_PROCESS, 0)
-begin_steady_running()
-begin_steady_running()
+tune_for_low_latency()
+tune_for_low_latency()
 last = [thread for thread in threading.enumerate() if thread.name.startswith("last-")]
 give_up_at_s = time.monotonic() + 20
 while any(os.getpriority(os.PRIO_PROCESS, thread.native_id) != NICE + 10 for thread in last):

@@ -142,8 +142,8 @@ def test_packets_with_messages_are_signed_with_the_next_heartbeat_and_once_more(
 
 
 def test_repeated_last_heartbeats_of_an_earlier_session_are_not_news() -> None:
-    last_word = heartbeat(session=HEARTBEAT.session - 1, flags=HEARTBEAT.flags | OutputFlag.END_OF_STREAM)
-    assert signed_at(sealer(), [HEARTBEAT, last_word] * 8) == [0, 1, 2, 7, 12]
+    final_heartbeat = heartbeat(session=HEARTBEAT.session - 1, flags=HEARTBEAT.flags | OutputFlag.END_OF_STREAM)
+    assert signed_at(sealer(), [HEARTBEAT, final_heartbeat] * 8) == [0, 1, 2, 7, 12]
 
 
 @given(st.lists(st.sampled_from(["messages", "news", "repeat"]), max_size=300), st.integers(576, 8_192))

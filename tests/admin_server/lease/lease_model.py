@@ -58,7 +58,7 @@ class Observer:
             pool = {adapter_id: report for adapter_id, report in pool.items() if step(report) == most}
         return min(pool, default=None)
 
-    def is_good(self, adapter_id: int) -> bool:
+    def is_up_to_date(self, adapter_id: int) -> bool:
         """True if it has every message that the active had."""
         return self.reports[adapter_id].state in GOOD
 

@@ -2,59 +2,59 @@
 
 from __future__ import annotations
 
-from tandemfeed.admin_server.lease.candidates import Candidates, Standing
+from tandemfeed.admin_server.lease.candidates import CandidateReport, Candidates
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease.lease_by_hand import ACTIVE, DETACHED, JOINING, SYNCHRONIZED
 
 FRESH_NS = 400
 
 
-def attending(**adapters: Standing) -> Candidates:
+def attending(**adapters: CandidateReport) -> Candidates:
     """Adapters a1, a2 … that attend and have reported this at time 0; no others are configured."""
     ids = {name: int(name[1:]) for name in adapters}
     candidates = Candidates(frozenset(ids.values()), FRESH_NS)
-    for name, standing in adapters.items():
+    for name, report in adapters.items():
         candidates.attend(ids[name])
-        assert candidates.report(ids[name], standing, 0) is True
+        assert candidates.report(ids[name], report, 0) is True
     return candidates
 
 
-def standing(state: ReplicaState = SYNCHRONIZED, seq: int = 5, **rest: float) -> Standing:
-    return Standing(state, seq, rest.pop("health", 0.5), **rest)  # type: ignore[arg-type]
+def report(state: ReplicaState = SYNCHRONIZED, seq: int = 5, **rest: float) -> CandidateReport:
+    return CandidateReport(state, seq, rest.pop("health", 0.5), **rest)  # type: ignore[arg-type]
 
 
 def test_reports_of_an_adapter_that_does_not_attend_are_not_kept() -> None:
     candidates = Candidates(frozenset({1}), FRESH_NS)
-    assert candidates.report(1, standing(), 0) is False
+    assert candidates.report(1, report(), 0) is False
     candidates.resume(1)
-    assert candidates.standing(1, 0) is None
+    assert candidates.newest_report(1, 0) is None
 
 
 def test_an_adapter_that_does_not_attend_has_no_standing_and_cannot_be_active() -> None:
-    candidates = attending(a1=standing())
-    assert candidates.standing(2, 0) is None
+    candidates = attending(a1=report())
+    assert candidates.newest_report(2, 0) is None
     assert candidates.may_be_active(2) is False
     assert candidates.is_attending(2) is False
 
 
 def test_a_report_is_valid_while_it_is_fresh_and_not_a_nanosecond_longer() -> None:
-    candidates = attending(a1=standing())
-    assert candidates.standing(1, FRESH_NS) is not None
-    assert candidates.standing(1, FRESH_NS + 1) is None
+    candidates = attending(a1=report())
+    assert candidates.newest_report(1, FRESH_NS) is not None
+    assert candidates.newest_report(1, FRESH_NS + 1) is None
 
 
 def test_an_adapter_that_reports_active_or_has_not_reported_may_be_active() -> None:
-    candidates = attending(a1=standing(ACTIVE), a2=standing(SYNCHRONIZED))
+    candidates = attending(a1=report(ACTIVE), a2=report(SYNCHRONIZED))
     candidates.attend(3)
     assert [candidates.may_be_active(each) for each in (1, 2, 3)] == [True, False, True]
 
 
 def test_a_process_that_reopens_its_stream_keeps_its_report() -> None:
-    candidates = attending(a1=standing())
+    candidates = attending(a1=report())
     candidates.resume(1)
-    assert candidates.standing(1, 0) == standing()
+    assert candidates.newest_report(1, 0) == report()
     candidates.attend(1)
-    assert candidates.standing(1, 0) is None
+    assert candidates.newest_report(1, 0) is None
     candidates.leave(1)
     candidates.leave(1)
     candidates.invalidate_report(1)
@@ -63,14 +63,14 @@ def test_a_process_that_reopens_its_stream_keeps_its_report() -> None:
 
 def test_candidates_rank_by_state_epoch_position_provisional_sending_health_and_id() -> None:
     order = [
-        ("a9", standing(SYNCHRONIZED, 5, history_epoch=2)),
-        ("a8", standing(DETACHED, 9, history_epoch=1)),
-        ("a7", standing(ReplicaState.AHEAD, 8, health=0.1)),
-        ("a6", standing(SYNCHRONIZED, 8, health=0.9)),
-        ("a4", standing(DETACHED, 8)),
-        ("a5", standing(SYNCHRONIZED, 8)),
-        ("a3", standing(ReplicaState.RESYNCHRONIZING, 99, history_epoch=9)),
-        ("a2", standing(JOINING, 999, history_epoch=9)),
+        ("a9", report(SYNCHRONIZED, 5, history_epoch=2)),
+        ("a8", report(DETACHED, 9, history_epoch=1)),
+        ("a7", report(ReplicaState.AHEAD, 8, health=0.1)),
+        ("a6", report(SYNCHRONIZED, 8, health=0.9)),
+        ("a4", report(DETACHED, 8)),
+        ("a5", report(SYNCHRONIZED, 8)),
+        ("a3", report(ReplicaState.RESYNCHRONIZING, 99, history_epoch=9)),
+        ("a2", report(JOINING, 999, history_epoch=9)),
     ]
     candidates = attending(**dict(order))
     for name, each in order:
@@ -82,7 +82,11 @@ def test_candidates_rank_by_state_epoch_position_provisional_sending_health_and_
 
 def test_heirs_are_the_synchronized_backups_the_best_first() -> None:
     candidates = attending(
-        a1=standing(ACTIVE), a2=standing(seq=4), a3=standing(seq=5), a4=standing(DETACHED), a5=standing(abstains=True)
+        a1=report(ACTIVE),
+        a2=report(seq=4),
+        a3=report(seq=5),
+        a4=report(DETACHED),
+        a5=report(abstains=True),
     )
     assert candidates.heirs(1, 0) == [3, 2]
     assert candidates.heirs(3, 0) == [2]
@@ -90,11 +94,11 @@ def test_heirs_are_the_synchronized_backups_the_best_first() -> None:
 
 def test_backups_in_sync_are_good_fresh_not_failed_and_not_the_holder() -> None:
     candidates = attending(
-        a1=standing(SYNCHRONIZED),
-        a2=standing(DETACHED),
-        a3=standing(JOINING),
-        a4=standing(),
-        a5=standing(abstains=True),
+        a1=report(SYNCHRONIZED),
+        a2=report(DETACHED),
+        a3=report(JOINING),
+        a4=report(),
+        a5=report(abstains=True),
     )
     candidates.failed[4] = "by hand"
     assert candidates.backups_in_sync(1, 0) == [2, 5]
@@ -103,7 +107,7 @@ def test_backups_in_sync_are_good_fresh_not_failed_and_not_the_holder() -> None:
 
 def test_an_adapter_is_missing_unless_every_configured_one_is_a_candidate_or_failed() -> None:
     assert Candidates(frozenset(), FRESH_NS).is_adapter_missing(0)
-    candidates = attending(a1=standing(), a2=standing(ReplicaState.FAILED), a3=standing(JOINING))
+    candidates = attending(a1=report(), a2=report(ReplicaState.FAILED), a3=report(JOINING))
     assert not candidates.is_adapter_missing(0)
     assert candidates.is_adapter_missing(FRESH_NS + 1)
     candidates.leave(3)
@@ -113,13 +117,13 @@ def test_an_adapter_is_missing_unless_every_configured_one_is_a_candidate_or_fai
 
 
 def test_only_the_state_failed_counts_as_reporting_a_failure() -> None:
-    candidates = attending(a1=standing(ReplicaState.FAILED), a2=standing())
+    candidates = attending(a1=report(ReplicaState.FAILED), a2=report())
     candidates.attend(3)
     assert [candidates.reports_failed(each) for each in (1, 2, 3, 4)] == [True, False, False, False]
 
 
 def test_why_not_heir_gives_a_reason_that_follows_the_name() -> None:
-    candidates = attending(a1=standing(ACTIVE), a2=standing(), a3=standing(abstains=True), a4=standing(DETACHED))
+    candidates = attending(a1=report(ACTIVE), a2=report(), a3=report(abstains=True), a4=report(DETACHED))
     candidates.failed[2] = "by hand"
     candidates.attend(5)
     assert [candidates.why_not_heir(each, 1, 0) for each in (1, 2, 3, 4, 5, 6)] == [

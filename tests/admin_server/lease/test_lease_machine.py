@@ -373,7 +373,7 @@ class LeaseMachine(RuleBasedStateMachine):
         if self.vacant_since_ns is None:
             self.vacant_since_ns = self.now_ns
         # A good candidate waits only for a holder that has not yet reported to a restarted store.
-        assert self.was_restarted or not self.observer.is_good(best), f"{best} waits without a reason"
+        assert self.was_restarted or not self.observer.is_up_to_date(best), f"{best} waits without a reason"
         assert self.now_ns - self.vacant_since_ns < CONFIG.grace_ns, f"{best} waits too long"
 
     @invariant()

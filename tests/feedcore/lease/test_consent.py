@@ -16,7 +16,7 @@ CONSENT = ConsentConfig.of(100 * MS)
 def without_admin(*adapters: Adapter, now_ns: int) -> None:
     """Break the streams of these adapters to the admin server."""
     for adapter in adapters:
-        adapter.engine.on_admin_lost(now_ns)
+        adapter.engine.on_admin_disconnected(now_ns)
 
 
 def exchange(active: Adapter, backup: Adapter, now_ns: int) -> None:
@@ -42,7 +42,7 @@ def test_the_active_continues_in_its_epoch_while_its_backup_abstains() -> None:
 def test_a_backup_that_reaches_an_admin_server_consents_to_nothing() -> None:
     active, backup = pair()
     without_admin(active, now_ns=100 * MS)
-    backup.engine.on_admin_heard(150 * MS)
+    backup.engine.on_admin_message(150 * MS)
     exchange(active, backup, 200 * MS)
     active.engine.on_timer(LEASE_NS)
     assert active.state is not ReplicaState.ACTIVE
@@ -82,7 +82,7 @@ def test_an_adapter_that_promised_to_abstain_acts_on_a_grant_only_after_the_prom
     without_admin(backup, now_ns=100 * MS)
     backup.report(200 * MS)
     free_ns = 200 * MS + CONSENT.abstain_ns
-    backup.engine.on_admin_heard(210 * MS)
+    backup.engine.on_admin_message(210 * MS)
     backup.engine.on_lease_granted(2, free_ns + LEASE_NS, 220 * MS)
     backup.engine.on_timer(free_ns - 1)
     assert backup.state is not ReplicaState.ACTIVE
@@ -130,7 +130,7 @@ def test_a_later_offer_replaces_an_accepted_one_and_is_forgotten_when_it_is_with
 def test_an_active_that_reaches_its_admin_server_does_not_rely_on_consent() -> None:
     active, backup = pair()
     without_admin(backup, now_ns=100 * MS)
-    active.engine.on_admin_heard(250 * MS)
+    active.engine.on_admin_message(250 * MS)
     exchange(active, backup, 260 * MS)
     active.engine.on_timer(LEASE_NS)
     assert active.state is not ReplicaState.ACTIVE
@@ -142,7 +142,7 @@ def test_an_active_back_in_contact_renews_immediately_and_has_consent_until_the_
     exchange(active, backup, LEASE_NS - 10 * MS)
     active.engine.on_timer(LEASE_NS)
     assert active.engine.lease.is_by_consent
-    active.engine.on_admin_heard(LEASE_NS + MS)
+    active.engine.on_admin_message(LEASE_NS + MS)
     assert RenewLease(1) in active.engine.on_timer(LEASE_NS + MS)
     until_ns = active.engine.peers.consent_until_ns(1)
     assert until_ns > LEASE_NS + MS
@@ -168,7 +168,7 @@ def abstains(backup: Adapter, now_ns: int) -> bool:
 def test_a_start_that_reaches_the_admin_server_late_does_not_count_as_an_outage() -> None:
     active, backup = pair()
     active.tell(backup, 500 * MS)
-    backup.engine.on_admin_heard(500 * MS)
+    backup.engine.on_admin_message(500 * MS)
     active.tell(backup, 510 * MS)
     assert not abstains(backup, 520 * MS)
 
@@ -176,11 +176,11 @@ def test_a_start_that_reaches_the_admin_server_late_does_not_count_as_an_outage(
 def test_a_long_join_out_of_contact_does_not_count_as_an_outage() -> None:
     active, backup = Adapter(1), Adapter(2)
     active.activate(now_ns=400 * MS)
-    backup.engine.on_admin_heard(10 * MS)  # it is joining, and loads much state
+    backup.engine.on_admin_message(10 * MS)  # it is joining, and loads much state
     backup.follow(active, 500 * MS)
     active.tell(backup, 510 * MS)
     assert abstains(backup, 520 * MS), "out of contact"
-    backup.engine.on_admin_heard(530 * MS)
+    backup.engine.on_admin_message(530 * MS)
     assert not abstains(backup, 540 * MS)
     assert abstains_until(active, backup, 1_200 * MS) == 1_900 * MS, "later outages count"
 
@@ -189,7 +189,7 @@ def abstains_until(active: Adapter, backup: Adapter, back_at_ns: int) -> int:
     """When a backup that again hears the admin server and the active, every 50 ms, stops abstaining."""
     now_ns = back_at_ns
     while True:
-        backup.engine.on_admin_heard(now_ns)
+        backup.engine.on_admin_message(now_ns)
         active.tell(backup, now_ns)
         if not abstains(backup, now_ns):
             return now_ns
@@ -199,18 +199,18 @@ def abstains_until(active: Adapter, backup: Adapter, back_at_ns: int) -> int:
 
 def test_back_in_contact_a_backup_abstains_for_as_long_as_it_was_out_of_it() -> None:
     active, backup = pair()
-    backup.engine.on_admin_heard(100 * MS)
-    backup.engine.on_admin_lost(200 * MS)
+    backup.engine.on_admin_message(100 * MS)
+    backup.engine.on_admin_disconnected(200 * MS)
     assert abstains_until(active, backup, 700 * MS) == 1_300 * MS
     assert abstains_until(active, backup, 1_600 * MS) == 1_900 * MS, "a silence is an outage too"
-    backup.engine.on_admin_lost(1_900 * MS)
+    backup.engine.on_admin_disconnected(1_900 * MS)
     assert abstains_until(active, backup, 9_000 * MS) == 9_000 * MS + CONSENT.settle_ns
 
 
 def test_if_an_epoch_began_during_an_outage_the_backup_does_not_abstain_afterwards() -> None:
     active, backup = pair()
-    backup.engine.on_admin_heard(100 * MS)
-    backup.engine.on_admin_lost(200 * MS)
+    backup.engine.on_admin_message(100 * MS)
+    backup.engine.on_admin_disconnected(200 * MS)
     other = Adapter(3)
     other.follow(active, 210 * MS)
     active.engine.on_lease_lost(1, "a test says so", 300 * MS)
@@ -225,7 +225,7 @@ def test_a_report_that_a_newer_one_overtook_gives_no_consent() -> None:
     active.tell(backup, 200 * MS)
     overtaken = backup.report(201 * MS)
     assert overtaken.abstains
-    backup.engine.on_admin_heard(202 * MS)
+    backup.engine.on_admin_message(202 * MS)
     newest = backup.report(203 * MS)
     assert not newest.abstains
     active.engine.on_peer_state(newest, 204 * MS)

@@ -6,7 +6,7 @@ import pytest
 
 from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy, is_repeated, should_leave
 from tandemfeed.feedcore.replica.channel_state import ChannelStatus, PeerState
-from tandemfeed.feedcore.replica.effects import AskToFail, Transmit
+from tandemfeed.feedcore.replica.effects import RequestToFail, Transmit
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.feedcore.wire.position import MessageStreamState
 from tests.feedcore.replica.engines import CHANNEL, MS, SECOND, Adapter, of, pair
@@ -82,12 +82,12 @@ def test_a_backup_requests_to_be_failed_and_follows_the_admin_servers_decision()
     third.follow(active)
     backup.engine.health = 0.2
     backup.replica.channel.out_of_sync_at_ns.extend([MS, 2 * MS, 3 * MS])
-    (request,) = of(third.tell(backup, 30 * MS), AskToFail)
+    (request,) = of(third.tell(backup, 30 * MS), RequestToFail)
     assert "0.20" in request.reason
-    assert not of(third.tell(backup, 40 * MS), AskToFail)  # not at every sync interval
+    assert not of(third.tell(backup, 40 * MS), RequestToFail)  # not at every sync interval
     backup.engine.on_failed(request.reason, 50 * MS)
     assert backup.state is ReplicaState.FAILED
     assert not of(backup.engine.on_timer(SECOND), Transmit)
     backup.engine.on_readmitted(2 * SECOND)
     assert backup.state is ReplicaState.JOINING
-    assert of(active.tell(backup, 2 * SECOND), AskToFail) == []
+    assert of(active.tell(backup, 2 * SECOND), RequestToFail) == []

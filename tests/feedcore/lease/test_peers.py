@@ -112,31 +112,31 @@ def test_the_known_epoch_is_the_newest_of_any_channel() -> None:
     assert [known_epoch(state(epochs=epochs)) for epochs in ((3, 1), (1, 3), ())] == [3, 3, 0]
 
 
-def contact(*, is_level: bool) -> AdminContact:
+def contact(*, is_caught_up: bool) -> AdminContact:
     """A contact created at 0 that heard the server at 10 ms."""
     found = AdminContact(CONFIG, None, 0)
-    assert not found.heard(1, 10 * MS, is_level=is_level)
+    assert not found.on_message(1, 10 * MS, is_caught_up=is_caught_up)
     return found
 
 
 def test_contact_ends_after_the_configured_silence() -> None:
-    found = contact(is_level=True)
-    assert found.stands(10 * MS + CONFIG.contact_ns - 1)
-    assert not found.stands(10 * MS + CONFIG.contact_ns)
+    found = contact(is_caught_up=True)
+    assert found.is_in_contact(10 * MS + CONFIG.contact_ns - 1)
+    assert not found.is_in_contact(10 * MS + CONFIG.contact_ns)
 
 
 def test_a_starting_adapter_is_in_contact_and_does_not_settle_after_an_outage() -> None:
     found = AdminContact(CONFIG, None, 0)
-    assert found.stands(1)
+    assert found.is_in_contact(1)
     assert not found.is_settling(0, 0)
-    assert found.heard(1, 900 * MS, is_level=False), "it was out of contact"
+    assert found.on_message(1, 900 * MS, is_caught_up=False), "it was out of contact"
     assert not found.is_settling(0, 901 * MS), "it has never been level with its group"
 
 
 def test_an_adapter_that_was_once_level_settles_after_an_outage_even_if_it_had_fallen_behind() -> None:
-    found = contact(is_level=True)
-    found.heard(1, 20 * MS, is_level=False)
-    assert found.heard(1, 520 * MS, is_level=False)
+    found = contact(is_caught_up=True)
+    found.on_message(1, 20 * MS, is_caught_up=False)
+    assert found.on_message(1, 520 * MS, is_caught_up=False)
     assert found.is_settling(1, 1_020 * MS - 1)
     assert not found.is_settling(1, 1_020 * MS)
     assert not found.is_settling(2, 521 * MS), "an epoch has begun, so the outage was only this adapter's"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandemfeed.feedcore.merge.forwarders import Forwarders, Standing
+from tandemfeed.feedcore.merge.forwarders import DecidedEnd, Forwarders
 from tandemfeed.feedcore.merge.place import Place
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
@@ -22,15 +22,15 @@ def hear(forwarders: Forwarders, next_seq: int, adapter: int = 1, lineage: Linea
 
 
 def test_a_standing_counts_up_to_where_its_history_departs_from_the_followed_one() -> None:
-    standing = Standing(OURS, Place(9, 8))
-    assert standing.within(OURS) == Place(9, 8)
-    assert standing.within(OTHER) == Place(4, 4)
-    assert Standing(OURS, Place(3, 3)).within(OTHER) == Place(3, 3)
-    assert standing.within(lineage_of([(1, 1), (2, 6), (4, 20)])) == Place(9, 8)
+    decided_end = DecidedEnd(OURS, Place(9, 8))
+    assert decided_end.within(OURS) == Place(9, 8)
+    assert decided_end.within(OTHER) == Place(4, 4)
+    assert DecidedEnd(OURS, Place(3, 3)).within(OTHER) == Place(3, 3)
+    assert decided_end.within(lineage_of([(1, 1), (2, 6), (4, 20)])) == Place(9, 8)
 
 
 def test_a_standing_counts_as_a_whole_before_any_history_is_followed() -> None:
-    assert Standing(OURS, Place(9, 8)).within(Lineage()) == Place(9, 8)
+    assert DecidedEnd(OURS, Place(9, 8)).within(Lineage()) == Place(9, 8)
 
 
 def test_a_live_subscription_begins_with_a_forwarder_at_its_own_place() -> None:

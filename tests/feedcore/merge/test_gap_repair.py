@@ -20,10 +20,10 @@ CONFIG = MergerConfig(
 
 def test_without_a_gap_nothing_is_due() -> None:
     repair = GapRepair(CONFIG)
-    repair.hurry(0)
+    repair.request_soon(0)
     assert repair.next_deadline_ns() is None
     assert not repair.is_request_due(10**12, 0.0)
-    assert not repair.is_hopeless(10**12)
+    assert not repair.has_timed_out(10**12)
 
 
 def test_a_gap_is_requested_once_after_the_wait() -> None:
@@ -41,8 +41,8 @@ def test_a_gap_that_is_seen_again_is_the_same_gap() -> None:
     repair.watch(5, 0)
     assert not repair.watch(5, 50)
     assert repair.next_deadline_ns() == 100
-    assert not repair.is_hopeless(49_999_999)
-    assert repair.is_hopeless(50_000_000)
+    assert not repair.has_timed_out(49_999_999)
+    assert repair.has_timed_out(50_000_000)
 
 
 def test_another_gap_restarts_patience_but_does_not_repeat_a_request_early() -> None:
@@ -52,11 +52,11 @@ def test_another_gap_restarts_patience_but_does_not_repeat_a_request_early() -> 
     assert repair.is_request_due(1_100, 0.0)
     assert repair.next_deadline_ns() == 3_100
     assert repair.watch(9, 1_200)
-    assert not repair.is_hopeless(50_000_100)
+    assert not repair.has_timed_out(50_000_100)
     assert repair.next_deadline_ns() == 3_100
     assert repair.is_request_due(3_100, 0.0)
     assert repair.next_deadline_ns() == 4_100  # the first pause again
-    assert repair.is_hopeless(50_001_200)
+    assert repair.has_timed_out(50_001_200)
 
 
 def test_a_closed_gap_that_opens_again_is_a_new_gap() -> None:
@@ -67,26 +67,26 @@ def test_a_closed_gap_that_opens_again_is_a_new_gap() -> None:
     assert repair.next_deadline_ns() is None
     assert repair.watch(5, 200)
     assert repair.next_deadline_ns() == 300
-    repair.hurry(200)
+    repair.request_soon(200)
     assert repair.next_deadline_ns() == 210
 
 
 def test_a_gap_that_every_stream_is_past_is_requested_early_but_only_once() -> None:
     repair = GapRepair(CONFIG)
     repair.watch(5, 0)
-    repair.hurry(20)
+    repair.request_soon(20)
     assert repair.next_deadline_ns() == 30
-    repair.hurry(25)
+    repair.request_soon(25)
     assert repair.next_deadline_ns() == 30
     assert repair.is_request_due(30, 0.0)
-    repair.hurry(31)
+    repair.request_soon(31)
     assert repair.next_deadline_ns() == 1_030
 
 
 def test_hurry_never_postpones_a_request() -> None:
     repair = GapRepair(CONFIG)
     repair.watch(5, 0)
-    repair.hurry(99)
+    repair.request_soon(99)
     assert repair.next_deadline_ns() == 100
 
 
@@ -122,40 +122,40 @@ def test_the_time_to_give_up_is_a_deadline_too() -> None:
 def test_the_furthest_known_place_counts() -> None:
     repair = ChannelRepair(CONFIG)
     assert repair.known_end == BEGINNING
-    repair.hear_of(Place(9, 7))
-    repair.hear_of(Place(5, 4))
-    repair.hear_of(Place(9, 8))
+    repair.extend_known_end(Place(9, 7))
+    repair.extend_known_end(Place(5, 4))
+    repair.extend_known_end(Place(9, 8))
     assert repair.known_end == Place(9, 7)
 
 
 def test_a_forgotten_part_of_the_channel_is_neither_known_nor_covered_by_patience() -> None:
     repair = ChannelRepair(CONFIG)
-    repair.hear_of(Place(9, 7))
+    repair.extend_known_end(Place(9, 7))
     repair.watch(3, 0)
     repair.forget_from(Place(6, 5))
-    assert repair.known_end == repair.patience_end == Place(6, 5)
+    assert repair.known_end == repair.declarable_end == Place(6, 5)
     repair.forget_from(Place(8, 7))
-    assert repair.known_end == repair.patience_end == Place(6, 5)
+    assert repair.known_end == repair.declarable_end == Place(6, 5)
 
 
 def test_patience_covers_what_was_known_when_it_began() -> None:
     repair = ChannelRepair(CONFIG)
-    repair.hear_of(Place(9, 7))
+    repair.extend_known_end(Place(9, 7))
     assert repair.watch(3, 0)
-    repair.hear_of(Place(20, 17))
+    repair.extend_known_end(Place(20, 17))
     assert not repair.watch(3, 10)
-    assert repair.patience_end == Place(9, 7)
+    assert repair.declarable_end == Place(9, 7)
     assert repair.watch(4, 20)
-    assert repair.patience_end == Place(20, 17)
+    assert repair.declarable_end == Place(20, 17)
 
 
 def with_a_request_for_all_that_is_known() -> ChannelRepair:
     """Missing from input_seq 3 on. At 0 ns the channel is known up to 9; at 1,100 ns known and requested up to 20."""
     repair = ChannelRepair(CONFIG)
-    repair.hear_of(Place(9, 7))
+    repair.extend_known_end(Place(9, 7))
     repair.watch(3, 0)
     assert repair.is_request_due(100, 0.0)
-    repair.hear_of(Place(20, 17))
+    repair.extend_known_end(Place(20, 17))
     assert not repair.is_request_due(500, 0.0)
     assert repair.is_request_due(1_100, 0.0)
     repair.requested_end = 20
@@ -165,12 +165,12 @@ def with_a_request_for_all_that_is_known() -> ChannelRepair:
 def test_after_a_declared_gap_patience_with_the_next_one_counts_from_its_first_request() -> None:
     repair = with_a_request_for_all_that_is_known()
     repair.passed_over(8)
-    assert repair.patience_end == Place(9, 7)
-    assert repair.is_hopeless(50_000_000)
+    assert repair.declarable_end == Place(9, 7)
+    assert repair.has_timed_out(50_000_000)
     repair.passed_over(9)
-    assert repair.patience_end == Place(20, 17)
-    assert not repair.is_hopeless(50_001_099)
-    assert repair.is_hopeless(50_001_100)
+    assert repair.declarable_end == Place(20, 17)
+    assert not repair.has_timed_out(50_001_099)
+    assert repair.has_timed_out(50_001_100)
     assert not repair.watch(9, 50_000_500)
 
 
@@ -181,8 +181,8 @@ def test_after_a_declared_gap_one_that_no_request_named_has_its_own_patience(req
     repair.passed_over(12)
     assert repair.next_deadline_ns() is None
     assert repair.watch(12, 50_000_500)
-    assert repair.is_hopeless(100_000_500)
-    assert not repair.is_hopeless(100_000_499)
+    assert repair.has_timed_out(100_000_500)
+    assert not repair.has_timed_out(100_000_499)
 
 
 def test_after_a_declared_gap_up_to_the_end_nothing_is_missing() -> None:
@@ -193,7 +193,7 @@ def test_after_a_declared_gap_up_to_the_end_nothing_is_missing() -> None:
 
 def test_before_any_request_no_later_gap_was_requested() -> None:
     repair = ChannelRepair(CONFIG)
-    repair.hear_of(Place(9, 7))
+    repair.extend_known_end(Place(9, 7))
     repair.watch(1, 0)
     repair.passed_over(2)
     assert repair.next_deadline_ns() is None
@@ -202,7 +202,7 @@ def test_before_any_request_no_later_gap_was_requested() -> None:
 def test_a_request_in_a_superseded_history_does_not_count_in_the_new_one() -> None:
     repair = with_a_request_for_all_that_is_known()
     repair.forget_from(Place(6, 5))
-    repair.hear_of(Place(20, 18))
+    repair.extend_known_end(Place(20, 18))
     assert repair.watch(6, 2_000)
     repair.passed_over(9)
     assert repair.next_deadline_ns() is None

@@ -138,7 +138,7 @@ def a_channel(
     channel = Channel(CHANNEL, line, config, counters, 0)
     channel.anchor(0)
     line.open_epoch(1)
-    channel.follow_on()
+    channel.keep_own_history()
     return channel
 
 

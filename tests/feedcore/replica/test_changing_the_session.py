@@ -196,7 +196,7 @@ def test_a_backup_of_a_feed_that_carries_its_state_takes_the_actives_state() -> 
     assert backup.converter.sums == active.converter.sums
 
 
-def test_the_last_word_of_a_session_is_kept_and_repeated_not_as_the_actives() -> None:
+def test_the_final_heartbeat_of_a_session_is_kept_and_repeated_not_as_the_actives() -> None:
     active, _ = pair()
     say_end(active, {1: 1, 2: 1}, 0)
     effects = say(active, 1, 1, [3], MS, session=NEXT)
@@ -204,7 +204,7 @@ def test_the_last_word_of_a_session_is_kept_and_repeated_not_as_the_actives() ->
     assert not word.flags & OutputFlag.FROM_ACTIVE
     assert word in ends_said(active.engine.on_timer(20 * MS))
     restarted = Adapter(1, session=NEXT)
-    restarted.engine.resume_last_words([word], 0)
+    restarted.engine.resume_final_heartbeats([word], 0)
     assert ends_said(restarted.engine.on_timer(0)) == [word]
 
 
@@ -286,8 +286,8 @@ def test_knowledge_of_the_group_is_kept_in_the_next_session() -> None:
     assert list(known.out_of_sync_at_ns) == [MS]
 
 
-def a_last_word(session: int = SESSION) -> OutputPacket:
-    """A session's last word, as in an output journal."""
+def a_final_heartbeat(session: int = SESSION) -> OutputPacket:
+    """A session's final heartbeat, as in an output journal."""
     active = Adapter(1, session=session)
     active.activate()
     effects = say_end(active, {1: 1, 2: 1}, 0, session=session) + say(active, 1, 1, [3], 0, session=session + 1)
@@ -295,9 +295,9 @@ def a_last_word(session: int = SESSION) -> OutputPacket:
     return word
 
 
-def test_the_last_word_is_repeated_with_every_heartbeat_for_a_second_and_then_once_a_second() -> None:
-    word, restarted = a_last_word(), Adapter(1, session=NEXT)
-    restarted.engine.resume_last_words([word], 0)
+def test_the_final_heartbeat_is_repeated_with_every_heartbeat_for_a_second_and_then_once_a_second() -> None:
+    word, restarted = a_final_heartbeat(), Adapter(1, session=NEXT)
+    restarted.engine.resume_final_heartbeats([word], 0)
     said = []
     for now_ns in range(0, 4 * SECOND, 5 * MS):
         if ends_said(restarted.engine.on_timer(now_ns)):
@@ -307,10 +307,10 @@ def test_the_last_word_is_repeated_with_every_heartbeat_for_a_second_and_then_on
     assert said == [*range(0, SECOND, 10 * MS), SECOND, 2 * SECOND, 3 * SECOND]
 
 
-def test_the_last_words_of_the_two_previous_sessions_are_kept() -> None:
-    words = [a_last_word(SESSION + number) for number in (2, 0, 3, 1)]
+def test_the_final_heartbeats_of_the_two_previous_sessions_are_kept() -> None:
+    words = [a_final_heartbeat(SESSION + number) for number in (2, 0, 3, 1)]
     restarted = Adapter(1, session=SESSION + 3)
-    restarted.engine.resume_last_words(words, 0)
+    restarted.engine.resume_final_heartbeats(words, 0)
     said = ends_said(restarted.engine.on_timer(0))
     assert [word.session for word in said] == [SESSION + 1, SESSION + 2]
 

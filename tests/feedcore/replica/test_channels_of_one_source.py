@@ -41,7 +41,7 @@ def test_a_backup_does_not_wait_when_the_active_falls_silent() -> None:
         backup.engine.on_timer(step * 10 * MS)
     assert backup.state is ReplicaState.DETACHED
     assert data(backup.source(1, 3, [17, 19], 200 * MS))
-    backup.engine.on_admin_lost(200 * MS)
+    backup.engine.on_admin_disconnected(200 * MS)
     backup.engine.on_timer(SECOND)
     assert [packet.flags for packet in data(backup.source(1, 5, [23], SECOND))] == [OutputFlag.NONE]
 

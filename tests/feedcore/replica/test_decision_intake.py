@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandemfeed.feedcore.replica.decision_intake import DecisionIntake, IntakeConfig, OutOfStep
+from tandemfeed.feedcore.replica.decision_intake import DecisionConflict, DecisionIntake, IntakeConfig
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 
@@ -27,13 +27,13 @@ def test_a_decision_that_continues_every_number_is_taken() -> None:
 
 def test_a_decision_at_a_different_message_seq_is_out_of_step() -> None:
     intake = at_position_five()
-    with pytest.raises(OutOfStep, match="message_seq 9"):
+    with pytest.raises(DecisionConflict, match="message_seq 9"):
         intake.on_runs([NEXT._replace(first_message_seq=10)], 0)
 
 
 def test_a_decision_at_a_different_source_seq_is_out_of_step() -> None:
     intake = at_position_five()
-    with pytest.raises(OutOfStep, match="source_seq 5"):
+    with pytest.raises(DecisionConflict, match="source_seq 5"):
         intake.on_runs([NEXT._replace(first_source_seq=6)], 0)
 
 
@@ -102,7 +102,7 @@ def test_a_heartbeat_reveals_a_missing_decision_and_an_older_heartbeat_does_not_
 
 
 def test_a_decision_across_the_position_is_out_of_step_except_in_a_channel_of_one_stream() -> None:
-    with pytest.raises(OutOfStep, match="expects input_seq 5"):
+    with pytest.raises(DecisionConflict, match="expects input_seq 5"):
         at_position_five().on_runs([a_run(4)], 0)
     single = DecisionIntake(IntakeConfig(), is_single_source=True)
     single.on_lineage(Lineage((EpochStart(1, 1, 1),)), MessageStreamState())
@@ -159,7 +159,7 @@ def test_early_decisions_that_a_newer_history_contains_are_kept() -> None:
 
 def test_a_history_that_ends_before_the_applied_position_is_out_of_step() -> None:
     intake = at_position_five()
-    with pytest.raises(OutOfStep, match="everything before input_seq 5 in epoch 1"):
+    with pytest.raises(DecisionConflict, match="everything before input_seq 5 in epoch 1"):
         intake.on_lineage(Lineage((EpochStart(1, 1, 1), EpochStart(2, 4, 8))), intake.position())
 
 

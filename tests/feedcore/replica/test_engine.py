@@ -8,7 +8,14 @@ import pytest
 
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort
-from tandemfeed.feedcore.replica.effects import AcceptOffer, AskToFail, ReleaseLease, RenewLease, StateMoved, Transmit
+from tandemfeed.feedcore.replica.effects import (
+    AcceptOffer,
+    ReleaseLease,
+    RenewLease,
+    RequestToFail,
+    StateMoved,
+    Transmit,
+)
 from tandemfeed.feedcore.replica.engine import NotActive
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
@@ -98,7 +105,7 @@ def test_the_active_renews_its_lease_in_time() -> None:
             break
     assert 0 < beat_ns <= 75 * MS
     active.engine.on_lease_renewed(1, 100 * SECOND, beat_ns)
-    active.engine.on_admin_heard(10 * LEASE_NS)
+    active.engine.on_admin_message(10 * LEASE_NS)
     active.engine.on_timer(10 * LEASE_NS)
     assert active.state is ReplicaState.ACTIVE
 
@@ -136,7 +143,7 @@ def test_an_offer_that_expired_or_whose_epoch_has_begun_is_not_accepted() -> Non
 def test_an_offer_received_while_abstaining_is_accepted_afterwards_unless_its_epoch_began_elsewhere() -> None:
     for known_epoch, accepted in ((1, [AcceptOffer(2)]), (2, [])):
         _, heir = pair()
-        assert heir.engine.on_admin_lost(30 * MS) == []
+        assert heir.engine.on_admin_disconnected(30 * MS) == []
         assert heir.report(30 * MS).abstains
         assert not of(heir.engine.on_lease_offered(2, 1, 10 * SECOND, 31 * MS), AcceptOffer)
         heir.engine.on_cluster_changed(1, known_epoch, 32 * MS)
@@ -148,7 +155,7 @@ def test_an_offer_received_while_abstaining_is_accepted_afterwards_unless_its_ep
 def test_the_holder_of_a_lease_does_not_abstain() -> None:
     active, backup = pair()
     for adapter in (active, backup):
-        adapter.engine.on_admin_lost(30 * MS)
+        adapter.engine.on_admin_disconnected(30 * MS)
     assert (active.report(31 * MS).abstains, backup.report(31 * MS).abstains) == (False, True)
 
 
@@ -223,10 +230,10 @@ def test_a_backup_requests_to_be_failed_again_after_a_pause() -> None:
     third.follow(active)
     backup.engine.health = 0.2
     backup.replica.channel.out_of_sync_at_ns.extend([MS, 2 * MS, 3 * MS])
-    assert of(third.tell(backup, 30 * MS), AskToFail)
+    assert of(third.tell(backup, 30 * MS), RequestToFail)
     pause_ns = backup.engine.config.failing.ask_every_ns
-    assert not of(third.tell(backup, 30 * MS + pause_ns - 1), AskToFail)
-    assert of(third.tell(backup, 30 * MS + pause_ns), AskToFail)
+    assert not of(third.tell(backup, 30 * MS + pause_ns - 1), RequestToFail)
+    assert of(third.tell(backup, 30 * MS + pause_ns), RequestToFail)
 
 
 def test_an_unknown_channel_in_a_peers_state_is_ignored() -> None:

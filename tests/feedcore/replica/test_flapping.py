@@ -17,7 +17,7 @@ from tests.feedcore.replica.engines import MS, SECOND, Adapter, hear, of, pair
 
 def silence(backup: Adapter, until_ns: int) -> None:
     """Let the backup hear the admin server, but not the active."""
-    backup.engine.on_admin_heard(until_ns)
+    backup.engine.on_admin_message(until_ns)
     backup.engine.on_timer(until_ns)
 
 
@@ -37,7 +37,7 @@ def test_a_backup_that_hears_its_active_intermittently_changes_state_only_a_few_
     moves = 0
     for step in range(1, 100):  # heard for one heartbeat, then silent for 110 ms: nine times a second
         at_ns = step * 110 * MS
-        backup.engine.on_admin_heard(at_ns)
+        backup.engine.on_admin_message(at_ns)
         moves += len(of(backup.engine.on_timer(at_ns), StateMoved))
         moves += len(of(hear(backup, active.engine.on_timer(at_ns), at_ns), StateMoved))
     assert moves <= 2 * FLAPS_FREE + 1
@@ -70,26 +70,26 @@ def test_the_pause_doubles_up_to_a_maximum_and_is_forgotten_after_a_calm_period(
 def test_news_of_the_active_counts_unless_a_newer_epoch_is_known() -> None:
     view = ActiveView(0)
     assert (view.adapter_id, view.epoch) == (0, 0)
-    assert view.know(1, 3)
-    assert not view.know(2, 2), "an older epoch"
-    assert not view.know(0, 3), "that no adapter holds the epoch now does not change which one held it"
+    assert view.note_active(1, 3)
+    assert not view.note_active(2, 2), "an older epoch"
+    assert not view.note_active(0, 3), "that no adapter holds the epoch now does not change which one held it"
     assert (view.adapter_id, view.epoch) == (1, 3)
-    assert not view.know(1, 4), "the same adapter in a newer epoch is not a change"
+    assert not view.note_active(1, 4), "the same adapter in a newer epoch is not a change"
     assert view.epoch == 4
-    assert view.know(2, 4)
-    assert view.know(0, 5)
+    assert view.note_active(2, 4)
+    assert view.note_active(0, 5)
     assert (view.adapter_id, view.epoch) == (0, 5)
 
 
 def test_a_transmitting_active_is_heard_whether_or_not_it_is_known() -> None:
     view = ActiveView(0)
-    assert view.hear(1, 3, 10 * MS)
-    assert not view.hear(1, 3, 20 * MS)
+    assert view.on_message(1, 3, 10 * MS)
+    assert not view.on_message(1, 3, 20 * MS)
     assert view.silent_ns(25 * MS) == 5 * MS
-    assert not view.hear(2, 2, 30 * MS)
+    assert not view.on_message(2, 2, 30 * MS)
     assert (view.adapter_id, view.epoch, view.silent_ns(30 * MS)) == (1, 3, 0)
-    assert view.hear(2, 3, 40 * MS)
-    assert not view.hear(2, 4, 50 * MS)
+    assert view.on_message(2, 3, 40 * MS)
+    assert not view.on_message(2, 4, 50 * MS)
     assert (view.adapter_id, view.epoch) == (2, 4)
 
 

@@ -22,7 +22,7 @@ BEGUN = 30 * MS
 def beat(active: Adapter, backup: Adapter, now_ns: int) -> None:
     """Let the backup hear the active and an admin server, and do what is due."""
     hear(backup, active.engine.on_timer(now_ns), now_ns)
-    backup.engine.on_admin_heard(now_ns)
+    backup.engine.on_admin_message(now_ns)
     backup.engine.on_timer(now_ns)
 
 
@@ -73,7 +73,7 @@ def test_a_backup_is_detached_once_the_active_is_silent_for_100_ms() -> None:
         (CONFIG.detach_after_ns - 1, ReplicaState.SYNCHRONIZED),
         (CONFIG.detach_after_ns, ReplicaState.DETACHED),
     ):
-        backup.engine.on_admin_heard(BEGUN + since_ns)
+        backup.engine.on_admin_message(BEGUN + since_ns)
         backup.engine.on_timer(BEGUN + since_ns)
         assert backup.state is state
     beat(active, backup, BEGUN + SECOND)
@@ -87,7 +87,7 @@ def test_a_state_is_saved_only_while_synchronized(is_heard: bool) -> None:
     hear(backup, active.source(1, 1, [11, 13], BEGUN), BEGUN)
     beat(active, backup, BEGUN)
     if not is_heard:
-        backup.engine.on_admin_heard(SECOND)
+        backup.engine.on_admin_message(SECOND)
         backup.engine.on_timer(SECOND)
         assert backup.state is ReplicaState.DETACHED
     assert bool(of(backup.engine.on_stop(), SaveState)) == is_heard
@@ -130,7 +130,7 @@ def test_a_reply_from_before_the_newest_epoch_is_ignored() -> None:
 def test_decisions_that_are_no_longer_available_lead_to_a_snapshot_while_an_adapter_decides() -> None:
     active, backup = lasting_pair()
     beat(active, backup, BEGUN)
-    backup.engine.on_admin_heard(BEGUN + CONFIG.detach_after_ns)
+    backup.engine.on_admin_message(BEGUN + CONFIG.detach_after_ns)
     backup.engine.on_answer(CHANNEL, RunsRefused("too old"), BEGUN + CONFIG.detach_after_ns)
     assert backup.state is not ReplicaState.JOINING  # while no adapter decides, a backup does not rejoin
     beat(active, backup, SECOND)
@@ -180,7 +180,7 @@ def test_each_decision_has_its_own_2_s() -> None:
 def test_a_backup_that_hears_no_active_waits_for_source_messages_without_a_limit() -> None:
     _, backup = lacking_sources()
     for now_ns in range(BEGUN, 5 * SECOND, 100 * MS):
-        backup.engine.on_admin_heard(now_ns)
+        backup.engine.on_admin_message(now_ns)
         backup.engine.on_timer(now_ns)
     assert backup.state is ReplicaState.DETACHED
 

@@ -18,7 +18,7 @@ def left_alone(config: ReplicaConfig | None = None, streams: tuple[int, ...] = (
     """A backup that hears neither its active nor an admin server."""
     active, backup = pair(streams, config)
     active.engine.on_lease_renewed(1, 10 * SECOND, 50 * MS)
-    backup.engine.on_admin_lost(50 * MS)
+    backup.engine.on_admin_disconnected(50 * MS)
     for step in range(6, 40):
         backup.engine.on_timer(step * 10 * MS)
     return active, backup
@@ -43,7 +43,7 @@ def test_with_on_silence_hold_a_backup_waits() -> None:
 def test_a_backup_in_contact_with_an_admin_server_waits_for_the_lease() -> None:
     _, backup = pair()
     for step in range(6, 40):
-        backup.engine.on_admin_heard(step * 10 * MS)
+        backup.engine.on_admin_message(step * 10 * MS)
         backup.engine.on_timer(step * 10 * MS)
     assert backup.state is ReplicaState.DETACHED
 
@@ -121,7 +121,7 @@ def test_a_throttle_pauses_after_its_number_of_messages() -> None:
 
 def test_an_active_whose_lease_expires_out_of_contact_forwards_provisionally() -> None:
     active, _ = pair()
-    active.engine.on_admin_lost(50 * MS)
+    active.engine.on_admin_disconnected(50 * MS)
     active.engine.on_timer(LEASE_NS)
     assert active.state is ReplicaState.AHEAD
     assert active.counters.counts[Counter.LEASE_LAPSED] == 1
@@ -158,7 +158,7 @@ def test_the_number_of_waiting_source_messages_is_limited_while_detached() -> No
 
 def test_an_adapter_that_goes_ahead_begins_with_the_waiting_messages() -> None:
     _, backup = pair()
-    backup.engine.on_admin_lost(50 * MS)
+    backup.engine.on_admin_disconnected(50 * MS)
     backup.source(1, 1, VALUES, 60 * MS)
     proceeds_at_ns = backup.replica.channel.active.heard_at_ns + ReplicaConfig().proceed_after_ns
     assert not data(backup.engine.on_timer(proceeds_at_ns - 1))

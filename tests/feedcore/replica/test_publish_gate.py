@@ -79,7 +79,7 @@ def test_an_acked_feed_without_a_backup_publishes_immediately_and_counts_each_pa
 def test_a_term_waits_only_for_a_backup_that_has_reached_its_beginning() -> None:
     gate, channel = a_gate()
     decide(gate, channel, 2)
-    gate.keep_back()
+    gate.journal_unsent()
     taken(channel)
     gate.begin()  # the next term, at input_seq 3
     gate.on_acknowledged(2)
@@ -148,16 +148,16 @@ def test_everything_is_published_when_more_packets_wait_than_the_limit() -> None
 def test_a_term_that_ends_in_order_publishes_everything_once() -> None:
     gate, channel = a_gate()
     decide(gate, channel, 2)
-    gate.let_out()
+    gate.release_all()
     assert published(taken(channel)) == [2, 3]
-    gate.let_out()
+    gate.release_all()
     assert taken(channel) == []
 
 
 def test_a_term_that_is_cut_off_only_journals_the_waiting_packets() -> None:
     gate, channel = a_gate()
     decide(gate, channel, 2)
-    gate.keep_back()
+    gate.journal_unsent()
     assert ends([effect.packet for effect in of(taken(channel), AppendToJournal)]) == [2, 3]
     assert not gate.is_holding
     gate.on_acknowledged(3)

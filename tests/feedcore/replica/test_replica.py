@@ -81,7 +81,7 @@ def test_a_state_that_falls_due_while_detached_is_saved_once_synchronized() -> N
     backup.source(1, 1, [11], 30 * MS)
     hear(backup, active.source(1, 1, [11], 30 * MS), 30 * MS)
     due_ns = CONFIG.state_interval_ns
-    backup.engine.on_admin_heard(due_ns)
+    backup.engine.on_admin_message(due_ns)
     assert not of(backup.engine.on_timer(due_ns), SaveState)
     assert backup.state is ReplicaState.DETACHED
     hear(backup, active.engine.on_timer(due_ns + MS), due_ns + MS)
@@ -136,9 +136,9 @@ def heartbeat(channel: Channel, epoch: int, end_input_seq: int, lineage: Lineage
 def test_the_newest_epoch_determines_where_the_session_ends() -> None:
     channel = a_channel()
     first = Lineage((EpochStart(1, 1, 1),))
-    channel.hear(heartbeat(channel, 2, 5, first.opened(2, 3, 3)), 0)
+    channel.take_output_packet(heartbeat(channel, 2, 5, first.opened(2, 3, 3)), 0)
     assert not channel.is_at_end
     channel.line.next_input_seq = 5
     assert channel.is_at_end
-    channel.hear(heartbeat(channel, 1, 3, first), 0)  # late, of an epoch that has ended
+    channel.take_output_packet(heartbeat(channel, 1, 3, first), 0)  # late, of an epoch that has ended
     assert channel.is_at_end

@@ -171,15 +171,15 @@ def test_nothing_is_transmitted_again_after_a_gap_in_the_journal() -> None:
 
 
 def test_state_is_saved_at_intervals_if_the_channel_moved_and_the_state_is_small() -> None:
-    savings = SaveSchedule(100, 0)
-    assert not savings.is_due(2, 99)
-    assert savings.is_due(2, 100)
-    assert not savings.is_due(2, 200)
-    assert savings.is_due(3, 300)
-    assert savings.is_small_enough(STATE_SIZE_MAX)
-    assert savings.is_due(4, 400)
-    assert not savings.is_small_enough(STATE_SIZE_MAX + 1)
-    assert not savings.is_due(9, 10**15)
+    save_schedule = SaveSchedule(100, 0)
+    assert not save_schedule.is_due(2, 99)
+    assert save_schedule.is_due(2, 100)
+    assert not save_schedule.is_due(2, 200)
+    assert save_schedule.is_due(3, 300)
+    assert save_schedule.is_small_enough(STATE_SIZE_MAX)
+    assert save_schedule.is_due(4, 400)
+    assert not save_schedule.is_small_enough(STATE_SIZE_MAX + 1)
+    assert not save_schedule.is_due(9, 10**15)
 
 
 def test_an_active_that_stops_saves_its_state() -> None:

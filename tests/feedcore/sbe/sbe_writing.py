@@ -79,7 +79,7 @@ class _Output(bytearray):
         if len(self) == start:
             self.empty_entries += 1
             if self.empty_entries > EMPTY_ENTRIES_MAX:
-                raise SbeWriteError(f"{path}: more than {EMPTY_ENTRIES_MAX} entries of no bytes in a message")
+                raise SbeWriteError(f"{path}: more than {EMPTY_ENTRIES_MAX} empty entries in a message")
 
 
 class _FrameWriter:

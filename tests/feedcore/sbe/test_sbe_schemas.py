@@ -195,9 +195,9 @@ def test_the_number_of_entries_without_bytes_is_limited() -> None:
     most = {"f0": 1, "g0": [half, half]}
     written = writer.write("M", most)
     assert reader.read(written).fields == most
-    with pytest.raises(SbeWriteError, match=r"M\.g0\[2\]\.g0\[0\]: more than 8192 entries of no bytes"):
+    with pytest.raises(SbeWriteError, match=r"M\.g0\[2\]\.g0\[0\]: more than 8192 empty entries"):
         writer.write("M", {"f0": 1, "g0": [half, half, {"f0": 2, "g0": [{"f0": "XEUR"}]}]})
-    with pytest.raises(SbeReadError, match="more than 8192 entries of no bytes"):
+    with pytest.raises(SbeReadError, match="more than 8192 empty entries"):
         reader.read(written[:-2] + (EMPTY_ENTRIES_MAX // 2 + 1).to_bytes(2, "little"))
 
 

@@ -73,9 +73,9 @@ def test_a_decision_is_part_of_the_history_if_all_its_source_messages_precede_it
 
 def test_histories_part_where_the_first_epoch_begins_that_only_one_of_them_has() -> None:
     other = lineage_of((1, 1, 1), (2, 30, 20), (8, 60, 50))
-    assert HISTORY.parts_at(other) == other.parts_at(HISTORY) == (2, 30, 20)
-    assert HISTORY.parts_at(HISTORY.opened(9, 120, 80)) == (9, 120, 80)
-    assert HISTORY.parts_at(HISTORY) is None
+    assert HISTORY.fork_from(other) == other.fork_from(HISTORY) == (2, 30, 20)
+    assert HISTORY.fork_from(HISTORY.opened(9, 120, 80)) == (9, 120, 80)
+    assert HISTORY.fork_from(HISTORY) is None
 
 
 @given(lineages())

@@ -25,9 +25,9 @@ with Journal.open(Path(sys.argv[1]), block_size=1 << 20, exclusive=True) as jour
         journal.append(bytes(1_000))
     assert len(list(Path(sys.argv[1]).glob("*.tfj"))) >= 3, "it did not roll"
     assert len(list(tailer)) == 3_000
-    assert tailer.to_start().read_batch(10) is not None
+    batch = tailer.to_start().read_batch(10)
     assert tailer.to_index(begin + 2_500).read() == (begin + 2_500, bytes(1_000))
-    assert tailer.to_time(journal.last_appended_at_ns).read() is not None
+    assert tailer.to_time(int(batch.appended_at_ns[0])).read() is not None
     assert tailer.to_end().read() is None
     assert loaded() == before, (before, loaded())
 """

@@ -14,6 +14,7 @@ from tandemfeed.journal.check.verification import Verification
 from tandemfeed.journal.format.block import Block, blocks_in
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.persistent_queue import Cancelled, PathMissing, PersistentQueue, QueueFull, Recycled
+from tandemfeed.journal.persistent_queue.segments import items_body, segment
 
 BLOCK = BLOCK_SIZE_MIN
 ITEM = bytes(10_000)
@@ -183,3 +184,20 @@ def test_verify_has_no_findings_in_a_queue_with_notes_and_padding(tmp_path: Path
         queue.checkpoint()
         put_blocks(queue, 2)
     assert list(Verification(JournalFiles(tmp_path)).findings()) == []
+
+
+@pytest.mark.parametrize(
+    ("items", "stored"),
+    [
+        ([b"one"], "23000000988f5054070000000000000000002a36fe9c971701000000030000006f6e65" + "00" * 13),
+        ([b"ab", b"cd"], "4000000048ce74ef070000000000000000002a36fe9c9717020000000200000061626364" + "00" * 36),
+        (
+            [b"a", b"bc", b"", b"x" * 41],
+            "800000001aa0241d070000000000000000002a36fe9c97170400008000000000"
+            "0100000003000000030000002c000000616263" + "78" * 41 + "00" * 44,
+        ),
+    ],
+)
+def test_a_segment_of_items_has_the_golden_bytes(items: list[bytes], stored: str) -> None:
+    written = segment(0x9ABC_DEF0, 7, 1_700_000_000_000_000_000, *items_body(items))
+    assert written.hex() == stored

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tandemfeed.journal.transactional import TransactionalStore
-from tandemfeed.journal.transactional import book as book_module
 from tandemfeed.journal.transactional import queue_index as index_module
+from tandemfeed.journal.transactional import store_state as store_state_module
 from tandemfeed.journal.transactional.changes import Changes
 from tandemfeed.journal.transactional.contents import Entry
 from tandemfeed.journal.transactional.queue_index import QueueIndex
@@ -18,7 +18,7 @@ from tests.journal.transactional.store_copies import bodies, put_all
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (book_module, index_module):
+    for module in (store_state_module, index_module):
         monkeypatch.setattr(module, "WINDOW_COUNT_MAX", 2)
 
 
@@ -38,7 +38,7 @@ def test_rows_on_the_disk_are_hidden_until_they_are_applied(tmp_path: Path, monk
             put_all(store, "orders", b"5", b"6", b"7")
         assert seen[0] == [b"0", b"1", b"2", b"3", b"4"]
         assert bodies(store, "orders") == [b"%d" % number for number in range(8)]
-        store._book.validate()
+        store._state.validate()
 
 
 def stored(*positions: int) -> list[Entry]:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tandemfeed.journal.transactional import Message, StoreLimits, Transaction, TransactionalStore, TransactionState
-from tandemfeed.journal.transactional import book as book_module
 from tandemfeed.journal.transactional import queue_index as index_module
+from tandemfeed.journal.transactional import store_state as store_state_module
 from tests.journal.transactional.store_copies import crashed_copy
 
 WINDOW = 3  # small, so that queues are read in many parts
@@ -62,7 +62,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.queues: dict[str, list[Item]] = {name: [] for name in QUEUES}
         self.transactions: list[OpenTransaction] = []
         self.patch = pytest.MonkeyPatch()
-        for module in (book_module, index_module):
+        for module in (store_state_module, index_module):
             self.patch.setattr(module, "WINDOW_COUNT_MAX", WINDOW)
 
     @initialize()
@@ -221,7 +221,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def every_queue_has_as_many_messages_and_locks_as_the_model(self) -> None:
         if not hasattr(self, "store"):
             return
-        self.store._book.validate()
+        self.store._state.validate()
         for status in self.store.queues():
             items = self.queues[status.name]
             assert status.count == len(items), status

@@ -36,8 +36,8 @@ def store(tmp_path: Path) -> Iterator[TransactionalStore]:
         opened.create_queue("orders")
         opened.create_queue("audit")
         yield opened
-        if opened._book.failure is None and not opened._book.closed:
-            opened._book.validate()
+        if opened._state.failure is None and not opened._state.closed:
+            opened._state.validate()
             assert opened.problems() == []
 
 

@@ -59,7 +59,7 @@ def check_outcome(store: TransactionalStore, *, committed: bool) -> None:
         assert bodies(store, subscriber_queue(name)) == ([b"published"] if committed else [])
     assert store.problems() == []
     assert store.statistics().locked_count == 0
-    store._book.validate()
+    store._state.validate()
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -25,7 +25,7 @@ from tests.simulation.plan import MS
 if TYPE_CHECKING:
     from tandemfeed.feedcore.merge.sessions import SessionMerger
 
-ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT
+NOT_NUMBERED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 Copy: TypeAlias = tuple[int, int, bytes]  # epoch, end_input_seq, payload
 STALE_AFTER_NS = 200 * MS
 
@@ -87,7 +87,7 @@ class EventChecker:
             is_here = not packet.flags & HEARTBEAT_BIT
             first = packet.first_input_seq
             self._heard.append(Heard(packet.epoch, first, packet.end_input_seq, now_ns, is_here))
-        if not packet.flags & ASIDE_BITS:
+        if not packet.flags & NOT_NUMBERED_BITS:
             self._newest_packet_epoch = max(self._newest_packet_epoch, packet.epoch)
             is_judged = (
                 packet.epoch

@@ -47,7 +47,7 @@ def _confirms_every_copy(right: Method) -> Method:
 
 def _declares_new_gaps_immediately(right: Method) -> Method:
     def declare(self: StreamMerger, now_ns: int, effects: list[Any]) -> None:
-        self._gap.patience_end = self._gap.known_end
+        self._gap.declarable_end = self._gap.known_end
         right(self, now_ns, effects)
 
     return declare
@@ -94,7 +94,7 @@ MERGE = (
         _admits_old_epochs,
         scenario=Scenario.OUTAGES,
     ),
-    Mutant("the client gives up a gap immediately", GapRepair, "is_hopeless", always(True)),
+    Mutant("the client gives up a gap immediately", GapRepair, "has_timed_out", always(True)),
     Mutant("the client ignores heartbeats", StreamMerger, "_on_heartbeat", always(None)),
     Mutant(
         "older packets never wait for a newer lineage",
@@ -185,7 +185,7 @@ MERGE = (
     Mutant(
         "the client does not find where histories diverge",
         Lineage,
-        "parts_at",
+        "fork_from",
         always(None),
         killer="tests.feedcore.merge.test_merge_histories:test_the_client_returns_to_where_histories_part_and_drops_redelivered_messages_by_identity",
     ),

@@ -13,7 +13,7 @@ from tandemfeed.feedcore.replica.channel_state import Buckets, ChannelSnapshot
 from tandemfeed.feedcore.replica.deciding import Deciding
 from tandemfeed.feedcore.replica.decision_intake import DecisionIntake
 from tandemfeed.feedcore.replica.effects import AppendToJournal, Transmit
-from tandemfeed.feedcore.replica.following import Following, PlacedBackup
+from tandemfeed.feedcore.replica.following import Following, PositionedBackup
 from tandemfeed.feedcore.replica.hand_over import HandOver
 from tandemfeed.feedcore.replica.production import ProductionLine
 from tandemfeed.feedcore.replica.publish_gate import PublishGate
@@ -239,7 +239,7 @@ REPLICA = (
     ),
     Mutant(
         "a backup waits forever for the source messages of a decision",
-        PlacedBackup,
+        PositionedBackup,
         "is_stuck",
         always(False),
         scenario=Scenario.JOURNAL_GAPS,
@@ -270,7 +270,7 @@ REPLICA = (
     Mutant(
         "an adapter that rejoins forgets source messages that wait for decisions",
         Channel,
-        "_put_back",
+        "_return_backlog",
         _forgets_waiting_messages,
         killer="tests.feedcore.replica.test_joining_anew:test_a_rejoining_backup_that_is_granted_the_lease_decides_the_waiting_messages",
     ),
@@ -323,7 +323,7 @@ REPLICA = (
     Mutant(
         "acked: packets held at the end of a term are discarded",
         PublishGate,
-        "keep_back",
+        "journal_unsent",
         _discards_held_packets,
         scenario=Scenario.ACKED,
     ),

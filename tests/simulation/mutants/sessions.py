@@ -58,7 +58,7 @@ SESSIONS = (
         "_state_to_begin_with",
         _carries_state_despite_reset,
     ),
-    Mutant("the last word of a session is not sent", ChannelReplica, "last_word", always(None)),
+    Mutant("the final heartbeat of a session is not sent", ChannelReplica, "final_heartbeat", always(None)),
     Mutant("the rest of a session that is over is not requested", SourceTracker, "seek_end", always(None)),
     Mutant(
         "messages missing at the end of a session are never declared lost",
@@ -70,12 +70,15 @@ SESSIONS = (
     Mutant(
         "a carried state with a superseded past is not forgotten",
         ChannelReplica,
-        "forget_another_past",
+        "discard_other_history",
         always(None),
         killer="tests.feedcore.replica.test_changing_the_session:test_an_heir_that_decides_the_old_session_again_and_carries_its_state_decides_the_new_one_again",
     ),
     Mutant(
-        "packets of another session are treated as packets of the current one", Sessions, "_hear", _accepts_any_session
+        "packets of another session are treated as packets of the current one",
+        Sessions,
+        "_on_session",
+        _accepts_any_session,
     ),
     Mutant("a client leaves a session that is not settled", SessionMerger, "_is_settled", always(True)),
 )

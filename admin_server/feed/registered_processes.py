@@ -15,11 +15,11 @@ from tandemfeed.admin_server.feed.streams import Attendance
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 
-LOG = logging.getLogger("tandemfeed.admin_server.feed.process_book")
+LOG = logging.getLogger("tandemfeed.admin_server.feed.registered_processes")
 ATTENDED_SYNC_INTERVALS = 10  # an adapter's process that does not report for longer is considered hung
 
 
-class ProcessBook:
+class RegisteredProcesses:
     """The processes of one feed's adapters.
 
     Args:

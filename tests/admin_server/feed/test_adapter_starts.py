@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tandemfeed.admin_server.feed.adapter_starts import FORMER_START_NS, NEVER_UNIX_NS, AdapterStarts
 from tandemfeed.admin_server.feed.channel_keys import new_channel_key, new_start
-from tandemfeed.admin_server.feed.start_book import FORMER_START_NS, NEVER_UNIX_NS, StartBook
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.transport.announced_starts import announced_starts
 from tandemfeed.transport.start_keys import Purpose, SealingKey, derive_cipher
@@ -45,7 +45,7 @@ def grant_of(server: AdminServer) -> admin_pb2.SubscriptionUpdate:
 
 
 def test_a_former_start_is_announced_for_a_while_together_with_its_successor() -> None:
-    book = StartBook({}, [1])
+    book = AdapterStarts({}, [1])
     first, second = new_start(KEY, 1), new_start(KEY, 2)
     book.begin(1, first)
     book.begin(1, second)
@@ -59,7 +59,7 @@ def test_a_former_start_is_announced_for_a_while_together_with_its_successor() -
 
 
 def test_a_former_start_is_not_announced_after_its_time_even_if_it_was_not_withdrawn() -> None:
-    book = StartBook({}, [1])
+    book = AdapterStarts({}, [1])
     book.begin(1, new_start(KEY, 1))
     newest = new_start(KEY, 2)
     book.begin(1, newest)
@@ -70,9 +70,9 @@ def test_the_next_change_is_when_the_first_former_start_of_any_adapter_ends() ->
     starts = [new_start(KEY, number) for number in range(1, 5)]
     for number, start in enumerate(starts):
         start.since_unix_ns = 1_000 * number
-    alone = StartBook({1: starts[:1]}, [1])
+    alone = AdapterStarts({1: starts[:1]}, [1])
     assert alone.next_change_unix_ns() == NEVER_UNIX_NS, "an adapter with one start has no former one"
-    book = StartBook({1: starts[:3], 2: starts[1:], 3: starts[:1]}, [1])
+    book = AdapterStarts({1: starts[:3], 2: starts[1:], 3: starts[:1]}, [1])
     assert book.next_change_unix_ns() == 2_000 + FORMER_START_NS
     assert not book.withdraw(1_999 + FORMER_START_NS)
     assert book.withdraw(2_000 + FORMER_START_NS)
@@ -81,7 +81,7 @@ def test_the_next_change_is_when_the_first_former_start_of_any_adapter_ends() ->
 
 
 def test_only_the_newest_start_can_be_resumed_and_only_by_its_own_process() -> None:
-    book = StartBook({}, [1])
+    book = AdapterStarts({}, [1])
     former, newest = new_start(KEY, 1), new_start(os.urandom(32), 2)
     book.begin(1, former)
     book.begin(1, newest)
@@ -94,7 +94,7 @@ def test_only_the_newest_start_can_be_resumed_and_only_by_its_own_process() -> N
 
 
 def test_counters_only_grow_and_belong_to_the_newest_start() -> None:
-    book = StartBook({1: [new_start(KEY, 1)]}, [1, 2])
+    book = AdapterStarts({1: [new_start(KEY, 1)]}, [1, 2])
     assert not book.announced(1, 0)[0].next_packet_counters, "after a restart, they are unknown"
     book.note_counters(2, 1, {1: 50})
     assert book.announced(2, 0) == [], "the adapter has not registered"

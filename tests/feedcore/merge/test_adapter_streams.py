@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from tandemfeed.feedcore.merge.adapter_streams import AdapterStreams
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
-from tandemfeed.feedcore.merge.heard_streams import HeardStreams
 from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
 
 LIMIT_NS = 1_000
 
 
-def heard(confirm: int = 1) -> HeardStreams:
-    return HeardStreams(1, MergerConfig(stale_after_ns=LIMIT_NS, confirm=confirm))
+def heard(confirm: int = 1) -> AdapterStreams:
+    return AdapterStreams(1, MergerConfig(stale_after_ns=LIMIT_NS, confirm=confirm))
 
 
-def hear(streams: HeardStreams, adapter: int, now_ns: int, end: int = 1, flags: int = 0) -> list[MergeEffect]:
+def hear(streams: AdapterStreams, adapter: int, now_ns: int, end: int = 1, flags: int = 0) -> list[MergeEffect]:
     effects: list[MergeEffect] = []
-    streams.hear(adapter, flags, end, now_ns, effects)
+    streams.on_packet(adapter, flags, end, now_ns, effects)
     return effects
 
 
-def look(streams: HeardStreams, now_ns: int) -> list[MergeEffect]:
+def look(streams: AdapterStreams, now_ns: int) -> list[MergeEffect]:
     effects: list[MergeEffect] = []
     streams.on_timer(now_ns, effects)
     return effects

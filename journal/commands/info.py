@@ -100,12 +100,12 @@ def _info(files: JournalFiles, summaries: list[FileSummary], unreadable: dict[st
             {
                 "name": name,
                 "position": None if position is None else format_index(position),
-                "behind": _behind(summaries, position),
+                "behind": _unread_count(summaries, position),
             }
             for name, position in files.named_positions().items()
         ],
         "replicated_until": format_index(words.visible) if words.visible else None,
-        "not_replicated": _behind(summaries, words.visible) if words.visible else None,
+        "not_replicated": _unread_count(summaries, words.visible) if words.visible else None,
         "disk_free": disk.f_bavail * disk.f_frsize,
         "disk_size": disk.f_blocks * disk.f_frsize,
     }
@@ -127,7 +127,7 @@ def _file_info(files: JournalFiles, summary: FileSummary) -> dict[str, Any]:
     }
 
 
-def _behind(summaries: list[FileSummary], position: int | None) -> int:
+def _unread_count(summaries: list[FileSummary], position: int | None) -> int:
     """Number of stored records from a position on."""
     begin = position or 0
     return sum(max(each.end_index - max(each.first_index, begin), 0) for each in summaries)

@@ -1,11 +1,11 @@
-"""The last word: one datagram that reports an adapter's death to the admin server, ahead of the reliable call.
+"""The death notice: one datagram that reports an adapter's death to the admin server, ahead of the reliable call.
 
 A call takes half a dozen thread switches in two processes. On a machine that is busy freeing a dead process's memory,
 they take milliseconds, during which no adapter is active. A datagram takes one switch. If it is lost, or a firewall
 stops it, the call still reports the death. The server receives it on its own port, over UDP.
 
-A last word names the adapter start that has ended. HMAC-SHA256 (RFC 2104) authenticates it under a key that only this
-start received, over TLS. A repeated or late word changes nothing, because incarnations are never reused.
+A death notice names the adapter start that has ended. HMAC-SHA256 (RFC 2104) authenticates it under a key that only
+this start received, over TLS. A repeated or late notice changes nothing, because incarnations are never reused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import struct
 import threading
 from collections.abc import Callable
 
-LOG = logging.getLogger("tandemfeed.transport.last_word")
+LOG = logging.getLogger("tandemfeed.transport.death_notice")
 MAGIC = b"TFW1"
-WORD = struct.Struct("<4sI32s")  # magic, incarnation, HMAC-SHA256 of both
+NOTICE = struct.Struct("<4sI32s")  # magic, incarnation, HMAC-SHA256 of both
 KEY_SIZE = 32
 
 
-class LastWords:
-    """The server's side: gives every adapter start its key, and receives words authenticated with it.
+class DeathNoticeReceiver:
+    """The server's side: gives every adapter start its key, and receives notices authenticated with it.
 
     The secret belongs to this run of the server; an adapter that registers again gets a new key.
     """
@@ -37,29 +37,31 @@ class LastWords:
         self._thread: threading.Thread | None = None
 
     def key(self, incarnation: int) -> bytes:
-        """The key for this adapter start's last word; 32 bytes."""
+        """The key for this adapter start's death notice; 32 bytes."""
         return hmac.digest(self._secret, incarnation.to_bytes(4, "little"), "sha256")
 
-    def listen(self, endpoint: str, on_word: Callable[[int], None]) -> None:
-        """Receive words at host:port from now on. If the port is not available, only calls report deaths.
+    def listen(self, endpoint: str, on_notice: Callable[[int], None]) -> None:
+        """Receive notices at host:port from now on. If the port is not available, only calls report deaths.
 
         Args:
-            on_word: called in a separate thread with the incarnation that has ended.
+            on_notice: called in a separate thread with the incarnation that has ended.
         """
         host, _, port = endpoint.rpartition(":")
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(
                 host.strip("[]"), int(port), type=socket.SOCK_DGRAM
             )[0]
-            hearing = socket.socket(family, kind, protocol)
-            hearing.bind(address)
+            receiver = socket.socket(family, kind, protocol)
+            receiver.bind(address)
         except OSError as refused:
             LOG.warning(
-                "cannot receive last words; a killed adapter will be noticed later", extra={"why": str(refused)}
+                "cannot receive death notices; a killed adapter will be noticed later", extra={"why": str(refused)}
             )
             return
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._hear, args=(hearing, on_word), name="last-words", daemon=True)
+        self._thread = threading.Thread(
+            target=self._receive, args=(receiver, on_notice), name="death-notices", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -69,27 +71,27 @@ class LastWords:
             self._thread.join()
             os.close(self._stop_fd)
 
-    def understand(self, datagram: bytes) -> int | None:
+    def verify(self, datagram: bytes) -> int | None:
         """The incarnation that has ended; None if the datagram is not authentic."""
-        if len(datagram) != WORD.size:
+        if len(datagram) != NOTICE.size:
             return None
-        magic, incarnation, seal = WORD.unpack(datagram)
+        magic, incarnation, seal = NOTICE.unpack(datagram)
         if magic != MAGIC or not hmac.compare_digest(seal, _seal(self.key(incarnation), incarnation)):
             return None
         return int(incarnation)
 
-    def _hear(self, hearing: socket.socket, on_word: Callable[[int], None]) -> None:
-        with hearing:
+    def _receive(self, receiver: socket.socket, on_notice: Callable[[int], None]) -> None:
+        with receiver:
             while True:
-                ready, _, _ = select.select([hearing.fileno(), self._stop_fd], [], [])
+                ready, _, _ = select.select([receiver.fileno(), self._stop_fd], [], [])
                 if self._stop_fd in ready:
                     return
-                incarnation = self.understand(hearing.recv(WORD.size + 1))
+                incarnation = self.verify(receiver.recv(NOTICE.size + 1))
                 if incarnation is not None:
-                    on_word(incarnation)
+                    on_notice(incarnation)
 
 
-class LastWordSender:
+class DeathNoticeSender:
     """The adapter's side. Create it early, because it resolves the server's name.
 
     Args:
@@ -105,12 +107,12 @@ class LastWordSender:
         self._socket = socket.socket(family, kind, protocol)
         self._socket.connect(address)
 
-    def say(self, key: bytes, incarnation: int) -> None:
-        """Report that this adapter start has ended. Never waits, and does not know whether the word arrives."""
+    def send(self, key: bytes, incarnation: int) -> None:
+        """Report that this adapter start has ended. Never waits, and does not know whether the notice arrives."""
         try:
-            self._socket.send(WORD.pack(MAGIC, incarnation, _seal(key, incarnation)))
+            self._socket.send(NOTICE.pack(MAGIC, incarnation, _seal(key, incarnation)))
         except OSError as refused:
-            LOG.warning("cannot send the last word", extra={"why": str(refused)})
+            LOG.warning("cannot send the death notice", extra={"why": str(refused)})
 
     def close(self) -> None:
         """Close the socket."""

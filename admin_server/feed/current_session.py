@@ -7,10 +7,10 @@ import logging
 from tandemfeed.admin_server.records.lease_records import LeaseRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import FeedSettings
 
-LOG = logging.getLogger("tandemfeed.admin_server.feed.session_book")
+LOG = logging.getLogger("tandemfeed.admin_server.feed.current_session")
 
 
-class SessionBook:
+class CurrentSession:
     """Attributes: session: the newest session reported, or the configured one."""
 
     def __init__(self, feed: FeedSettings, records: LeaseRecords) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Condition
 
-from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, Held
+from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, LockedMessage
 from tandemfeed.journal.transactional.errors import (
     NoSuchMessage,
     NoSuchQueue,
@@ -45,7 +45,7 @@ class Prepared:
     prepared_at_ns: int
 
 
-class Book:
+class StoreState:
     """The state in memory. Callers must hold `changed`, which is also notified when messages arrive."""
 
     def __init__(self, pages: PageStore, cache: VolatileCache, limits: StoreLimits) -> None:
@@ -139,7 +139,7 @@ class Book:
 
     def hold(self, queue: QueueIndex, entry: Entry, contents: Contents) -> None:
         """Record that a transaction has locked a message."""
-        contents.held[(queue.queue_id, entry.position)] = Held(queue.queue_id, entry)
+        contents.held[(queue.queue_id, entry.position)] = LockedMessage(queue.queue_id, entry)
         self.locked_count += 1
 
     def commit(self, contents: Contents, arrivals: Sequence[tuple[int, Entry]]) -> None:

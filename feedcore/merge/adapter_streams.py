@@ -9,8 +9,8 @@ from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL
 UNNUMBERED_BITS = PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 
 
-class HeardStreams:
-    """The adapters that are heard on one channel.
+class AdapterStreams:
+    """The adapters' streams of one channel, as they arrive.
 
     Args:
         config: how long a silence makes a stream stale, and how many live streams delivery needs.
@@ -40,7 +40,9 @@ class HeardStreams:
         """The adapters whose streams have fallen silent."""
         return tuple(sorted(self._silent))
 
-    def hear(self, adapter_id: int, flags: int, end_input_seq: int, now_ns: int, effects: list[MergeEffect]) -> None:
+    def on_packet(
+        self, adapter_id: int, flags: int, end_input_seq: int, now_ns: int, effects: list[MergeEffect]
+    ) -> None:
         """Take a packet that arrived by multicast; `end_input_seq` is the packet's, or the next one of a heartbeat."""
         if adapter_id not in self._heard_at_ns:
             self._come_alive(adapter_id, now_ns, effects)

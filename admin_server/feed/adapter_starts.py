@@ -17,7 +17,7 @@ NEVER_UNIX_NS = (1 << 63) - 1
 FIRST_COUNTER = 1
 
 
-class StartBook:
+class AdapterStarts:
     """The starts of one feed. Not safe for several threads at once.
 
     Args:
