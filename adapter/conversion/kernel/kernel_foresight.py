@@ -57,6 +57,7 @@ class Foresight:
             return  # finding its fields takes a walk over the message, which is as much work as the prefetch saves
         values = ValueWriter(0, frozenset(), TableData(), source.framing.block_length is not None)
         seen: set[tuple[int, tuple[str, ...]]] = set()
+        loaded: set[str] = set()
         lines: list[str] = []
         for space, keys in self._rows(conversions):
             fields = [key for key in keys if isinstance(key, SourceField) and _is_at_hand(source, key)]
@@ -66,8 +67,8 @@ class Foresight:
             seen.add((space, names))
             self.spaces.add(space)
             for field in fields:
-                loaded = values.load(field)
-                lines += loaded if loaded[0] not in lines else []
+                lines += [] if field.name in loaded else values.load(field)
+                loaded.add(field.name)
             hashed = f"hash_of(f_{names[0]})"
             for name in names[1:]:
                 hashed = f"hash_of({hashed} ^ f_{name})"

@@ -123,13 +123,13 @@ class GatheringWriter(MessageWriter):
         """True if there is anything to gather."""
         return any(self._asked)
 
-    def lines(self) -> list[str]:
-        """The lines of the branch."""
+    def gathering_lines(self) -> list[str]:
+        """The lines that gather the message's arguments."""
         lines = [f"# {shown(self._source.name)}"]
         if not self._is_fixed:
             lines += walk(self._source, self._needed)
         body = [*self._take_slots(), *self._load_body(), *self._check()]
-        return indented([*lines, *(body if self._is_fixed else ["if reason == 0:", *indented(body)])], 3)
+        return [*lines, *(body if self._is_fixed else ["if reason == 0:", *indented(body)])]
 
     def _take_slots(self) -> list[str]:
         """The first stage assigns the slots."""

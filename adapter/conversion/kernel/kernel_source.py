@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from tandemfeed.adapter.conversion.kernel.unaligned import load_expression
 from tandemfeed.adapter.conversion.state.state_store import header_of
 from tandemfeed.adapter.conversion.table.functions import Calling, ConverterFunction
 from tandemfeed.adapter.conversion.table.reasons import Reason
-from tandemfeed.adapter.conversion.table.table import Conversion, ConverterTable, Operation, PacketValue, all_operations
+from tandemfeed.adapter.conversion.table.table import Conversion, ConverterTable, all_operations
 from tandemfeed.feedcore.documents.primitive_types import Place
 from tandemfeed.feedcore.documents.source_layout import Framing
 from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
@@ -119,10 +118,6 @@ ANSWERED = {
 }
 NOT_ANSWERED = {"answered_types": "", "answered": "", "first": "skip", "done": "types.int64(0)", "ready": "count"}
 GIVEN = "datagram, position, length, out, cursor, end, index, session, sent_at_ns, arena, tables"
-CALL = """cursor, more, reason = message_{number}({given})
-if reason == FULL:
-    break
-written += more"""
 
 # An exception in a user's function refuses the message; it does not end the kernel.
 USER = '''user_{name} = compiled_user({name!r})  # its source: {digest}
@@ -138,7 +133,8 @@ def try_{name}({given}):
 
 '''
 
-FOOTER = """        if reason != 0:
+FOOTER = """
+        if reason != 0:
             note_bad(arena, position, index, reason)
             refused += 1
         position += length
@@ -192,7 +188,8 @@ def kernel_source(table: ConverterTable) -> KernelSource:
     for conversion in table.conversions:
         by_message.setdefault(conversion.source.name, []).append(conversion)
     writers = [MessageWriter(table, each[0].source, each, data) for each in by_message.values()]
-    bodies = [writer.lines() for writer in writers]
+    is_split = len(table.conversions) > CONVERSIONS_INLINE_MAX
+    bodies = [writer.lines("return cursor, written, FULL" if is_split else "break") for writer in writers]
     foresight = Foresight(table)
     for writer, conversions in zip(writers, by_message.values(), strict=True):
         foresight.add(conversions[0].source, writer.condition(), conversions)
@@ -202,18 +199,17 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         "kind": _framed(framing, framing.type),
         "body": framing.header_size,
     }
-    is_split = len(table.conversions) > CONVERSIONS_INLINE_MAX
     calls = PacketCalls(table.conversions)
     stages = [_stage(table, by_message.values(), data, calls, stage) for stage in range(calls.stages)]
     zones = [f"midnight_{number}" for number in range(len(data.zones))]
     given = ", ".join([GIVEN, *(["done, slots, answers"] if calls else []), *zones])
-    functions, branches = "", ""
+    functions, branches = "", list[str]()
     for number, (writer, body) in enumerate(zip(writers, bodies, strict=True)):
-        branches += f"        {'if' if number == 0 else 'elif'} {writer.condition()}:\n"
+        branches += [f"{'if' if number == 0 else 'elif'} {writer.condition()}:"]
         if is_split:
             functions += _function(number, writer, body, given, framing.header_size)
-            body = indented(CALL.format(number=number, given=given).splitlines(), 3)
-        branches += "\n".join(body) + "\n"
+            body = _call(number, given)
+        branches += indented(body)
     frame = {
         "midnights": "".join(
             f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {shown_title(zone)}\n"
@@ -232,7 +228,8 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         **(ANSWERED if calls else NOT_ANSWERED),
     )
     gathers = "".join(GATHER.format(stage=stage, branches=lines, **frame) for stage, lines in enumerate(stages))
-    return KernelSource(text + branches + _otherwise(table) + FOOTER + gathers, tuple(data.words))
+    branches = indented([*branches, *_otherwise(table)], 2)
+    return KernelSource(text + "\n".join(branches) + FOOTER + gathers, tuple(data.words))
 
 
 def _stage(
@@ -243,16 +240,12 @@ def _stage(
     lines: list[str] = []
     for writer in writers:
         if writer.has_arguments:
-            lines += [f"        {'elif' if lines else 'if'} {writer.condition()}:", *writer.lines()]
-    return "\n".join(lines)
+            lines += [f"{'elif' if lines else 'if'} {writer.condition()}:", *indented(writer.gathering_lines())]
+    return "\n".join(indented(lines, 2))
 
 
 def _function(number: int, writer: MessageWriter, body: list[str], given: str, header_size: int) -> str:
     """The code of one message type as a function."""
-    lines = [line[8:] for line in body]
-    lines = [
-        line.replace("break", "return cursor, written, FULL") if line.strip() == "break" else line for line in lines
-    ]
     head = [
         "",
         "@compiled()",
@@ -263,7 +256,17 @@ def _function(number: int, writer: MessageWriter, body: list[str], given: str, h
         "    reason = 0",
         "    written = 0",
     ]
-    return "\n".join([*head, *lines, "    return cursor, written, reason", "", ""])
+    return "\n".join([*head, *indented(body), "    return cursor, written, reason", "", ""])
+
+
+def _call(number: int, given: str) -> list[str]:
+    """The kernel's call of one message type's function."""
+    return [
+        f"cursor, more, reason = message_{number}({given})",
+        "if reason == FULL:",
+        "    break",
+        "written += more",
+    ]
 
 
 def _constants(table: ConverterTable) -> str:
@@ -299,24 +302,17 @@ def _users_functions(table: ConverterTable) -> list[ConverterFunction]:
     return [used[name] for name in sorted(used)]
 
 
-def _otherwise(table: ConverterTable) -> str:
+def _otherwise(table: ConverterTable) -> list[str]:
+    """The branches of messages that no conversion takes."""
     converted = {conversion.source.type_id for conversion in table.conversions}
     others = sorted({message.type_id for message in table.source_format.messages.values()} - converted)
     lines = [
-        f"        elif {' or '.join(f'kind == {kind}' for kind in sorted(converted))}:",
-        "            reason = WRONG_LENGTH",
+        f"elif {' or '.join(f'kind == {kind}' for kind in sorted(converted))}:",
+        "    reason = WRONG_LENGTH",
     ]
     if others:
         lines += [
-            f"        elif {' or '.join(f'kind == {kind}' for kind in others)}:",
-            "            arena[NOT_CONVERTED] += 1",
+            f"elif {' or '.join(f'kind == {kind}' for kind in others)}:",
+            "    arena[NOT_CONVERTED] += 1",
         ]
-    return "\n".join([*lines, "        else:", "            reason = UNKNOWN_TYPE", ""])
-
-
-def source_digest(source: KernelSource) -> str:
-    """The digest that identifies a kernel."""
-    return hashlib.sha256(source.text.encode()).hexdigest()
-
-
-__all__ = ["Conversion", "KernelSource", "Operation", "PacketValue", "kernel_source", "source_digest"]
+    return [*lines, "else:", "    reason = UNKNOWN_TYPE"]
