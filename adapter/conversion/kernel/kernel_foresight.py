@@ -1,8 +1,8 @@
-"""Kernel lines that scan a packet before its messages are converted, and prefetch the state that they need.
+"""Kernel code that scans a packet before its messages are converted, and prefetches the state that they need.
 
 With many keys, every message waits for memory twice: for the index, then for the row. Messages are converted one after
 another, so these waits add up. The scan requests all rows together, so that each has arrived when its message is
-converted. The prefetch changes nothing: a packet is converted to the same output without it.
+converted. The prefetch affects only speed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FUNCTION = '''
 
 @compiled()
 def foresee(datagram, position, count, arena):
-    """Ask for what the messages from `position` on will need."""
+    """Prefetch the rows of state that `count` messages from `position` on need."""
     hints = 0
     for _ in range(min(count, HINTS_MAX)):
         if position + {least} > datagram.size:

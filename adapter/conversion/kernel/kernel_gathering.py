@@ -23,9 +23,10 @@ GATHER = '''
 
 @compiled(types.UniTuple(types.int64, 2)(DATAGRAM, types.intp, types.intp, *(WORDS,) * 3, types.intp, WORDS, TABLES))
 def gather_{stage}(datagram, skip, count, slots, counts, asked, room, answers, tables):
-    """(messages, slots) from `skip` on whose arguments are gathered; 0 messages: the first alone takes so many slots.
+    """Gather the arguments of messages from `skip` on; returns (messages, slots).
 
-    Of a call, `counts` has the rows, and `asked` a column of `room` words for their slots and for each argument.
+    0 messages: there is no room for the first one, which needs that many slots. For each call, `counts` has the number
+    of rows, and `asked` has a column of `room` words for their slots, and one for each argument.
     """
     if datagram.size < {header}:
         return count, 0

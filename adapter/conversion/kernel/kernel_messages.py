@@ -1,5 +1,8 @@
-"""Kernel lines of one source message. First everything that can fail is checked; then state is changed and output is
-written. A message that fails changes only a count."""
+"""Kernel lines that convert one source message.
+
+First everything that can fail is checked; then state is changed and output is written. A message that fails changes
+only a count.
+"""
 
 from __future__ import annotations
 
@@ -286,7 +289,7 @@ class MessageWriter:
                 word += -(-size // 8)
                 continue
             words, tail = -(-size // 8), size % 8 or 8
-            lines += [f"blank = True  # {shown(key.name)}: from its end, so that trailing blanks become zeros"]
+            lines += [f"blank = True  # {shown(key.name)}: from its end, to replace trailing blanks by zeros"]
             for place in reversed(range(words)):
                 load = load_expression(tail if place == words - 1 else 8, f"{values.place(key)} + {8 * place}")
                 lines += [f"word = {load}", "if blank:", "    word = trim_word(word)", "    blank = word == 0"]

@@ -33,8 +33,10 @@ from tandemfeed.adapter.conversion.kernel.kernel_parts import *  # noqa: F403
 from tandemfeed.adapter.conversion.state.order_book import *  # noqa: F403
 from tandemfeed.adapter.conversion.state.state_kernels import (
     HINTS_MAX,
+    KEY,
     LIVE_COUNT,
     NEAR_ROWS,
+    SAMPLE_COUNT,
     fetch_rows,
     find_row,
     foresee_row,
@@ -54,13 +56,12 @@ WORDS = types.Array(types.int64, 1, "C")
 TABLES = types.Array(types.int64, 1, "C", readonly=True)
 ANSWER = types.UniTuple(types.int64, 4)
 MASK32 = 0xFFFF_FFFF
-KEY = 18
 {constants}
 {functions}
 
 @compiled(types.boolean(DATAGRAM))
 def check(datagram):
-    """True if the frames fill the packet exactly and are as many as its header says."""
+    """True if the frames fill the packet exactly and match its message count."""
     if datagram.size < {header}:
         return False
     count = {message_count}
@@ -77,13 +78,13 @@ def check(datagram):
 
 @compiled(ANSWER(DATAGRAM, types.intp, types.intp, BYTES, types.intp, types.intp, WORDS, TABLES{answered_types}))
 def convert(datagram, skip, count, out, start, end, arena, tables{answered}):
-    """(consumed, written, end, refused) of the messages from `skip` on."""
+    """Convert `count` messages from `skip` on; returns (consumed, written, end, refused)."""
     if datagram.size < {header}:
         return count, 0, start, 0
-    position = types.int64({header})  # no literal, or each message's function would be compiled twice
+    position = types.int64({header})  # a literal would compile each message's function twice
     session = {session}
     sent_at_ns = {sent_at_ns}
-{midnights}    arena[31] = 0  # nothing sampled yet
+{midnights}    arena[SAMPLE_COUNT] = 0
     cursor = start
     written = 0
     refused = 0
@@ -125,7 +126,7 @@ USER = '''user_{name} = compiled_user({name!r})  # its source: {digest}
 
 @compiled()
 def try_{name}({given}):
-    """(result, failed) of a user's function."""
+    """Call a user's function; returns (result, failed)."""
     try:
         return np.int64(user_{name}({given})), False
     except Exception:
@@ -149,10 +150,17 @@ class KernelSource:
 
     Attributes:
         tables: the words of maps, zones and literals that the kernel reads.
+        zones: the zones whose midnight it computes from the session.
     """
 
     text: str
     tables: tuple[int, ...]
+    zones: tuple[str, ...]
+
+    @property
+    def function_count(self) -> int:
+        """The number of functions to compile, without those that they call in other modules."""
+        return self.text.count("@compiled(")
 
 
 def _framed(framing: Framing, place: Place) -> str:
@@ -165,7 +173,8 @@ def _of_header(name: str, *, signed: bool = False) -> str:
     return load_expression(size, str(SOURCE_LAYOUT.offsets[name]), signed=signed)
 
 
-# Numbers in the text instead of imported names, because a cached kernel is found by its text.
+# Numbers instead of imported names: a cached kernel is found by its text and by the digest of the conversion's sources,
+# and neither changes with a constant of feedcore.
 HEADER = {
     "header": str(SOURCE_HEADER_SIZE),
     "message_count": _of_header("message_count"),
@@ -229,7 +238,7 @@ def kernel_source(table: ConverterTable) -> KernelSource:
     )
     gathers = "".join(GATHER.format(stage=stage, branches=lines, **frame) for stage, lines in enumerate(stages))
     branches = indented([*branches, *_otherwise(table)], 2)
-    return KernelSource(text + "\n".join(branches) + FOOTER + gathers, tuple(data.words))
+    return KernelSource(text + "\n".join(branches) + FOOTER + gathers, tuple(data.words), tuple(data.zones))
 
 
 def _stage(
@@ -250,7 +259,7 @@ def _function(number: int, writer: MessageWriter, body: list[str], given: str, h
         "",
         "@compiled()",
         f"def message_{number}({given}):",
-        f'    """(end, written, reason) of one {shown(writer.name)}; FULL if its output does not fit."""',
+        f'    """Convert one {shown(writer.name)}; returns (end, written, reason)."""',
         f"    body = position + {header_size}",
         "    limit = position + length",
         "    reason = 0",

@@ -1,5 +1,8 @@
-"""Kernel lines that walk over a source message. They find its groups' entries and variable texts, and check that it
-ends where its parts end. A kernel reads only after these checks."""
+"""Kernel lines that walk over a source message.
+
+They find its groups' entries and variable texts, and check that it ends where its parts end. A kernel reads an entry or
+a text only after these checks.
+"""
 
 from __future__ import annotations
 
