@@ -16,8 +16,8 @@ from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.source_replay import SourceReplay
 from tests.adapter.test_adapter_processes import collect
 from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, ca_of, secret_of
-from tests.admin_server.zookeeper_pair import Pair, await_serving
-from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
+from tests.admin_server.records.zookeeper_pair import Pair, await_serving
+from tests.admin_server.records.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
 pytestmark = [pytest.mark.processes, needs_zookeeper]
 ROUNDS = 20

@@ -30,7 +30,7 @@ from tandemfeed.transport.login import TokenSource
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
 from tests.admin_server.cluster_files import CLUSTER, ca_of, channel_as, running_server, secret_of, write_settings
-from tests.admin_server.zookeeper_pair import NeverStopped
+from tests.admin_server.records.zookeeper_pair import NeverStopped
 
 ACTIVE, SYNCHRONIZED = ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED
 MS = 1_000_000

@@ -10,8 +10,8 @@ import gc
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.merge.merger import StreamMerger
-from tests.feedcore.engines import hear, pair
-from tests.feedcore.merge_feed import CHANNEL, FIRST_LINEAGE, line, packet
+from tests.feedcore.merge.merge_feed import CHANNEL, FIRST_LINEAGE, line, packet
+from tests.feedcore.replica.engines import hear, pair
 
 PACKETS = 3_000
 FEW = 60  # objects that come and go meanwhile, here and in the interpreter

@@ -136,11 +136,10 @@ class Appender:
     """A process that appends."""
 
     def __init__(self, folder: Path) -> None:
-        code = "import sys; from journals_made import append_in_lines; append_in_lines(sys.argv[1])"
-        path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+        code = "import sys; from tests.journal.journals_made import append_in_lines; append_in_lines(sys.argv[1])"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, str(folder)],
-            env=os.environ | {"PYTHONPATH": path},
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -17,7 +17,14 @@ from typing import Any
 import grpc
 import pytest
 import zmq
-from source_material import (
+
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
+from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.login import login
+from tandemfeed.transport.rpc import open_channel
+from tandemfeed.transport.source_sealing import SourceOpener
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
+from tests.spark_feed.source_material import (
     FEED,
     ROOT,
     SOURCE_FORMAT,
@@ -27,13 +34,6 @@ from source_material import (
     make_recording,
     packets_of,
 )
-
-from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
-from tandemfeed.transport.dgram import MulticastReceiver
-from tandemfeed.transport.login import login
-from tandemfeed.transport.rpc import open_channel
-from tandemfeed.transport.source_sealing import SourceOpener
-from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
 
 pytestmark = pytest.mark.processes
 

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from source_material import (
+
+from tandemfeed.journal.format.named_position import NamedPosition
+from tandemfeed.journal.tailer import Tailer
+from tandemfeed.spark_feed import cli
+from tandemfeed.spark_feed.java import JavaMissing, find_java_home
+from tandemfeed.spark_feed.job import JobOptions, SourceJob, numbering_plan
+from tandemfeed.spark_feed.source_journal import POSITION_NAME, RecordKind, SourceJournalWriter
+from tandemfeed.spark_feed.split import SplitRule
+from tests.spark_feed.source_material import (
     FEED,
     MESSAGES_MAX,
     ROOT,
@@ -25,14 +33,6 @@ from source_material import (
     packets_of,
     records_of,
 )
-
-from tandemfeed.journal.format.named_position import NamedPosition
-from tandemfeed.journal.tailer import Tailer
-from tandemfeed.spark_feed import cli
-from tandemfeed.spark_feed.java import JavaMissing, find_java_home
-from tandemfeed.spark_feed.job import JobOptions, SourceJob, numbering_plan
-from tandemfeed.spark_feed.source_journal import POSITION_NAME, RecordKind, SourceJournalWriter
-from tandemfeed.spark_feed.split import SplitRule
 
 CLUSTER = (
     '[[feed]]\nfeed_id = 1\nname = "equities"\nsession = 20261121\n'

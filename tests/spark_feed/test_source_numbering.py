@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from source_material import (
+
+from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, decode_source_packet
+from tandemfeed.journal.store import Journal
+from tandemfeed.spark_feed.feed_plan import FeedPlan, FeedPlanError, read_feed_plan
+from tandemfeed.spark_feed.job import numbering_plan
+from tandemfeed.spark_feed.packing import Frames, pack_batch
+from tandemfeed.spark_feed.source_journal import RecordKind, SourceJournalError, SourceJournalWriter
+from tandemfeed.spark_feed.split import SplitRule, assign_streams, stream_of_letter
+from tests.spark_feed.source_material import (
     FEED,
     MESSAGES_MAX,
     SOURCE_FORMAT,
@@ -21,14 +29,6 @@ from source_material import (
     packets_of,
     records_of,
 )
-
-from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, decode_source_packet
-from tandemfeed.journal.store import Journal
-from tandemfeed.spark_feed.feed_plan import FeedPlan, FeedPlanError, read_feed_plan
-from tandemfeed.spark_feed.job import numbering_plan
-from tandemfeed.spark_feed.packing import Frames, pack_batch
-from tandemfeed.spark_feed.source_journal import RecordKind, SourceJournalError, SourceJournalWriter
-from tandemfeed.spark_feed.split import SplitRule, assign_streams, stream_of_letter
 
 
 @st.composite

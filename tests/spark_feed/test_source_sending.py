@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from source_material import FEED, frames_in, journal_without_spark, make_recording
 
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
@@ -28,6 +27,7 @@ from tandemfeed.spark_feed.send_core import (
 )
 from tandemfeed.spark_feed.sent_index import SentIndex, SentPacket
 from tandemfeed.spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers, packets_in
+from tests.spark_feed.source_material import FEED, frames_in, journal_without_spark, make_recording
 
 START_NS = 5_000_000_000
 

@@ -18,7 +18,6 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from source_material import SOURCE_FORMAT, make_recording, shared_file
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.spark_feed.cli import ticks
@@ -30,6 +29,7 @@ from tandemfeed.spark_feed.prices import BadNumber, to_nine_digits
 from tandemfeed.spark_feed.recording import NULL_PRICE, SCHEMA, Manifest, RecordingError, restore_file_order
 from tandemfeed.spark_feed.split import SplitRule
 from tandemfeed.spark_feed.tickers import make_tickers
+from tests.spark_feed.source_material import SOURCE_FORMAT, make_recording, shared_file
 
 
 def _rows(recording: Path) -> list[dict[str, Any]]:

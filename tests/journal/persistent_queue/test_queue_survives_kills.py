@@ -8,7 +8,7 @@ import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from queue_crash_child import Report, child, verify
+from tests.journal.persistent_queue.queue_crash_child import Report, child, verify
 
 LIVES = 4
 REPORTS = 1_500

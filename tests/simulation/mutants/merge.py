@@ -101,7 +101,7 @@ MERGE = (
         HistoryGate,
         "_open_or_close",
         _never_waits,
-        killer="tests.feedcore.test_merge_histories:test_packets_of_a_newer_epoch_wait_for_its_lineage_and_older_ones_wait_with_them",
+        killer="tests.feedcore.merge.test_merge_histories:test_packets_of_a_newer_epoch_wait_for_its_lineage_and_older_ones_wait_with_them",
     ),
     Mutant(
         "with confirm=2 one copy is enough", Confirmation, "on_packet", _confirms_every_copy, scenario=Scenario.COPIES
@@ -134,21 +134,21 @@ MERGE = (
         SourceOrder,
         "pass_over",
         _forgets_skipped_messages,
-        killer="tests.feedcore.test_merge_histories:test_a_message_of_a_gap_in_a_superseded_history_is_filled_under_its_new_number",
+        killer="tests.feedcore.merge.test_merge_histories:test_a_message_of_a_gap_in_a_superseded_history_is_filled_under_its_new_number",
     ),
     Mutant(
         "superseded packets stay held",
         StreamMerger,
         "_cut_held",
         always(None),
-        killer="tests.feedcore.test_merge_start:test_after_a_takeover_the_start_is_looked_up_in_the_new_history",
+        killer="tests.feedcore.merge.test_merge_start:test_after_a_takeover_the_start_is_looked_up_in_the_new_history",
     ),
     Mutant(
         "superseded copies keep waiting for confirmation",
         Confirmation,
         "drop_superseded",
         always(None),
-        killer="tests.feedcore.test_merge_confirm:test_a_copy_of_a_superseded_history_is_not_compared_with_messages_that_have_its_numbers_now",
+        killer="tests.feedcore.merge.test_merge_confirm:test_a_copy_of_a_superseded_history_is_not_compared_with_messages_that_have_its_numbers_now",
     ),
     Mutant(
         "held packets are declared part of a gap",
@@ -169,14 +169,14 @@ MERGE = (
         CopyComparison,
         "renumbered_from",
         always(None),
-        killer="tests.feedcore.test_merge_comparison:test_messages_delivered_under_superseded_numbers_are_not_compared_with_those_that_have_them_now",
+        killer="tests.feedcore.merge.test_merge_comparison:test_messages_delivered_under_superseded_numbers_are_not_compared_with_those_that_have_them_now",
     ),
     Mutant(
         "renumbered gaps stay remembered",
         RememberedGaps,
         "truncate_from",
         always(None),
-        killer="tests.feedcore.test_merge_comparison:test_copies_of_what_was_a_gap_in_another_history_are_compared",
+        killer="tests.feedcore.merge.test_merge_comparison:test_copies_of_what_was_a_gap_in_another_history_are_compared",
     ),
     Mutant("packets without messages are skipped", StreamMerger, "_take", _skips_silent_runs),
     Mutant("a takeover is not reported", StreamMerger, "on_packet", _without("Takeover")),
@@ -187,6 +187,6 @@ MERGE = (
         Lineage,
         "parts_at",
         always(None),
-        killer="tests.feedcore.test_merge_histories:test_the_client_returns_to_where_histories_part_and_drops_redelivered_messages_by_identity",
+        killer="tests.feedcore.merge.test_merge_histories:test_the_client_returns_to_where_histories_part_and_drops_redelivered_messages_by_identity",
     ),
 )

@@ -49,7 +49,7 @@ SESSIONS = (
         Sessions,
         "_may_leave_for",
         _leaves_when_it_learns_of_the_next,
-        killer="tests.feedcore.test_changing_the_session:test_a_backup_that_lacks_the_end_applies_it_first",
+        killer="tests.feedcore.replica.test_changing_the_session:test_a_backup_that_lacks_the_end_applies_it_first",
     ),
     Mutant("the active leaves a session that has not ended", Sessions, "_may_leave_for", _ends_incomplete_sessions),
     Mutant(
@@ -65,14 +65,14 @@ SESSIONS = (
         SourceTracker,
         "conclude",
         always(None),
-        killer="tests.feedcore.test_changing_the_session:test_after_the_grace_the_active_declares_missing_messages_lost_and_moves_on",
+        killer="tests.feedcore.replica.test_changing_the_session:test_after_the_grace_the_active_declares_missing_messages_lost_and_moves_on",
     ),
     Mutant(
         "a carried state with a superseded past is not forgotten",
         ChannelReplica,
         "forget_another_past",
         always(None),
-        killer="tests.feedcore.test_changing_the_session:test_an_heir_that_decides_the_old_session_again_and_carries_its_state_decides_the_new_one_again",
+        killer="tests.feedcore.replica.test_changing_the_session:test_an_heir_that_decides_the_old_session_again_and_carries_its_state_decides_the_new_one_again",
     ),
     Mutant(
         "packets of another session are treated as packets of the current one", Sessions, "_hear", _accepts_any_session

@@ -1,0 +1,93 @@
+"""When a backup is repeatedly out of sync, the least healthy one leaves, unless it is the last (clause 5.8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy, is_repeated, should_leave
+from tandemfeed.feedcore.replica.channel_state import ChannelStatus, PeerState
+from tandemfeed.feedcore.replica.effects import AskToFail, Transmit
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.position import MessageStreamState
+from tests.feedcore.replica.engines import CHANNEL, MS, SECOND, Adapter, of, pair
+
+CONFIG = FailConfig()
+
+
+def peer(
+    adapter_id: int, health: float, state: ReplicaState = ReplicaState.SYNCHRONIZED, *, out_of_sync: bool = False
+) -> PeerState:
+    status = ChannelStatus(CHANNEL, state, MessageStreamState())
+    return PeerState(adapter_id, 1, 1, (status,), out_of_sync=out_of_sync, health=health)
+
+
+@pytest.mark.parametrize(
+    ("policy", "own", "leaves"),
+    [
+        (FailPolicy.LOWEST, 0.5, True),
+        (FailPolicy.LOWEST, 0.6, False),  # another with a higher id is equal, and leaves instead
+        (FailPolicy.LOWEST, 0.7, False),
+        (FailPolicy.LOWER_THAN_ANY, 0.5, True),
+        (FailPolicy.LOWER_THAN_ANY, 0.6, False),
+        (FailPolicy.BELOW_THRESHOLD, 0.24, True),
+        (FailPolicy.BELOW_THRESHOLD, 0.25, False),
+        (FailPolicy.BELOW_THRESHOLD, 0.26, False),
+    ],
+)
+def test_the_policy_selects_the_adapter_that_leaves(policy: FailPolicy, own: float, leaves: bool) -> None:
+    others = [peer(1, 0.1, ReplicaState.ACTIVE), peer(3, 0.6), peer(4, 0.9)]
+    reason = should_leave(peer(2, own, out_of_sync=True), others, FailConfig(policy))
+    assert (reason is not None) == leaves
+
+
+def test_of_equals_the_highest_id_leaves_under_lowest_and_none_under_lower_than_any() -> None:
+    own, others = peer(5, 0.6, out_of_sync=True), [peer(3, 0.6), peer(4, 0.9)]
+    assert should_leave(own, others, FailConfig(FailPolicy.LOWEST)) is not None
+    assert should_leave(own, others, FailConfig(FailPolicy.LOWER_THAN_ANY)) is None
+    assert should_leave(own, others, FailConfig(FailPolicy.BELOW_THRESHOLD)) is None
+
+
+def test_an_adapter_without_channels_is_not_a_backup_to_compare_with() -> None:
+    idle = PeerState(4, 1, 1, (), health=0.1)
+    assert should_leave(peer(2, 0.5, out_of_sync=True), [peer(3, 0.9), idle], CONFIG) is not None
+    assert should_leave(idle, [peer(3, 0.9, out_of_sync=True)], CONFIG) is None
+
+
+def test_no_adapter_leaves_while_all_are_in_sync() -> None:
+    assert should_leave(peer(2, 0.1), [peer(3, 0.9)], CONFIG) is None
+
+
+def test_if_any_backup_is_repeatedly_out_of_sync_the_least_healthy_one_leaves() -> None:
+    assert should_leave(peer(2, 0.1), [peer(3, 0.9, out_of_sync=True)], CONFIG) is not None
+
+
+def test_the_last_synchronised_backup_never_leaves() -> None:
+    assert should_leave(peer(2, 0.1, out_of_sync=True), [peer(1, 1.0, ReplicaState.ACTIVE)], CONFIG) is None
+    joining = peer(3, 0.9, ReplicaState.JOINING, out_of_sync=True)
+    assert should_leave(peer(2, 0.1), [joining], CONFIG) is None
+
+
+def test_the_active_does_not_leave_because_of_its_health() -> None:
+    assert should_leave(peer(1, 0.0, ReplicaState.ACTIVE, out_of_sync=True), [peer(2, 1.0)], CONFIG) is None
+
+
+def test_three_times_within_ten_seconds_counts_as_repeatedly() -> None:
+    assert is_repeated([1 * SECOND, 5 * SECOND, 9 * SECOND], CONFIG, 11 * SECOND)
+    assert not is_repeated([1 * SECOND, 5 * SECOND, 9 * SECOND], CONFIG, 11 * SECOND + 1)
+
+
+def test_a_backup_requests_to_be_failed_and_follows_the_admin_servers_decision() -> None:
+    active, backup = pair()
+    third = Adapter(3)
+    third.follow(active)
+    backup.engine.health = 0.2
+    backup.replica.channel.out_of_sync_at_ns.extend([MS, 2 * MS, 3 * MS])
+    (request,) = of(third.tell(backup, 30 * MS), AskToFail)
+    assert "0.20" in request.reason
+    assert not of(third.tell(backup, 40 * MS), AskToFail)  # not at every sync interval
+    backup.engine.on_failed(request.reason, 50 * MS)
+    assert backup.state is ReplicaState.FAILED
+    assert not of(backup.engine.on_timer(SECOND), Transmit)
+    backup.engine.on_readmitted(2 * SECOND)
+    assert backup.state is ReplicaState.JOINING
+    assert of(active.tell(backup, 2 * SECOND), AskToFail) == []

@@ -1,0 +1,181 @@
+"""Changes of session in the client's merge (docs/protocol.md clause 10)."""
+
+from __future__ import annotations
+
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, Gap, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.refusal import Refusal
+from tests.feedcore.merge.merge_feed import CHANNEL, MS, heartbeat, line, packet
+
+OLD = 20261121
+NEW = OLD + 1
+SECOND = 1_000 * MS
+
+
+def of_new(found: OutputPacket) -> OutputPacket:
+    return found._replace(session=NEW)
+
+
+def end(next_seq: int) -> OutputPacket:
+    return heartbeat(next_seq, flags=OutputFlag.FROM_ACTIVE | OutputFlag.END_OF_STREAM)
+
+
+class Reader:
+    """A merge and its effects."""
+
+    def __init__(self, start_message_seq: int | None = 1, config: MergerConfig | None = None) -> None:
+        self.counters = CounterSet()
+        self.merger = SessionMerger(CHANNEL, OLD, self.counters, config, start_message_seq)
+        self.effects: list[MergeEffect] = []
+
+    def hear(self, *packets: OutputPacket, now_ns: int = 0) -> None:
+        for each in packets:
+            self.effects += self.merger.on_packet(each, now_ns)
+
+    def wait(self, now_ns: int) -> None:
+        """Call the timer at every deadline up to this time."""
+        while (deadline := self.merger.next_deadline_ns()) is not None and deadline <= now_ns:
+            self.effects += self.merger.on_timer(deadline)
+
+    @property
+    def story(self) -> list[object]:
+        """Deliveries as (session, first_input_seq); changes and gaps unchanged."""
+        found: list[object] = []
+        for effect in self.effects:
+            if isinstance(effect, Deliver):
+                found.append((effect.packet.session, effect.packet.first_input_seq))
+            elif isinstance(effect, SessionChanged | Gap):
+                found.append(effect)
+        return found
+
+
+def changed(*, is_complete: bool = True) -> SessionChanged:
+    return SessionChanged(CHANNEL, OLD, NEW, is_complete)
+
+
+def test_packets_of_the_next_session_wait_for_the_end_of_the_present_one() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))), packet(1, line(1, 3)))
+    assert reader.story == [(OLD, 1)]
+    reader.hear(end(4))
+    assert reader.story == [(OLD, 1), changed(), (NEW, 1)]
+    assert reader.merger.session == NEW
+
+
+def test_the_end_is_not_enough_while_a_gap_before_it_is_open() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), end(6), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    assert reader.story == [(OLD, 1)]
+    reader.wait(10 * MS)
+    asked = [effect for effect in reader.effects if isinstance(effect, RequestReplay)]
+    assert [(request.session, request.input_ranges) for request in asked] == [(OLD, ((4, 6),))]
+    reader.hear(packet(4, line(4, 5)), end(6), now_ns=11 * MS)
+    assert reader.story == [(OLD, 1), (OLD, 4), changed(), (NEW, 1)]
+
+
+def test_a_session_whose_end_no_adapter_reports_ends_as_incomplete_after_the_grace() -> None:
+    reader = Reader(config=MergerConfig(session_grace_ns=SECOND))
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    reader.wait(SECOND - 1)
+    assert reader.story == [(OLD, 1)]
+    reader.wait(SECOND)
+    assert reader.story == [(OLD, 1), changed(is_complete=False), (NEW, 1)]
+
+
+def test_missing_messages_are_named_before_the_session_changes() -> None:
+    reader = Reader(config=MergerConfig(session_grace_ns=SECOND))
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), heartbeat(6), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    reader.wait(9 * SECOND)
+    assert reader.story == [(OLD, 1), Gap(CHANNEL, 4, 6, 4, 6), changed(is_complete=False), (NEW, 1)]
+
+
+def test_nothing_of_the_old_session_is_delivered_after_the_change() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), end(4), of_new(heartbeat(1)))
+    reader.hear(packet(4, line(4, 6)), end(7))
+    assert reader.story == [(OLD, 1), changed()]
+
+
+def test_a_live_client_that_heard_nothing_of_the_old_session_moves_on_immediately() -> None:
+    reader = Reader(start_message_seq=None)
+    reader.hear(of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    assert reader.story == [changed(is_complete=False), (NEW, 1)]
+
+
+def test_the_new_session_is_delivered_from_its_first_message() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), end(1), of_new(heartbeat(8)), of_new(packet(8, line(8, 9))))
+    reader.wait(10 * MS)
+    (asked,) = [effect for effect in reader.effects if isinstance(effect, RequestReplay)]
+    assert (asked.session, asked.input_ranges) == (NEW, ((1, 8),))
+
+
+def test_no_more_packets_are_held_than_the_limit() -> None:
+    reader = Reader(config=MergerConfig(held_count_max=3))
+    reader.hear(heartbeat(1), *(of_new(packet(seq, line(seq, seq))) for seq in range(1, 9)))
+    assert reader.counters.counts[Counter.MERGE_HELD] == 3
+    reader.hear(end(1), of_new(heartbeat(1)))
+    assert reader.story == [changed(), (NEW, 1), (NEW, 2), (NEW, 3)]
+
+
+def test_two_changes_of_session_follow_one_after_the_other() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(1, line(1, 1)))
+    later = [each._replace(session=NEW + 1) for each in (heartbeat(1), packet(1, line(1, 1)))]
+    reader.hear(*later, of_new(heartbeat(1)), of_new(packet(1, line(1, 1))), end(2))
+    assert reader.story == [(OLD, 1), changed(), (NEW, 1)]
+    reader.hear(of_new(end(2)))
+    assert reader.story[3:] == [SessionChanged(CHANNEL, NEW, NEW + 1, is_complete=True), (NEW + 1, 1)]
+    assert len([effect for effect in reader.effects if isinstance(effect, Ended)]) == 2
+
+
+def test_a_packet_of_an_older_session_is_refused() -> None:
+    reader = Reader()
+    reader.hear(packet(1, line(1, 1))._replace(session=OLD - 1))
+    assert reader.counters.refusals[Refusal.WRONG_SESSION] == 1
+    assert reader.effects == []
+    assert reader.merger.next_deadline_ns() is None
+
+
+def test_the_grace_counts_from_the_first_packet_of_a_later_session() -> None:
+    reader = Reader(config=MergerConfig(session_grace_ns=SECOND, stale_after_ns=100 * SECOND))
+    reader.hear(heartbeat(1), packet(1, line(1, 3)))
+    reader.hear(of_new(heartbeat(1)), now_ns=5 * MS)
+    reader.hear(of_new(packet(1, line(1, 2))), now_ns=9 * MS)
+    assert reader.merger.next_deadline_ns() == 5 * MS + SECOND
+    assert reader.merger.on_timer(4 * MS + SECOND) == []
+    reader.effects += reader.merger.on_timer(5 * MS + SECOND)
+    assert reader.story == [(OLD, 1), changed(is_complete=False), (NEW, 1)]
+
+
+def test_while_messages_are_missing_after_the_grace_the_merge_checks_again_after_a_pause() -> None:
+    config = MergerConfig(session_grace_ns=SECOND, session_look_ns=10 * MS, stale_after_ns=100 * SECOND)
+    reader = Reader(config=config)
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    reader.hear(heartbeat(6), now_ns=SECOND - 1)
+    reader.effects += reader.merger.on_timer(SECOND)
+    assert reader.story == [(OLD, 1)]
+    reader.hear(packet(4, line(4, 5)), now_ns=SECOND + MS)
+    assert reader.story == [(OLD, 1), (OLD, 4)]
+    assert reader.merger.next_deadline_ns() == SECOND + 10 * MS
+    reader.effects += reader.merger.on_timer(SECOND + 10 * MS)
+    assert reader.story == [(OLD, 1), (OLD, 4), changed(is_complete=False), (NEW, 1)]
+
+
+def test_a_client_that_waits_for_its_first_message_does_not_leave_the_session_immediately() -> None:
+    reader = Reader(start_message_seq=5, config=MergerConfig(session_grace_ns=SECOND))
+    reader.hear(heartbeat(1), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    assert reader.story == []
+    reader.wait(SECOND)
+    assert reader.story == [changed(is_complete=False), (NEW, 1)]
+
+
+def test_a_session_that_continued_after_its_reported_end_lasts_while_something_is_missing() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), end(4), packet(6, line(6, 7)), of_new(heartbeat(1)))
+    assert reader.story == [(OLD, 1)]
+    reader.hear(packet(4, line(4, 5)))
+    assert reader.story == [(OLD, 1), (OLD, 4), (OLD, 6), changed()]

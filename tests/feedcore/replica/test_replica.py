@@ -1,0 +1,144 @@
+"""What a replica does in every role: heartbeats, saved states, deadlines, order of arrival, the end of the session."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import RequestSource, SaveState, Transmit
+from tandemfeed.feedcore.replica.save_schedule import STATE_SIZE_MAX
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tests.feedcore.replica.engines import MS, SECOND, Adapter, a_channel, data, hear, of, pair
+
+CONFIG = ReplicaConfig()
+EVERY_NS = CONFIG.heartbeat_interval_ns
+
+
+def an_active(config: ReplicaConfig | None = None) -> Adapter:
+    """An active with a long lease from time 0 on."""
+    active = Adapter(1, replica=config)
+    active.activate()
+    active.engine.on_lease_renewed(1, 100 * SECOND, 0)
+    return active
+
+
+# ---- heartbeats (clause 4.2) ----
+
+
+def test_a_heartbeat_is_sent_every_10_ms_and_its_time_is_the_deadline() -> None:
+    active = an_active()
+    for beat_at_ns in (EVERY_NS, 2 * EVERY_NS):
+        assert active.replica.next_deadline_ns() == beat_at_ns
+        assert not of(active.replica.on_timer(beat_at_ns - 1), Transmit)
+        (beat,) = of(active.replica.on_timer(beat_at_ns), Transmit)
+        assert beat.packet.flags == OutputFlag.HEARTBEAT | OutputFlag.FROM_ACTIVE
+
+
+def test_a_replica_without_a_place_sends_no_heartbeat() -> None:
+    joining = Adapter(2)
+    assert joining.replica.next_deadline_ns() is None
+    assert not of(joining.replica.on_timer(SECOND), Transmit)
+
+
+def test_a_backup_that_knows_no_epoch_sends_no_heartbeat() -> None:
+    active = Adapter(1)
+    backup = Adapter(2)
+    backup.engine.on_cluster_changed(1, 0, 0)
+    backup.engine.on_answer(1, active.replica.line.snapshot(), 0)
+    assert backup.state is ReplicaState.SYNCHRONIZED
+    assert not of(backup.replica.on_timer(EVERY_NS), Transmit)
+
+
+# ---- saved states (clause 5.1.1) ----
+
+
+def test_the_state_is_saved_when_due_and_that_time_is_a_deadline() -> None:
+    config = ReplicaConfig(state_interval_ns=5 * MS)
+    active = an_active(config)
+    assert active.replica.next_deadline_ns() == 5 * MS
+    assert not of(active.replica.on_timer(5 * MS), SaveState)  # nothing has moved
+    active.source(1, 1, [11], 6 * MS)
+    assert not of(active.replica.on_timer(10 * MS - 1), SaveState)
+    (saved,) = of(active.replica.on_timer(10 * MS), SaveState)
+    assert saved.snapshot == active.replica.line.snapshot()
+
+
+def test_a_state_too_large_to_save_is_never_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    active = an_active()
+    active.source(1, 1, [11], MS)
+    assert of(active.engine.on_stop(), SaveState)
+    monkeypatch.setattr(active.converter, "snapshot", lambda: bytes(STATE_SIZE_MAX + 1))
+    assert not of(active.engine.on_stop(), SaveState)
+    assert not of(active.replica.on_timer(CONFIG.state_interval_ns), SaveState)
+
+
+def test_a_state_that_falls_due_while_detached_is_saved_once_synchronized() -> None:
+    active, backup = pair()
+    active.engine.on_lease_renewed(1, 100 * SECOND, 30 * MS)
+    backup.source(1, 1, [11], 30 * MS)
+    hear(backup, active.source(1, 1, [11], 30 * MS), 30 * MS)
+    due_ns = CONFIG.state_interval_ns
+    backup.engine.on_admin_heard(due_ns)
+    assert not of(backup.engine.on_timer(due_ns), SaveState)
+    assert backup.state is ReplicaState.DETACHED
+    hear(backup, active.engine.on_timer(due_ns + MS), due_ns + MS)
+    assert of(backup.engine.on_timer(due_ns + MS), SaveState)
+
+
+# ---- source messages ----
+
+
+def test_a_replica_without_a_place_reports_no_available_source_messages() -> None:
+    active, joining = an_active(), Adapter(2)
+    assert active.replica.status().available_source_seqs == {1: 1, 2: 1}
+    assert joining.replica.status().available_source_seqs == {}
+
+
+def test_a_new_active_decides_waiting_messages_in_order_of_arrival() -> None:
+    _, backup = pair()
+    for stream, first in ((2, 1), (1, 1), (2, 2)):
+        backup.source(stream, first, [11], 30 * MS)
+    decided = [packet.runs[0] for packet in data(backup.activate(2, 31 * MS))]
+    assert [(run.source_stream_id, run.first_source_seq) for run in decided] == [(2, 1), (1, 1), (2, 2)]
+
+
+def test_missing_source_messages_are_requested_and_that_time_is_a_deadline() -> None:
+    active = an_active()
+    active.source(1, 3, [11], MS)
+    due_ns = MS + CONFIG.tracker.request_after_ns
+    assert active.replica.next_deadline_ns() == due_ns
+    (request,) = of(active.replica.on_timer(due_ns), RequestSource)
+    assert (request.first_source_seq, request.last_source_seq) == (1, 2)
+
+
+def test_the_lag_is_the_number_of_known_messages_that_have_not_been_converted() -> None:
+    active, backup = pair()
+    assert backup.replica.source_lag() == 0
+    backup.source(1, 1, [11, 13], 30 * MS)
+    backup.source(2, 3, [17], 30 * MS)
+    assert backup.replica.source_lag() == 5
+    active.source(1, 1, [11, 13], 30 * MS)
+    assert active.replica.source_lag() == 0
+
+
+# ---- the end of the session (clause 10.4) ----
+
+
+def heartbeat(channel: Channel, epoch: int, end_input_seq: int, lineage: Lineage) -> OutputPacket:
+    """Another adapter's heartbeat that announces the end of the session at `end_input_seq`."""
+    beat = channel.line.heartbeat(int(OutputFlag.END_OF_STREAM), (end_input_seq, end_input_seq))
+    return beat._replace(adapter_id=2, epoch=epoch, payload=lineage.encode(1_000))
+
+
+def test_the_newest_epoch_determines_where_the_session_ends() -> None:
+    channel = a_channel()
+    first = Lineage((EpochStart(1, 1, 1),))
+    channel.hear(heartbeat(channel, 2, 5, first.opened(2, 3, 3)), 0)
+    assert not channel.is_at_end
+    channel.line.next_input_seq = 5
+    assert channel.is_at_end
+    channel.hear(heartbeat(channel, 1, 3, first), 0)  # late, of an epoch that has ended
+    assert channel.is_at_end
