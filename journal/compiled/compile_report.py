@@ -28,9 +28,9 @@ Report = Callable[[str], None]
 def compilation_reported(
     what: str, folder: Path | None, *, module: str = "", total: int = 0, report: Report | None = None
 ) -> Iterator[None]:
-    """Report what this thread compiles in the block: when it begins, at intervals, and at the end.
+    """Report what this thread compiles in the block: when it begins, at intervals, and when all is compiled.
 
-    In a block inside another one, only the outer block reports.
+    Of nested blocks, only the outer one reports.
 
     Args:
         what: what is compiled, such as "the journal's functions".
@@ -49,7 +49,7 @@ def compilation_reported(
             yield
     finally:
         _thread.reports = False
-        progress.finish()
+    progress.finish()
 
 
 @contextmanager

@@ -56,7 +56,11 @@ def gather_{stage}(datagram, skip, count, slots, counts, asked, room, answers, t
 
 
 class _GatheringValues(ValueWriter):
-    """Values of a conversion; some are gathered as calls instead of computed."""
+    """The values of a conversion; those that a stage's calls compute are not computed, but their arguments gathered.
+
+    Args:
+        asked: the uses of functions that the stage calls.
+    """
 
     def __init__(
         self,

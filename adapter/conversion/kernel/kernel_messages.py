@@ -68,7 +68,7 @@ def values_written(conversion: Conversion) -> list[Operand]:
 
 
 class MessageWriter:
-    """One source message and all its conversions."""
+    """The kernel lines of one source message and of all its conversions."""
 
     def __init__(
         self, table: ConverterTable, source: SourceMessageType, conversions: list[Conversion], data: TableData
@@ -160,10 +160,12 @@ class MessageWriter:
         return lines
 
     def _hidden(self, number: int) -> set[str]:
+        """Names of the message's fields that mean the entry's fields in a conversion with each=."""
         each = self._conversions[number].each
         return set(each.fields) if each else set()
 
     def _load_plainly(self, field: SourceField) -> list[str]:
+        """Load a field from the message's body, even if a field of an entry has the same name."""
         return ValueWriter(0, frozenset(), TableData(), self._framing.block_length is not None).load(field)
 
     # --- what can fail

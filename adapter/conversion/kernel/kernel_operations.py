@@ -50,6 +50,7 @@ class ValueWriter:
     Args:
         number: the index of the conversion among those of its source message; it makes its variables' names unique.
         entry_fields: names of the fields of a group's entry.
+        data: the words that the kernel reads; maps, texts and zones are added to it.
         has_block: messages contain the length of their fixed part, so nullable fields may be absent.
         iterated_fields: by a field's identity, the number of the source group that an output group iterates over.
         slots: by number of operation, where the answer of a function called per packet is.

@@ -212,21 +212,13 @@ def kernel_source(table: ConverterTable) -> KernelSource:
     stages = [_stage(table, by_message.values(), data, calls, stage) for stage in range(calls.stages)]
     zones = [f"midnight_{number}" for number in range(len(data.zones))]
     given = ", ".join([GIVEN, *(["done, slots, answers"] if calls else []), *zones])
-    functions, branches = "", list[str]()
-    for number, (writer, body) in enumerate(zip(writers, bodies, strict=True)):
-        branches += [f"{'if' if number == 0 else 'elif'} {writer.condition()}:"]
-        if is_split:
+    functions = ""
+    if is_split:
+        for number, (writer, body) in enumerate(zip(writers, bodies, strict=True)):
             functions += _function(number, writer, body, given, framing.header_size)
-            body = _call(number, given)
-        branches += indented(body)
-    frame = {
-        "midnights": "".join(
-            f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {shown_title(zone)}\n"
-            for number, (zone, (at, count)) in enumerate(data.zones.items())
-        ),
-        **HEADER,
-        **walking,
-    }
+            bodies[number] = _call(number, given)
+    branches = _branches(writers, bodies) + _otherwise(table)
+    frame = {"midnights": _midnights(data), **HEADER, **walking}
     text = MODULE.format(
         name=shown_title(table.name),
         tables=f", with reference tables {data.digest()}" if data.words else "",
@@ -236,21 +228,35 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         **frame,
         **(ANSWERED if calls else NOT_ANSWERED),
     )
-    gathers = "".join(GATHER.format(stage=stage, branches=lines, **frame) for stage, lines in enumerate(stages))
-    branches = indented([*branches, *_otherwise(table)], 2)
-    return KernelSource(text + "\n".join(branches) + FOOTER + gathers, tuple(data.words), tuple(data.zones))
+    text += "\n".join(indented(branches, 2)) + FOOTER
+    for stage, lines in enumerate(stages):
+        text += GATHER.format(stage=stage, branches="\n".join(indented(lines, 2)), **frame)
+    return KernelSource(text, tuple(data.words), tuple(data.zones))
+
+
+def _midnights(data: TableData) -> str:
+    """The lines that compute each zone's midnight of the session."""
+    return "".join(
+        f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {shown_title(zone)}\n"
+        for number, (zone, (at, count)) in enumerate(data.zones.items())
+    )
+
+
+def _branches(writers: Iterable[MessageWriter], bodies: Iterable[list[str]]) -> list[str]:
+    """A branch for each message type."""
+    lines: list[str] = []
+    for writer, body in zip(writers, bodies, strict=True):
+        lines += [f"{'elif' if lines else 'if'} {writer.condition()}:", *indented(body)]
+    return lines
 
 
 def _stage(
     table: ConverterTable, messages: Iterable[list[Conversion]], data: TableData, calls: PacketCalls, stage: int
-) -> str:
+) -> list[str]:
     """The branches of a kernel that gathers the arguments of one stage's calls."""
     writers = [GatheringWriter(table, each[0].source, each, data, calls, stage) for each in messages]
-    lines: list[str] = []
-    for writer in writers:
-        if writer.has_arguments:
-            lines += [f"{'elif' if lines else 'if'} {writer.condition()}:", *indented(writer.gathering_lines())]
-    return "\n".join(indented(lines, 2))
+    writers = [writer for writer in writers if writer.has_arguments]
+    return _branches(writers, [writer.gathering_lines() for writer in writers])
 
 
 def _function(number: int, writer: MessageWriter, body: list[str], given: str, header_size: int) -> str:

@@ -16,7 +16,10 @@ ELEMENTS = ("when", "let", "order", "field", "keep", "group", "data")
 
 
 class ConversionLoader:
-    """Loads one <convert>, in two steps: all scopes of a table exist before the first value is resolved.
+    """Loads one <convert>.
+
+    All loaders of a table exist, and have loaded their <order>s, before one loads the rest, because a value may
+    peek at a cell that another <convert> keeps.
 
     Args:
         room: the space for the output message in bytes.
@@ -40,12 +43,15 @@ class ConversionLoader:
         self._scope = Scope(node, definitions, source, passed)
         definitions.scopes.append(self._scope)
 
+    def load_orders(self) -> None:
+        """Load the <order>s; values and conditions may depend on them."""
+        self._scope.shared.orders += load_orders(self._scope)
+
     def load(self) -> Conversion:
-        """Load the conversion."""
+        """Load the rest; returns the whole conversion."""
         scope, node, target = self._scope, self._node, self._target
         orders = scope.shared.orders
-        orders += load_orders(scope)
-        guards, output_guards = load_guards(scope)  # after the orders, because a guard may depend on an order
+        guards, output_guards = load_guards(scope)
         if output_guards and target is None:
             raise node.error("a <when> on state needs an output, but this <convert> has none")
         for child in node.children:

@@ -67,6 +67,8 @@ def load_table(
     definitions = Definitions(functions, cells, load_maps(root, path.parent), _load_books(root))
     room = datagram_room(datagram_size_max)
     loaders = [ConversionLoader(node, source_format, model, room, definitions) for node in nodes]
+    for loader in loaders:
+        loader.load_orders()
     conversions = tuple(loader.load() for loader in loaders)
     keys_max = _limit(root, "keysMax", KEYS_MAX)
     spaces = list(cells.spaces(root, keys_max))

@@ -16,7 +16,7 @@ from tandemfeed.journal.compiled import compile_report
 from tandemfeed.journal.compiled.compile_report import compilation_reported
 from tandemfeed.journal.compiled.compiling import FOLDER_VARIABLE
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 READ = "import sys; from tandemfeed.journal import Tailer; Tailer(sys.argv[1]).close()"
 
 
