@@ -82,7 +82,7 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
         with self._lock:
             conversation = self._conversations.pop(request.conversation_id, None)
         if conversation is None or time.monotonic() - conversation.began_at_s > CONVERSATION_VALID_S:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such conversation, or it has expired; log in again")
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "this login is unknown or has expired; log in again")
         try:
             conversation.server.set_client_final(request.client_final)
             final = conversation.server.get_server_final()

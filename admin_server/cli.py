@@ -19,7 +19,6 @@ from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.state_folder import hash_secret
 from tandemfeed.admin_server.records.zookeeper_options import add_zookeeper_arguments, zookeeper_from
 from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
-from tandemfeed.admin_server.settings import SettingsError
 from tandemfeed.admin_server.tables import print_feeds, print_status
 from tandemfeed.transport.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.login import AuthenticationRefused, login
@@ -36,6 +35,7 @@ from tandemfeed.transport.process_shell import (
 from tandemfeed.transport.reachability import failure_text
 from tandemfeed.transport.rpc import open_channel
 from tandemfeed.transport.scheduling import begin_steady_running, prefer_short_turns
+from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 ANSWER_TIMEOUT_S = 70  # a hand-over succeeds or fails within one lease term, which is at most a minute
@@ -43,7 +43,7 @@ LOGIN_TIMEOUT_S = 2.0  # then the command says why no server answered
 
 
 def serve(argv: Sequence[str] | None = None) -> int:
-    """Run the stream administration server until SIGTERM."""
+    """Run the admin server until SIGTERM."""
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed admin-server", description=serve.__doc__)
     parser.add_argument(
         "--cluster", required=True, type=Path, metavar="FILE", help="file with feeds, channels, adapters (TOML)"
@@ -99,7 +99,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
 
 
 def admin(argv: Sequence[str] | None = None) -> int:
-    """Query or operate the stream administration server."""
+    """Show the state of feeds and adapters, hand over between adapters, fail and readmit them."""
     parser = _admin_parser()
     arguments = parser.parse_args(argv)
     if arguments.command == "hash-secret":
@@ -133,15 +133,15 @@ def _admin_parser() -> argparse.ArgumentParser:
     status.add_argument("--feed", default="", metavar="NAME", help="show only this feed")
     command("feeds", "show feeds with their channels and source streams").set_defaults(feed="")
     failover = command("failover", "hand over to a synchronised backup without losing a message")
-    failover.add_argument("feed", metavar="FEED")
+    failover.add_argument("feed", metavar="FEED", help="name of the feed")
     failover.add_argument(
         "--to", default="", metavar="ADAPTER", help="the new active adapter (default: the best backup)"
     )
     fail = command("fail", "take an adapter out of its feed until it is readmitted; an active one hands over first")
     readmit = command("readmit", "return a failed adapter to its feed")
     for one in (fail, readmit):
-        one.add_argument("feed", metavar="FEED")
-        one.add_argument("adapter", metavar="ADAPTER")
+        one.add_argument("feed", metavar="FEED", help="name of the feed")
+        one.add_argument("adapter", metavar="ADAPTER", help="name of the adapter")
     fail.add_argument(
         "--reason", required=True, metavar="TEXT", help="sent to the adapter, recorded, and shown by status"
     )

@@ -53,7 +53,7 @@ class _ServedBrokers(Mapping[str, FeedBroker]):
 
 
 class AdminServer:
-    """A running stream administration server.
+    """A running admin server.
 
     Args:
         cluster, policy: the two settings files.

@@ -13,7 +13,7 @@ import grpc
 
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.descriptions import describe_protocol
-from tandemfeed.admin_server.feed.feed_operations import OperationRefused
+from tandemfeed.admin_server.feed.feed_state import OperationRefused
 from tandemfeed.admin_server.feed.registrations import (
     HOST_LENGTH_MAX,
     NONCE_SIZE,
@@ -184,15 +184,15 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             feed=broker.describe(),
             self=own,
             adapters=broker.adapters(),
-            keys=broker.keys(channel.channel_id for channel in broker.feed.channels),
+            keys=broker.key_ring.keys(channel.channel_id for channel in broker.feed.channels),
             token_public_key=self._token_public_key,
             lease_ttl_ns=broker.feed.lease_ttl_ns,
             sync_interval_ns=broker.feed.sync_interval_ns,
             message_model=broker.feed.message_model,
-            protocol=describe_protocol(broker.feed.protocol),
+            protocol=describe_protocol(broker.feed),
             last_word_key=self._last_word_key(own.incarnation),
-            decision_keys=broker.decision_keys(),
-            source_keys=broker.source_keys(),
+            decision_keys=broker.key_ring.decision_keys(),
+            source_keys=broker.key_ring.source_keys(),
         )
 
     def Attend(  # noqa: N802
@@ -247,7 +247,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         if not broker.feed.source_is_sealed:
             detail = f"the source packets of feed {broker.feed.name!r} are not sealed (source_lines = 'open')"
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, detail)
-        return admin_pb2.SourceKeysReply(keys=broker.source_keys())
+        return admin_pb2.SourceKeysReply(keys=broker.key_ring.source_keys())
 
     def _refuse(self, context: grpc.ServicerContext, broker: FeedBroker, detail: str, event: str) -> None:
         identity = caller_of(context).identity

@@ -24,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 EXTRAS = {"subscribe": "client", "journal": "journal", "adapter": "cluster", "convert": "cluster", "admin": "cluster",
           "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark", "ticks": "spark"}  # fmt: skip
 SUMMARIES = {
-    "admin-server": "run the stream administration server",
+    "admin-server": "run the admin server",
     "admin": "show and manage feeds, adapters and epochs",
     "adapter": "run a feed adapter",
     "convert": "check, explain, compile and try a conversion; list dead letters",

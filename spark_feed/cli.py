@@ -16,7 +16,7 @@ import grpc
 
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.errors import JournalError
-from tandemfeed.spark_feed.feed_plan import FeedPlanError, read_feed_plan
+from tandemfeed.spark_feed.feed_plan import read_feed_plan
 from tandemfeed.spark_feed.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.ingest import ingest
 from tandemfeed.spark_feed.ingest_columns import TIME_UNITS, IngestOptions
@@ -36,9 +36,10 @@ from tandemfeed.transport.process_shell import (
 )
 from tandemfeed.transport.reachability import failure_text
 from tandemfeed.transport.scheduling import prefer_short_turns
+from tandemfeed.transport.settings_file import SettingsError
 
 LOG = logging.getLogger(__name__)
-USER_ERRORS = (RecordingError, SourceJournalError, FeedPlanError, JavaMissing, DocumentError, JournalError, OSError)
+USER_ERRORS = (RecordingError, SourceJournalError, SettingsError, JavaMissing, DocumentError, JournalError, OSError)
 
 
 def ticks(argv: Sequence[str] | None = None) -> int:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+from msgspec import Meta, Struct, field
+
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE
+from tandemfeed.transport.settings_file import InvalidSetting, SettingsFile
 from tandemfeed.transport.source_sealing import SOURCE_SEAL_SIZE
 
 DATAGRAM_SIZE_DEFAULT = 1_472
-
-
-class FeedPlanError(Exception):
-    """The cluster file does not describe the feed; the text says where and what to do."""
+DATAGRAM_SIZE_MIN = SOURCE_HEADER_SIZE + SOURCE_SEAL_SIZE + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,49 +27,48 @@ class FeedPlan:
     source_stream_ids: tuple[int, ...]
     datagram_size_max: int = DATAGRAM_SIZE_DEFAULT
 
-    def __post_init__(self) -> None:
-        if not self.source_stream_ids or len(set(self.source_stream_ids)) != len(self.source_stream_ids):
-            raise FeedPlanError(
-                f"feed {self.name}: source streams are {self.source_stream_ids}; there must be at least one, each once"
-            )
-        overhead = SOURCE_HEADER_SIZE + SOURCE_SEAL_SIZE
-        if self.datagram_size_max <= overhead:
-            raise FeedPlanError(
-                f"feed {self.name}: datagram_size_max is {self.datagram_size_max}; header and seal alone take "
-                f"{overhead} bytes"
-            )
-
     def in_session(self, session: int) -> FeedPlan:
         """The same feed in another session; 0 keeps the session."""
         return replace(self, session=session) if session else self
+
+
+class _SourceStream(Struct, frozen=True):
+    source_stream_id: int
+
+
+class _Feed(Struct, frozen=True, kw_only=True):
+    """The keys of a feed that matter to its source; the admin server checks the others."""
+
+    feed_id: int
+    name: str
+    session: int
+    source_streams: Annotated[tuple[_SourceStream, ...], Meta(min_length=1)] = field(name="source_stream")
+    datagram_size_max: Annotated[int, Meta(ge=DATAGRAM_SIZE_MIN, le=DATAGRAM_SIZE_MAX)] = DATAGRAM_SIZE_DEFAULT
+
+    def __post_init__(self) -> None:
+        if len(set(self.source_streams)) != len(self.source_streams):
+            raise InvalidSetting("has two entries with the same source_stream_id", "source_stream")
+
+
+class _FeedName(Struct, frozen=True):
+    name: str
+
+
+class _Cluster(Struct, frozen=True):
+    feeds: Annotated[tuple[_FeedName, ...], Meta(min_length=1)] = field(name="feed")
 
 
 def read_feed_plan(document: str) -> FeedPlan:
     """Read `FILE#FEED`, or `FILE` if it describes only one feed.
 
     Raises:
-        FeedPlanError: if the file, the feed or one of its fields is missing.
+        SettingsError: the file, the feed or one of its keys is missing or invalid.
     """
-    text, _, name = document.partition("#")
-    path = Path(text)
-    try:
-        feeds = tomllib.loads(path.read_text(encoding="utf-8")).get("feed", [])
-    except OSError as error:
-        raise FeedPlanError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FeedPlanError(f"{path} is not TOML: {error}") from error
-    names = [feed.get("name", "?") for feed in feeds]
-    chosen = [feed for feed in feeds if feed.get("name") == name] if name else feeds
-    if len(chosen) != 1:
-        raise FeedPlanError(f"{path} describes the feeds {names}; choose one with {path}#NAME")
-    feed = chosen[0]
-    try:
-        return FeedPlan(
-            feed_id=int(feed["feed_id"]),
-            name=str(feed["name"]),
-            session=int(feed["session"]),
-            source_stream_ids=tuple(int(stream["source_stream_id"]) for stream in feed["source_stream"]),
-            datagram_size_max=int(feed.get("datagram_size_max", DATAGRAM_SIZE_DEFAULT)),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise FeedPlanError(f"{path}: feed {feed.get('name')!r}: missing or invalid field: {error}") from error
+    path, _, name = document.partition("#")
+    file = SettingsFile(Path(path))
+    names = [feed.name for feed in file.convert(_Cluster).feeds]
+    if names.count(name) != 1 if name else len(names) != 1:
+        raise file.error(["feed"], f"has entries named {', '.join(names)}; choose one of them with {path}#NAME")
+    feed = file.convert(_Feed, "feed", names.index(name) if name else 0)
+    ids = tuple(stream.source_stream_id for stream in feed.source_streams)
+    return FeedPlan(feed.feed_id, feed.name, feed.session, ids, feed.datagram_size_max)

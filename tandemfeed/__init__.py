@@ -4,9 +4,9 @@
 
     import tandemfeed
 
-    with tandemfeed.connect(admin="127.0.0.1:7400", ca="ca.pem", identity="demo-client", secret=secret) as client:
-        for item in client.subscribe("equities"):
-            ...
+    with tandemfeed.connect(admin="127.0.0.1:7400", ca="state/ca.pem", identity="reader", secret=secret) as client:
+        for item in client.subscribe("ticks"):
+            print(item)
 
 `connect` opens a subscriber's connection (`tandemfeed.client_lib`); `journal` is the storage engine. Both are imported
 when they are first used, so that a journal needs no gRPC and a client needs no Spark. In a checkout, the packages here

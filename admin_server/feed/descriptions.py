@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from tandemfeed.admin_server.feed.protocol_settings import ProtocolSettings
 from tandemfeed.admin_server.lease.lease_core import FeedLease
-from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
+from tandemfeed.admin_server.settings import MS, AdapterSettings, FeedSettings
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
@@ -67,15 +66,15 @@ def describe_adapter(
     )
 
 
-def describe_protocol(protocol: ProtocolSettings) -> admin_pb2.FeedProtocol:
+def describe_protocol(feed: FeedSettings) -> admin_pb2.FeedProtocol:
     """The protocol settings for the feed's adapters."""
     return admin_pb2.FeedProtocol(
-        publish=protocol.publish,
-        on_silence=protocol.on_silence,
-        fail_policy=protocol.fail_policy,
-        fail_threshold=protocol.fail_threshold,
-        session_state=protocol.session_state,
-        session_grace_ns=protocol.session_grace_ns,
+        publish=feed.publish,
+        on_silence=feed.on_silence,
+        fail_policy=feed.fail_policy,
+        fail_threshold=feed.fail_threshold or 0.0,
+        session_state=feed.session_state,
+        session_grace_ns=feed.session_grace_ms * MS,
     )
 
 

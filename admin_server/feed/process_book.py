@@ -1,7 +1,7 @@
 """The processes registered as a feed's adapters, and their durable record.
 
-`admin_server.feed.registrations` decides; this module loads and saves its state. The broker calls the `note_` methods
-with its lock held; `save` waits for the disk and is called without the lock.
+`admin_server.feed.registrations` decides; this module loads and saves its state. `FeedState` checks and notes, one
+thread at a time; `save` waits for the disk, and any thread may call it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ProcessBook:
         self._incarnations: dict[int, int] = {}  # adapter_id -> incarnation that registered here
         self._saving = threading.Lock()
 
-    # ---- with the broker's lock held ----
+    # ---- one thread at a time ----
 
     def check(
         self, adapter: AdapterSettings, start: ProcessStart, attendance: Attendance | None, is_replacing: bool
@@ -65,7 +65,7 @@ class ProcessBook:
         if self._incarnations.get(adapter_id) == attendance.incarnation:
             self._registrations.note_attended(adapter_id, is_attended)
 
-    # ---- without the lock ----
+    # ---- any thread ----
 
     def save(self, adapter_id: int) -> None:
         """Record what was noted last. Durable when this returns.

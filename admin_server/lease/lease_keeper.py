@@ -1,7 +1,7 @@
 """Performs the lease decisions of one feed: records them, audits them, and turns them into orders. Decides nothing.
 
-Except for `restore` and `reserve`, every method is called with the broker's lock held and does not wait for the disk.
-The holder of a lease is recorded before the grant is sent.
+Part of `feed.feed_state.FeedState`, which calls it with its lock held, except for `restore` and `reserve`: only these
+may wait for the disk. The holder of a lease is recorded before the grant is sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tandemfeed.admin_server.lease.lease_decisions import (
 )
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, LeaseRecords, RecordsUnavailable
-from tandemfeed.admin_server.settings import FeedSettings
+from tandemfeed.admin_server.settings import MS, FeedSettings
 from tandemfeed.v1 import admin_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.lease.lease_keeper")
@@ -36,7 +36,7 @@ class LeaseKeeper:
     """Performs the decisions of a feed's lease core.
 
     Args:
-        attending: adapter_id -> its open stream; the broker changes this mapping, which is only read here.
+        attending: adapter_id -> its open stream; the owner changes this mapping, which is only read here.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class LeaseKeeper:
         config = LeaseConfig(
             ttl_ns=feed.lease_ttl_ns,
             fresh_ns=max(feed.lease_ttl_ns, 4 * feed.sync_interval_ns),
-            grace_ns=feed.wait_for_better_ns,
-            first_grace_ns=feed.wait_at_first_start_ns,
+            grace_ns=feed.wait_for_better_ms * MS,
+            first_grace_ns=feed.wait_at_first_start_ms * MS,
         )
         self.lease = FeedLease(config, frozenset(adapter.adapter_id for adapter in feed.adapters))
         self._feed, self._records, self._audit, self._attending = feed, records, audit, attending

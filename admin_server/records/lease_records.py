@@ -27,7 +27,7 @@ class LeaseRecords(Protocol):
     """The durable state of the leases. Implementations are safe to call from any thread.
 
     All methods may raise `RecordsUnavailable`. Only `note_lease`, `note_ttl` and `note_session` are called while a
-    broker's lock is held.
+    feed's lock is held.
     """
 
     def may_grant(self) -> bool:
@@ -95,7 +95,7 @@ class LeaseRecords(Protocol):
 
 
 class ClusterRecords(LeaseRecords, Protocol):
-    """All durable state. Its methods may wait for the disk or the network, so no broker's lock is held when called.
+    """All durable state. Its methods may wait for the disk or the network, so no feed's lock is held when called.
 
     All methods may raise `RecordsUnavailable`, and never the database's own errors.
     """

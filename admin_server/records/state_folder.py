@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import scramp
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -25,11 +26,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tandemfeed.transport.settings_file import SettingsError
+
 MECHANISM = "SCRAM-SHA-256"
 SCRAM_ITERATIONS = 16_384  # RFC 7677 requires at least 4,096
 SALT_SIZE = 32  # as scramp's own salts, so that a decoy salt has the same size
 VALID_FOR = datetime.timedelta(days=825)
 SHARED_BY_SERVERS = ("ca.pem", "ca.key", "token.key", "credentials.json")  # the same in every admin server's folder
+
+
+class _Verifier(msgspec.Struct, forbid_unknown_fields=True):
+    """An identity's row in credentials.json, as `hash_secret` makes it. Bytes are in base64."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
 
 
 class StateFolder:
@@ -40,6 +52,7 @@ class StateFolder:
 
     Raises:
         OSError: another server uses the folder, or it lacks files although `must_be_prepared` is set.
+        SettingsError: credentials.json is invalid.
     """
 
     def __init__(
@@ -98,7 +111,7 @@ class StateFolder:
     def _make_credentials(self, identities: list[str]) -> dict[str, dict[str, str]]:
         known: dict[str, dict[str, str]] = {}
         if self._credentials_path.exists():
-            known = json.loads(self._credentials_path.read_text())
+            known = _read_credentials(self._credentials_path)
         for identity in identities:
             self._issue(identity, self.path / "certs" / f"{identity}.crt", self.path / "certs" / f"{identity}.key")
             if identity not in known:
@@ -162,6 +175,20 @@ def hash_secret(secret: str) -> dict[str, str]:
     return row | {"iterations": str(iterations)}
 
 
+def _read_credentials(path: Path) -> dict[str, dict[str, str]]:
+    """The verifiers by identity. Refuses an invalid file, because administrators edit it."""
+    advice = "it must be a JSON object with the output of `tandemfeed admin hash-secret` under each identity's name"
+    place = str(path)
+    try:
+        known = msgspec.convert(json.loads(path.read_text()), dict[str, dict[str, str]])
+        for identity, row in known.items():
+            place = f"{path}: verifier of {identity!r}"
+            msgspec.convert(row, _Verifier, strict=False)  # the number of iterations is a string
+    except ValueError as bad:  # msgspec's errors too
+        raise SettingsError(f"{place}: {bad}; {advice}") from bad
+    return known
+
+
 def _check_prepared(path: Path, identities: Iterable[str]) -> None:
     missing = [name for name in SHARED_BY_SERVERS if not (path / name).exists()]
     if missing:
@@ -169,7 +196,7 @@ def _check_prepared(path: Path, identities: Iterable[str]) -> None:
             f"{path} lacks {', '.join(missing)}, and this cluster already has an admin server; copy "
             f"{', '.join(SHARED_BY_SERVERS)} from its state folder"
         )
-    known = json.loads((path / "credentials.json").read_text())
+    known = _read_credentials(path / "credentials.json")
     strangers = [identity for identity in identities if identity not in known]
     if strangers:
         raise OSError(

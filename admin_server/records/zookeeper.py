@@ -34,7 +34,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
-from tandemfeed.admin_server.settings import SettingsError
+from tandemfeed.transport.settings_file import SettingsError
 
 LOG = logging.getLogger("tandemfeed.admin_server.records.zookeeper")
 DEFAULT_ROOT = "/tandemfeed"

@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 
 from tandemfeed.admin_server.records.zookeeper import DEFAULT_ROOT, SESSION_MS, ZooKeeperSettings
-from tandemfeed.admin_server.settings import SettingsError
+from tandemfeed.transport.settings_file import SettingsError
 
 
 def add_zookeeper_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options. Without --zookeeper, the records are in the state folder, and this server is the only one."""
     group = parser.add_argument_group("several admin servers, one active")
-    group.add_argument("--zookeeper", metavar="HOST:PORT,…", help="keep the records in this ZooKeeper")
+    group.add_argument("--zookeeper", metavar="HOST:PORT,…", help="ZooKeeper servers that keep the records")
     group.add_argument(
         "--zookeeper-root",
         default=DEFAULT_ROOT,

@@ -36,7 +36,7 @@ def test_only_packets_sealed_with_the_source_key_are_accepted(tmp_path: Path) ->
         adapter = AdapterUnderTest(server, "a", tmp_path, metrics_port=metrics_port)
         try:
             adapter.await_state("active")
-            (key,) = server.brokers["equities"].source_keys()
+            (key,) = server.brokers["equities"].key_ring.source_keys()
             source.sealer = SourceSealer(1)
             source.sealer.use_key(key.key_id, key.key)
             ca = (server.folder.path / "ca.pem").read_bytes()

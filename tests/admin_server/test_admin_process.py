@@ -16,7 +16,9 @@ from types import SimpleNamespace
 import pytest
 
 from tandemfeed.admin_server.cli import admin
+from tandemfeed.admin_server.records.state_folder import StateFolder
 from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.transport.settings_file import SettingsError
 from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import CLUSTER, secret_of, write_settings
 
@@ -191,8 +193,28 @@ def test_a_server_that_cannot_start_says_why_and_exits_with_status_2(tmp_path: P
     command += ["--cluster", str(cluster), "--policy", str(policy), "--state", str(tmp_path / "state")]
     ended = subprocess.run(command, text=True, capture_output=True, timeout=60)
     assert ended.returncode == 2
-    assert "cluster.toml: feed[0].feed_id is 0; it must be between 1 and 65535" in ended.stderr
+    assert (
+        f"admin-server: {cluster}, line 3: feed[0].feed_id is 0; it must be an integer from 1 to 65535\n"
+        in ended.stderr
+    )
     assert ended.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        ("{\n,", ": Expecting property name enclosed in double quotes: line 2 column 1 (char 2); it must be a JSON"),
+        ('{"reader": 7}', ": Expected `object`, got `int` - at `$[...]`; it must be a JSON object with the output of"),
+        ('{"reader": {"salt": "AA=="}}', ": verifier of 'reader': Object missing required field `stored_key`; it must"),
+    ],
+)
+def test_invalid_credentials_are_refused_with_their_place(tmp_path: Path, content: str, error: str) -> None:
+    StateFolder(tmp_path, ["reader"], "127.0.0.1").close()
+    path = tmp_path / "credentials.json"
+    path.write_text(content)
+    with pytest.raises(SettingsError) as refused:
+        StateFolder(tmp_path, ["reader"], "127.0.0.1")
+    assert str(refused.value).startswith(f"{path}{error}")
 
 
 def test_metrics_show_the_active_adapter(tmp_path: Path) -> None:

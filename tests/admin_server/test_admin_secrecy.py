@@ -60,14 +60,14 @@ def test_a_conversation_can_be_used_only_once_and_the_number_of_conversations_is
     )
     with open_channel(server.endpoint, ca_of(server)) as channel:
         stub = admin_pb2_grpc.AuthenticationStub(channel)
-        for reason in ("wrong secret", "no such conversation"):
+        for reason in ("wrong secret", "this login is unknown"):
             with pytest.raises(grpc.RpcError, match=reason) as refused:
                 stub.Finish(request)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         oldest = begin(server, "reader")
         for _ in range(CONVERSATION_COUNT_MAX):
             stub.Begin(admin_pb2.BeginAuthenticationRequest(client_first="n,,n=flood,r=nonce"))
-        with pytest.raises(grpc.RpcError, match="no such conversation"):
+        with pytest.raises(grpc.RpcError, match="this login is unknown"):
             stub.Finish(admin_pb2.FinishAuthenticationRequest(conversation_id=oldest.conversation_id))
 
 

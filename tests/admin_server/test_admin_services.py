@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import grpc
 import pytest
 
 from tandemfeed.admin_server.server import AdminServer
-from tandemfeed.admin_server.settings import SettingsError, load_cluster, load_policy
+from tandemfeed.admin_server.settings import load_cluster, load_policy
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.transport.last_word import LastWordSender
 from tandemfeed.transport.login import AuthenticationRefused, login
 from tandemfeed.transport.rpc import TokenVerifier, open_channel
+from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter, started_when_allowed
 from tests.admin_server.cluster_files import (
@@ -242,67 +244,150 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "reason"),
+    ("old", "new", "error"),
     [
-        ("feed_id = 1", "feed_id = 0", "feed_id is 0; it must be between"),
-        ('group = "239.192.1.1:5001"', 'group = "10.0.0.1:5001"', "not a multicast address"),
-        ("source_stream_ids = [1, 2]", "source_stream_ids = [1]", "exactly one channel"),
-        ('group = "239.192.1.2:5002"', 'group = "239.192.1.2:5001"', "share a port"),
-        ("lease_ttl_ms = 300", "lease_ttl = 300", "lease_ttl is not a known key"),
-        ("adapter_id = 2", "adapter_id = 1", "same adapter_id"),
-        ("message-model.xml", "no-such.xml", "no-such.xml"),
-        ("session = 20261121", "", "session is missing"),
-        ("channel_id = 1", "channel_id = 1\ncolour = 2", "colour is not a known key"),
-        ("groups = { 1 =", "groups = { x =", "has the key 'x'; every key must be a channel_id"),
-        ("[1, 2]", "[1, [2]]", "source_stream_ids contains .2.; every entry must be of type int"),
-        ('"equities.ticks"', '"equities..ticks"', "topic has the bad topic 'equities..ticks'"),
-        ("lease_ttl_ms = 300", 'publish = "sync"', "publish is 'sync'; it must be one of async, acked"),
-        ("lease_ttl_ms = 300", 'on_silence = "wait"', "on_silence is 'wait'; it must be one of proceed, hold"),
-        ("lease_ttl_ms = 300", 'fail_policy = "any"', "fail_policy is 'any'; it must be one of lowest"),
-        ("lease_ttl_ms = 300", "fail_threshold = 0.5", "fail_threshold is set, but fail_policy is 'lowest'"),
-        ("lease_ttl_ms = 300", 'fail_policy = "below_threshold"', "fail_threshold is missing"),
+        ("feed_id = 1", "feed_id = 0", ", line 3: feed[0].feed_id is 0; it must be an integer from 1 to 65535"),
+        (
+            'group = "239.192.1.1:5001"',
+            'group = "10.0.0.1:5001"',
+            ", line 17: feed[0].source_stream[0].group is invalid: group '10.0.0.1:5001': 10.0.0.1 is not a multicast",
+        ),
+        (
+            "source_stream_ids = [1, 2]",
+            "source_stream_ids = [1]",
+            ", line 10: feed[0].channel must use each source stream in exactly one channel; used are [1], defined are",
+        ),
+        (
+            'group = "239.192.1.2:5002"',
+            'group = "239.192.1.2:5001"',
+            ', line 21: feed[0].source_stream[1].group shares a port with "239.192.1.1:5001": "239.192.1.2:5001"; each',
+        ),
+        (
+            "239.192.2.2:5012",
+            "239.192.2.2:5001",
+            ', line 31: feed[0].adapter[1].groups.1 shares a port with "239.192.1.1:5001": "239.192.2.2:5001"; each',
+        ),
+        (
+            "lease_ttl_ms = 300",
+            "lease_ttl = 300",
+            ", line 8: feed[0].lease_ttl is not a known key; did you mean lease_",
+        ),
+        (
+            "adapter_id = 2",
+            "adapter_id = 1",
+            ", line 28: feed[0].adapter[1].adapter_id is 1, like that of adapter[0]; each must be different",
+        ),
+        ("message-model.xml", "no-such.xml", ", line 6: feed[0].message_model cannot be read: "),
+        ('"message-model.xml"', "7", ", line 6: feed[0].message_model is 7; it must be the path of an SBE message sch"),
+        (
+            "session = 20261121",
+            "",
+            ", line 2: feed[0].session is missing; it must be an integer from 19700101 to 99991",
+        ),
+        (
+            "channel_id = 1",
+            "channel_id = 1\ncolour = 2",
+            ", line 12: feed[0].channel[0].colour is not a known key; the",
+        ),
+        (
+            "groups = { 1 =",
+            "groups = { x =",
+            ', line 26: feed[0].adapter[0].groups is {"x":"239.192.2.1:5011"}; it must be a table of channel_id = ',
+        ),
+        (
+            "groups = { 1 =",
+            "groups = { 2 =",
+            ", line 26: feed[0].adapter[0].groups must have one group for each channel; it has groups for [2],",
+        ),
+        ("[1, 2]", "[1, [2]]", ", line 13: feed[0].channel[0].source_stream_ids[1] is [2]; it must be an integer"),
+        (
+            '"equities.ticks"',
+            '"equities..ticks"',
+            ', line 12: feed[0].channel[0].topic is "equities..ticks"; it must be a topic: words of letters, digits,',
+        ),
+        ("lease_ttl_ms = 300", 'publish = "sync"', ', line 8: feed[0].publish is "sync"; it must be one of "acked", '),
+        (
+            "lease_ttl_ms = 300",
+            "fail_threshold = 0.5",
+            ', line 8: feed[0].fail_threshold is set, but fail_policy is "l',
+        ),
+        (
+            "lease_ttl_ms = 300",
+            'fail_policy = "below_threshold"',
+            ', line 2: feed[0].fail_threshold is missing; fail_policy = "below_threshold" needs a number from 0 to 1',
+        ),
         (
             "lease_ttl_ms = 300",
             'fail_policy = "below_threshold"\nfail_threshold = 30',
-            "fail_threshold is 30; it must be between 0 and 1",
+            ", line 9: feed[0].fail_threshold is 30; it must be a number from 0 to 1",
         ),
         (
-            "lease_ttl_ms = 300",
-            'fail_policy = "below_threshold"\nfail_threshold = "low"',
-            "fail_threshold is 'low'; it must be of type int | float",
+            '"127.0.0.1:7411"',
+            '"7411"',
+            ', line 7: feed[0].source_replay_endpoint is "7411"; it must be an address HOST:PORT',
         ),
-        ('"127.0.0.1:7411"', '"7411"', "source_replay_endpoint is '7411'; it must have the form"),
+        (
+            'name = "a"',
+            'name = "a b"',
+            ', line 24: feed[0].adapter[0].name is "a b"; it must be a name of at most 64 letter',
+        ),
     ],
 )
-def test_an_error_in_the_cluster_file_names_the_key(tmp_path: Path, old: str, new: str, reason: str) -> None:
+def test_an_error_in_the_cluster_file_names_line_and_key(tmp_path: Path, old: str, new: str, error: str) -> None:
     assert old in CLUSTER
     cluster, _ = write_settings(tmp_path, cluster=CLUSTER.replace(old, new, 1))
-    with pytest.raises(SettingsError, match=rf"cluster\.toml.*{reason}"):
+    with pytest.raises(SettingsError, match=re.escape(f"{cluster}{error}")):
         load_cluster(cluster)
 
 
+def test_a_message_model_that_is_not_an_sbe_schema_is_refused_before_an_adapter_registers(tmp_path: Path) -> None:
+    cluster, _ = write_settings(tmp_path)
+    model = tmp_path / "message-model.xml"
+    model.write_text(model.read_text().replace("littleEndian", "bigEndian"))
+    with pytest.raises(SettingsError) as refused:
+        load_cluster(cluster)
+    assert str(refused.value) == (
+        f"{cluster}, line 6: feed[0].message_model is not a usable message model: "
+        f"{model}:1: byteOrder: only littleEndian output is written"
+    )
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "reason"),
+    ("old", "new", "error"),
     [
-        ('roles = ["source"]', 'roles = ["sauce"]', r"identity\.source\.roles.*sauce"),
         (
             'roles = ["source"]',
-            "roles = [[1]]",
-            r"identity\.source\.roles contains \[1\]; every entry must be of",
+            'roles = ["sauce"]',
+            ', line 9: identity.source.roles[0] is "sauce"; it must be one of "adapter", "admin", "client", "source"',
         ),
-        ('["equities.#"]', '["equities.a*"]', r"identity\.reader\.subscribe has the bad topic 'equities\.a\*'"),
-        ("[identity.source]", '[identity."../source"]', r"identity has the name '\.\./source'; it must have the form"),
-        ("[identity.source]", "[identities.source]", "identities is not a known key"),
+        (
+            'roles = ["source"]',
+            "roles = []",
+            ", line 9: identity.source.roles is []; it must be an array with at least",
+        ),
+        (
+            '["equities.#"]',
+            '["equities.a*"]',
+            ', line 12: identity.reader.subscribe[0] is "equities.a*"; it must be a topic pattern: words of letters',
+        ),
+        (
+            "[identity.source]",
+            '[identity."../source"]',
+            ", line 8: identity.../source is not a valid key; it must be a name of at most 64 letters",
+        ),
+        ("[identity.source]", "[identities.source]", ", line 8: identities is not a known key; did you mean identity?"),
     ],
 )
-def test_an_error_in_the_policy_names_the_key(tmp_path: Path, old: str, new: str, reason: str) -> None:
+def test_an_error_in_the_policy_names_line_and_key(tmp_path: Path, old: str, new: str, error: str) -> None:
     assert old in POLICY
     _, policy = write_settings(tmp_path, policy=POLICY.replace(old, new, 1))
-    with pytest.raises(SettingsError, match=rf"policy\.toml: {reason}"):
+    with pytest.raises(SettingsError, match=re.escape(f"{policy}{error}")):
         load_policy(policy)
 
 
 def test_the_server_does_not_start_if_the_policy_lacks_an_adapters_identity(tmp_path: Path) -> None:
     cluster, policy = write_settings(tmp_path, policy=POLICY.replace("[identity.adapter-b]", "[identity.someone]"))
-    with pytest.raises(SettingsError, match=r"adapter b\.identity: 'adapter-b' is not in the policy"):
+    with pytest.raises(
+        SettingsError, match=r"line 30: feed\[0\]\.adapter\[1\]\.identity is .adapter-b., which is not in"
+    ):
         AdminServer(cluster, policy, tmp_path / "state", "127.0.0.1:0")

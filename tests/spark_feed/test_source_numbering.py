@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, decode_source_packet
 from tandemfeed.journal.store import Journal
-from tandemfeed.spark_feed.feed_plan import FeedPlan, FeedPlanError, read_feed_plan
+from tandemfeed.spark_feed.feed_plan import FeedPlan, read_feed_plan
 from tandemfeed.spark_feed.job import numbering_plan
 from tandemfeed.spark_feed.packing import Frames, pack_batch
 from tandemfeed.spark_feed.source_journal import RecordKind, SourceJournalError, SourceJournalWriter
 from tandemfeed.spark_feed.split import SplitRule, assign_streams, stream_of_letter
+from tandemfeed.transport.settings_file import SettingsError
 from tests.spark_feed.source_material import (
     FEED,
     MESSAGES_MAX,
@@ -212,7 +213,10 @@ def test_a_feed_is_read_from_the_cluster_file(tmp_path: Path) -> None:
     )
     assert read_feed_plan(f"{document}#fx") == FeedPlan(3, "fx", 20261121, (4, 9))
     assert read_feed_plan(str(document)).name == "fx"
-    with pytest.raises(FeedPlanError, match=r"\['fx'\]"):
+    with pytest.raises(SettingsError, match=r"line 1: feed has entries named fx; choose one of them with .*#NAME"):
         read_feed_plan(f"{document}#equities")
-    with pytest.raises(FeedPlanError, match="No such file"):
+    with pytest.raises(SettingsError, match="No such file"):
         read_feed_plan(str(tmp_path / "none.toml"))
+    document.write_text(document.read_text().replace("source_stream_id = 9", 'source_stream_id = "nine"'))
+    with pytest.raises(SettingsError, match=r'line 8: .*source_stream_id is "nine"; it must be an integer'):
+        read_feed_plan(str(document))

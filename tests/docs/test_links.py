@@ -1,39 +1,15 @@
-"""Python in the manuals can be parsed, and the names that it imports from the project exist."""
+"""Links, paths and modules that the manuals name exist."""
 
 from __future__ import annotations
 
-import ast
-import importlib
 import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+from tests.docs.blocks import PAGES, ROOT
+
 NOT_MODULES = {"journal.tfc", "journal.show_until"}  # a file, and a method of an object
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-BLOCKS = [
-    pytest.param(block, id=f"{page.relative_to(ROOT)}:{page.read_text()[: found.start()].count(chr(10)) + 1}")
-    for page in PAGES
-    for found in BLOCK.finditer(page.read_text())
-    for block in [found[1]]
-]
-
-
-@pytest.mark.parametrize("block", BLOCKS)
-def test_a_code_block_imports_names_that_exist(block: str) -> None:
-    for node in ast.walk(ast.parse(block)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tandemfeed":
-            module = importlib.import_module(node.module or "")
-            for alias in node.names:
-                assert hasattr(module, alias.name) or importlib.import_module(f"{node.module}.{alias.name}")
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tandemfeed":
-            assert hasattr(importlib.import_module("tandemfeed"), node.attr)
-
-
-def test_the_manuals_have_code_blocks() -> None:
-    assert len(BLOCKS) > 10
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

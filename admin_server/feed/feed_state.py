@@ -1,0 +1,460 @@
+"""The changing state of one feed, and the one lock that guards it.
+
+Public methods take the lock, and are steps that other threads see as a whole; private methods run with the lock held.
+No method waits for the disk or the network while holding it. Decisions come from the lease core and the books that
+this object owns (`LeaseKeeper`, `StartBook`, `SessionBook`, `ProcessBook`); none of them knows of the lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from tandemfeed.admin_server.feed.descriptions import (
+    AWAY,
+    absent_adapters,
+    copy_of,
+    describe_adapter,
+    describe_feed,
+    describe_takeovers,
+    history_epoch,
+    total_position,
+    worst_state,
+)
+from tandemfeed.admin_server.feed.key_ring import KeyRing
+from tandemfeed.admin_server.feed.process_book import ProcessBook
+from tandemfeed.admin_server.feed.registrations import ProcessStart
+from tandemfeed.admin_server.feed.session_book import SessionBook
+from tandemfeed.admin_server.feed.start_book import StartBook
+from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
+from tandemfeed.admin_server.lease.lease_core import FeedLease, Offer
+from tandemfeed.admin_server.lease.lease_decisions import HandOverRefused, LeaseDecision
+from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
+from tandemfeed.admin_server.records.audit import AuditLog
+from tandemfeed.admin_server.records.lease_records import ClusterRecords
+from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.v1 import admin_pb2, common_pb2
+
+LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_state")
+PAUSE_S_MAX = 600.0  # the validity of keys follows the wall clock, which may be changed; leases do not depend on it
+
+
+class OperationRefused(Exception):
+    """The feed's present state does not allow the operation; the text says why."""
+
+
+class FeedState:
+    """The changing state of one feed. Safe to call from any thread.
+
+    Attributes:
+        processes: the registered processes; only their record is saved without the lock.
+    """
+
+    def __init__(self, feed: FeedSettings, records: ClusterRecords, audit: AuditLog, keys: KeyRing) -> None:
+        self._feed, self._keys = feed, keys
+        self._attending: dict[int, Attendance] = {}
+        self._keeper = LeaseKeeper(feed, records, audit, self._attending)
+        self._keeper.restore()
+        self.processes = ProcessBook(feed, records, self.lease.config.term_ns)
+        self._known = absent_adapters(feed, records.registrations(feed.feed_id))
+        self._reported: dict[int, common_pb2.FeedAdapterState] = {}
+        self._starts = StartBook(records.starts(feed.feed_id), [channel.channel_id for channel in feed.channels])
+        self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
+        self._sessions = SessionBook(feed, records)
+        self._subscribers: dict[int, Subscriber] = {}
+        self._is_stopped = False
+        self._changed = threading.Condition(threading.Lock())
+
+    @property
+    def lease(self) -> FeedLease:
+        """The feed's lease."""
+        return self._keeper.lease
+
+    @property
+    def session(self) -> int:
+        """The present session."""
+        return self._sessions.session
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._is_stopped
+
+    def name_of(self, adapter_id: int) -> str:
+        """An adapter's name."""
+        return next((each.name for each in self._feed.adapters if each.adapter_id == adapter_id), str(adapter_id))
+
+    def note(self, event: str, **fields: object) -> None:
+        """Log and audit an event of this feed."""
+        self._keeper.note(event, **fields)
+
+    # ---- registrations: check, record (without the lock), claim, record, begin ----
+
+    def check_registration(
+        self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest, process: ProcessStart
+    ) -> common_pb2.AdapterStart | None:
+        """The start that this registration resumes; None: it needs a new start.
+
+        Raises:
+            AnotherProcess, ReturnAwaited: the process may not register.
+        """
+        with self._changed:
+            self._check(adapter, request, process)
+            return self._starts.resumable(adapter.adapter_id, request)
+
+    def claim_registration(
+        self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest, process: ProcessStart, incarnation: int
+    ) -> Attendance | None:
+        """Make this process the registered one; return the open stream of the process that it replaces.
+
+        Raises:
+            AnotherProcess, ReturnAwaited: another process has registered since the first check.
+        """
+        with self._changed:
+            self._check(adapter, request, process)
+            self.processes.note_registered(adapter.adapter_id, process, incarnation)
+            replaced = self._attending.get(adapter.adapter_id)
+            if replaced is None or replaced.incarnation == incarnation:
+                return None
+            if self.lease.holder == adapter.adapter_id:
+                reason = f"another process has replaced this one as {adapter.name}"
+                replaced.order(lease_lost=admin_pb2.LeaseLost(epoch=self.lease.epoch, reason=reason))
+            return replaced
+
+    def begin_start(
+        self,
+        adapter: AdapterSettings,
+        request: admin_pb2.RegisterRequest,
+        start: common_pb2.AdapterStart,
+        *,
+        is_resumed: bool,
+    ) -> common_pb2.AdapterDescription:
+        """Announce a start to all adapters and subscribers; return the adapter's description."""
+        adapter_id = adapter.adapter_id
+        with self._changed:
+            if is_resumed:
+                self._starts.note_counters(adapter_id, start.incarnation, request.next_packet_counters)
+                self._resumed[adapter_id] = start.incarnation
+            else:
+                self._starts.begin(adapter_id, start)
+            self._known[adapter_id] = describe_adapter(
+                adapter, start.incarnation, request.rpc_endpoint, ReplicaState.JOINING.value
+            )
+            self._announce()
+            return self._described(adapter_id)
+
+    # ---- adapters' streams ----
+
+    def attend(self, attendance: Attendance) -> bool:
+        """An adapter's stream began. False if this server is stopping, and so the stream has ended."""
+        adapter_id = attendance.adapter.adapter_id
+        with self._changed:
+            if self._is_stopped:  # the stream began while this server was becoming a standby
+                attendance.end()
+                return False
+            former = self._attending.get(adapter_id)
+            self._attending[adapter_id] = attendance
+            self.processes.note_attended(attendance, True)
+            if self._resumed.get(adapter_id) == attendance.incarnation:
+                self.lease.on_resume(adapter_id)
+            else:
+                self._perform(self.lease.on_attend(adapter_id, time.monotonic_ns()))
+            if former is not None:
+                former.end()
+            if (reason := self.lease.candidates.failed.get(adapter_id)) is not None:
+                attendance.order(failed=admin_pb2.AdapterFailed(reason=reason))
+            self._announce()
+            return True
+
+    def report(self, attendance: Attendance, report: admin_pb2.AdapterReport) -> bool:
+        """Process a report: the adapter's state, its requests, or both. False if the stream has been replaced."""
+        adapter_id = attendance.adapter.adapter_id
+        with self._changed:
+            if self._attending.get(adapter_id) is not attendance:
+                return False
+            attendance.report_id, attendance.heard_at_ns = report.report_id, time.monotonic_ns()
+            if report.renew_epoch and self._keeper.renew(attendance, report):
+                self._announce()
+            self._starts.note_counters(adapter_id, attendance.incarnation, report.next_packet_counters)
+            if report.HasField("state"):
+                attendance.order_if_room(report_heard=admin_pb2.ReportHeard(report_id=report.report_id))
+                self._note_state(adapter_id, report.state)
+            if report.accepted_epoch:
+                self._perform(self.lease.on_offer_accepted(adapter_id, report.accepted_epoch, time.monotonic_ns()))
+            if report.released_epoch:
+                self._perform(self.lease.on_released(adapter_id, report.released_epoch, time.monotonic_ns()))
+            if report.next_epoch_after:
+                self._perform(self.lease.next_epoch(adapter_id, report.next_epoch_after, time.monotonic_ns()))
+            if report.hand_over_epoch and (adapter_id, report.hand_over_epoch) == (self.lease.holder, self.lease.epoch):
+                self._hand_over_on_request(adapter_id, report.hand_over_heir)
+            return True
+
+    def leave(self, attendance: Attendance, *, has_ended: bool = False) -> bool:
+        """An adapter's stream ended. False if this changes nothing. Args: has_ended: its process has ended."""
+        adapter_id = attendance.adapter.adapter_id
+        with self._changed:
+            if self._attending.get(adapter_id) is not attendance or self._is_stopped:
+                return False  # a server that stops ends all streams: this says nothing about the adapters
+            del self._attending[adapter_id]
+            self.processes.note_attended(attendance, False)
+            if adapter_id in self._known:
+                self._known[adapter_id].replica_state = AWAY
+            self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns(), has_ended=has_ended))
+            self._announce()
+            return True
+
+    def attendance_of(self, incarnation: int) -> Attendance | None:
+        """The open stream of a start."""
+        with self._changed:
+            return next((each for each in self._attending.values() if each.incarnation == incarnation), None)
+
+    # ---- subscribers ----
+
+    def add_subscriber(self, subscriber: Subscriber) -> None:
+        """A client's stream began."""
+        with self._changed:
+            self._subscribers[id(subscriber)] = subscriber
+            if self._is_stopped:  # the stream began while this server was becoming a standby
+                subscriber.end()
+
+    def remove_subscriber(self, subscriber: Subscriber) -> None:
+        """A client's stream ended."""
+        with self._changed:
+            self._subscribers.pop(id(subscriber), None)
+
+    # ---- operations ----
+
+    def hand_over(self, heir_id: int | None, by: str, *, is_failing: bool) -> tuple[int, int]:
+        """Offer the next epoch to a backup, and wait until it holds the lease; return (epoch, its adapter_id).
+
+        Raises:
+            OperationRefused: the hand-over is not possible, or its offer was withdrawn.
+        """
+        with self._changed:
+            offer = self._offer(heir_id, by, is_failing=is_failing)
+            while self.lease.offer is offer and not self._is_stopped:
+                self._changed.wait()  # the timekeeper ends the offer at its deadline
+            if self.lease.holder != offer.heir or self.lease.epoch < offer.epoch:
+                raise OperationRefused(
+                    f"{self.name_of(offer.heir)} did not take over within the lease term; the audit log says why"
+                )
+            return self.lease.epoch, offer.heir
+
+    def heirs_of(self, adapter_id: int) -> list[int] | None:
+        """The adapters that could take over from this one; None if it is not active."""
+        with self._changed:
+            if self.lease.holder != adapter_id:
+                return None
+            return self.lease.candidates.heirs(adapter_id, time.monotonic_ns())
+
+    def is_failed(self, adapter_id: int) -> bool:
+        """Whether an adapter is failed here."""
+        with self._changed:
+            return adapter_id in self.lease.candidates.failed
+
+    def may_readmit(self, adapter_id: int) -> bool:
+        """Whether an adapter is failed here, or reports that it is."""
+        with self._changed:
+            candidates = self.lease.candidates
+            return adapter_id in candidates.failed or candidates.reports_failed(adapter_id)
+
+    def refusal_to_fail(self, adapter: AdapterSettings, *, is_own_request: bool, is_forced: bool) -> str | None:
+        """Why an adapter may not be failed now; None if it may."""
+        with self._changed:
+            return self._refusal_to_fail(adapter, is_own_request=is_own_request, is_forced=is_forced)
+
+    def fail(
+        self, adapter: AdapterSettings, reason: str, by: str, *, is_own_request: bool, is_forced: bool
+    ) -> str | None:
+        """Fail an adapter whose failure is recorded; or return why it may no longer be failed."""
+        with self._changed:
+            refusal = self._refusal_to_fail(adapter, is_own_request=is_own_request, is_forced=is_forced)
+            if refusal is None:
+                decisions = self.lease.fail(adapter.adapter_id, reason, time.monotonic_ns())
+                if (attendance := self._attending.get(adapter.adapter_id)) is not None:
+                    attendance.order(failed=admin_pb2.AdapterFailed(reason=reason))
+                self.note("adapter failed", adapter=adapter.name, reason=reason, by=by)
+                self._perform(decisions, announces=True)
+            return refusal
+
+    def readmit(self, adapter: AdapterSettings, by: str) -> None:
+        """Return an adapter to the feed, after its readmission was recorded."""
+        with self._changed:
+            self.lease.readmit(adapter.adapter_id)
+            if (attendance := self._attending.get(adapter.adapter_id)) is not None:
+                attendance.order(readmitted=admin_pb2.AdapterReadmitted())
+            self.note("adapter readmitted", adapter=adapter.name, by=by)
+            self._announce()
+
+    # ---- views ----
+
+    def adapters(self) -> list[common_pb2.AdapterDescription]:
+        """Every adapter that has ever registered."""
+        with self._changed:
+            return self._descriptions()
+
+    def view(self) -> tuple[list[common_pb2.AdapterDescription], int, int]:
+        """The adapters, the active's adapter_id (0: none) and the epoch, all of one moment."""
+        with self._changed:
+            return self._descriptions(), max(self.lease.holder, 0), self.lease.epoch
+
+    def status(self) -> admin_pb2.FeedStatus:
+        """The feed's status for administrators, with every configured adapter."""
+        with self._changed:
+            rows = {
+                adapter.adapter_id: self._known.get(adapter.adapter_id) or describe_adapter(adapter, 0, "", AWAY)
+                for adapter in self._feed.adapters
+            }
+            status = admin_pb2.FeedStatus(
+                feed=describe_feed(self._feed, self.session),
+                epoch=self.lease.epoch,
+                active_adapter_id=max(self.lease.holder, 0),
+                adapters=[
+                    admin_pb2.AdapterStatus(
+                        adapter=description,
+                        state=self._reported.get(adapter_id),
+                        attending=adapter_id in self._attending,
+                        failed_reason=self.lease.candidates.failed.get(adapter_id, ""),
+                    )
+                    for adapter_id, description in sorted(rows.items())
+                ],
+                subscriber_count=len(self._subscribers),
+            )
+            describe_takeovers(status, self.lease, time.monotonic_ns(), time.time_ns())
+            return status
+
+    # ---- time ----
+
+    def run_timers(self) -> bool:
+        """Perform what is due; True if epochs must be reserved."""
+        with self._changed:
+            if self._is_stopped:
+                return False
+            self._perform(self.lease.on_timer(time.monotonic_ns()))
+            if self._starts.withdraw(time.time_ns()):
+                self._announce()
+            return self._keeper.needs_epochs
+
+    def reserve_epochs(self) -> None:
+        """Reserve epochs. Waits for the disk or the network, without the lock; only one thread may call this."""
+        self._keeper.reserve()
+
+    def announce(self) -> None:
+        """Announce the present keys and adapters to all adapters and subscribers."""
+        with self._changed:
+            self._announce()
+
+    def wait_for_change(self) -> None:
+        """Wait until the state changes, or until something is due."""
+        with self._changed:
+            if not self._is_stopped:
+                self._changed.wait(self._pause_s())
+
+    def stop(self) -> None:
+        """End every stream and every wait."""
+        with self._changed:
+            self._is_stopped = True
+            for attendance in self._attending.values():
+                attendance.end()
+            for subscriber in self._subscribers.values():
+                subscriber.end()
+            self._changed.notify_all()
+
+    # ---- inside; the lock is held ----
+
+    def _check(self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest, process: ProcessStart) -> None:
+        """Raise unless this process may register."""
+        self.processes.check(adapter, process, self._attending.get(adapter.adapter_id), request.replace)
+
+    def _described(self, adapter_id: int) -> common_pb2.AdapterDescription:
+        """A copy of an adapter's description, with its starts that are valid now."""
+        description = copy_of(self._known[adapter_id])
+        description.starts.extend(self._starts.announced(adapter_id, time.time_ns()))
+        return description
+
+    def _descriptions(self) -> list[common_pb2.AdapterDescription]:
+        """Every adapter that has ever registered."""
+        return [self._described(adapter_id) for adapter_id in self._known]
+
+    def _note_state(self, adapter_id: int, state: common_pb2.FeedAdapterState) -> None:
+        self._reported[adapter_id] = state
+        session_changed = self._sessions.note(state.session)
+        worst = worst_state(state)
+        if worst is None:
+            return
+        known = self._known[adapter_id]
+        moved, known.replica_state = known.replica_state != worst.value, worst.value
+        decisions = self.lease.on_report(
+            adapter_id,
+            worst,
+            total_position(state),
+            state.health.score,
+            time.monotonic_ns(),
+            history_epoch=history_epoch(state),
+            abstains=state.abstains,
+            session=state.session,
+        )
+        self._perform(decisions)
+        if moved or session_changed:
+            self._announce()
+        elif not self.lease.holder:
+            self._changed.notify_all()  # the adapter is a candidate again, so the lease may have a deadline now
+
+    def _perform(self, decisions: list[LeaseDecision], *, announces: bool = False) -> None:
+        """Perform decisions of the lease core. Args: announces: announce the feed's state even if it is unchanged."""
+        if self._keeper.perform(decisions) or announces:
+            self._announce()
+        elif decisions:
+            self._changed.notify_all()  # the next deadline may be earlier now
+
+    def _announce(self) -> None:
+        changed = admin_pb2.ClusterChanged(
+            adapters=self._descriptions(),
+            keys=self._keys.keys(channel.channel_id for channel in self._feed.channels),
+            decision_keys=self._keys.decision_keys(),
+            source_keys=self._keys.source_keys(),
+            active_adapter_id=max(self.lease.holder, 0),
+            epoch=self.lease.epoch,
+        )
+        for attendance in self._attending.values():
+            attendance.order_if_room(cluster_changed=changed)
+        for subscriber in self._subscribers.values():
+            subscriber.notify()
+        self._changed.notify_all()
+
+    def _refusal_to_fail(self, adapter: AdapterSettings, *, is_own_request: bool, is_forced: bool) -> str | None:
+        refusal = self.lease.refusal_to_fail(
+            adapter.adapter_id, time.monotonic_ns(), is_own_request=is_own_request, is_forced=is_forced
+        )
+        return None if refusal is None else f"{adapter.name} {refusal}"
+
+    def _hand_over_on_request(self, adapter_id: int, heir_id: int) -> None:
+        """Begin a hand-over that the active requested; it repeats the request if no backup can take over now."""
+        try:
+            self._offer(heir_id or None, self.name_of(adapter_id))
+        except OperationRefused as refused:
+            LOG.info("refused the active's hand-over request", extra={"feed": self._feed.name, "why": str(refused)})
+
+    def _offer(self, heir_id: int | None, by: str, *, is_failing: bool = False) -> Offer:
+        """Offer the next epoch to a backup (None: the best), or raise OperationRefused."""
+        if not self._keeper.may_offer:
+            raise OperationRefused("this server cannot offer an epoch now, because it cannot use its records")
+        decisions = self.lease.hand_over(heir_id, time.monotonic_ns(), is_failing=is_failing)
+        if isinstance(refused := decisions[0], HandOverRefused):
+            who = f"{self.name_of(refused.adapter_id)} " if refused.adapter_id else ""
+            raise OperationRefused(who + refused.reason)
+        offer = self.lease.offer
+        assert offer is not None
+        self.note("hand-over requested", by=by, heir=self.name_of(offer.heir))
+        self._perform(decisions)
+        return offer
+
+    def _pause_s(self) -> float:
+        next_change_unix_ns = min(self._keys.next_change_unix_ns, self._starts.next_change_unix_ns())
+        pause_s = max((next_change_unix_ns - time.time_ns()) / 1e9, 1.0)
+        deadline_ns = self.lease.next_deadline_ns()
+        if deadline_ns is not None:
+            pause_s = min(pause_s, max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9))
+        return min(pause_s, PAUSE_S_MAX)
