@@ -13,12 +13,14 @@ import hashlib
 import linecache
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numba
 
+from tandemfeed.journal.compiled.compile_report import Report, compilation_reported
 from tandemfeed.journal.compiled.compiling import cache_places, compile_into, kernel_folder
 
 ENGINE = Path(__file__).parent / "conversion"
@@ -43,6 +45,17 @@ def compiled(signature: object = None) -> Callable[[Callable[..., Any]], Any]:
     """
     arguments = () if signature is None else (signature,)
     return lambda function: compile_into(CACHE_FOLDER, function, *arguments)
+
+
+def table_compilation_reported(table: str, function_count: int, report: Report | None) -> AbstractContextManager[None]:
+    """Report the compilation of a table's kernel and of the functions that it calls.
+
+    Args:
+        function_count: the number of functions in the generated source.
+        report: receives the lines; None: they are logged.
+    """
+    what = f"the functions of the converter table {table!r}"
+    return compilation_reported(what, CACHE_FOLDER, module=MODULE_PREFIX, total=function_count, report=report)
 
 
 def load_generated(source: str) -> ModuleType:

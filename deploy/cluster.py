@@ -11,10 +11,11 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 
@@ -56,10 +57,17 @@ class Cluster:
         shape: the size of the cluster.
         network: has a host for each process; None: all processes use the loopback interface of this host.
         disk_size: size in bytes of each adapter's own disk for its journal; 0: the journals are in the folder.
+        on_log: called with a process's name and each line of its log, in another thread.
     """
 
     def __init__(
-        self, folder: Path, shape: Shape | None = None, *, network: Network | None = None, disk_size: int = 0
+        self,
+        folder: Path,
+        shape: Shape | None = None,
+        *,
+        network: Network | None = None,
+        disk_size: int = 0,
+        on_log: Callable[[str, dict[str, Any]], None] | None = None,
     ) -> None:
         self.folder, self.shape, self.network = folder, shape or Shape(), network
         self.feeds = self.shape.feed_layouts()
@@ -69,7 +77,7 @@ class Cluster:
         self.logs = folder / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self._state = folder / "admin"
-        self._disk_size = disk_size
+        self._disk_size, self._on_log = disk_size, on_log
         self._jobs: dict[str, list[str]] = {}
         self._ended = threading.Event()
         names = host_names(self.shape)
@@ -335,7 +343,8 @@ class Cluster:
         host = host or name
         is_placed = self.network is not None and host in self._addresses  # the Spark job needs no network
         place = ProcessPlacement(self.network.namespace_of(host) if self.network and is_placed else "", disk, nice)
-        process = ManagedProcess(name, arguments, self.logs, place=place, on_ended=self._on_ended)
+        on_log = None if self._on_log is None else partial(self._on_log, name)
+        process = ManagedProcess(name, arguments, self.logs, place=place, on_ended=self._on_ended, on_log=on_log)
         self.processes[name] = process
         return process
 

@@ -19,6 +19,7 @@ from tandemfeed.deploy.faults.kills import DRIVER_TIMEOUT_S
 from tandemfeed.deploy.processes import ProcessFailed
 from tandemfeed.deploy.report import Report
 from tandemfeed.deploy.source import Recording, packet_size
+from tandemfeed.journal.compiled.compile_report import ACTIVITY
 
 END_GRACE_S = 45.0
 SOURCE_GRACE_S = 180.0  # Spark runs at low priority, so on a busy machine the source may have to wait for it
@@ -45,7 +46,12 @@ def play(
     """
     record_path = folder / "delivered"
     done: list[str] = []
-    with Cluster(folder) as cluster:
+
+    def show_compilation(process: str, line: dict[str, Any]) -> None:
+        if line.get("activity") == ACTIVITY:
+            say(f"{process}: {line['event']}")
+
+    with Cluster(folder, on_log=show_compilation) as cluster:
         (feed,) = cluster.feeds
         start_cluster(cluster, rate, {feed.feed_id: record_path})
         say("the admin server, adapters a and b, the gateway and the client are ready; starting Spark")

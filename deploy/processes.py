@@ -82,6 +82,7 @@ class ManagedProcess:
         arguments: the sub-command and its options.
         logs: folder of the log files.
         on_ended: called once, in another thread, when it has ended.
+        on_log: called with each line of its log, in another thread.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class ManagedProcess:
         *,
         place: ProcessPlacement | None = None,
         on_ended: Callable[[], None] | None = None,
+        on_log: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.name = name
         self.log = logs / f"{name}.log"
@@ -99,7 +101,7 @@ class ManagedProcess:
         self._logged = JsonLines()
         self._changed = threading.Condition()
         self._is_ended = False
-        self._on_ended = on_ended
+        self._on_ended, self._on_log = on_ended, on_log
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tandemfeed.deploy.command", *arguments],
             stdin=subprocess.PIPE,
@@ -240,14 +242,18 @@ class ManagedProcess:
         with self.log.open("a", buffering=1) as log:
             for line in stderr:
                 log.write(line)
-                self._take(line, self._logged)
+                event = self._take(line, self._logged)
+                if event is not None and self._on_log is not None:
+                    self._on_log(event)
 
-    def _take(self, line: str, lines: JsonLines) -> None:
+    def _take(self, line: str, lines: JsonLines) -> dict[str, Any] | None:
         try:
             event = json.loads(line)
         except ValueError:
-            return
-        if isinstance(event, dict):
-            with self._changed:
-                lines.add(event)
-                self._changed.notify_all()
+            return None
+        if not isinstance(event, dict):
+            return None
+        with self._changed:
+            lines.add(event)
+            self._changed.notify_all()
+        return event

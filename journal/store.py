@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tandemfeed.journal.append.chain import BlockChain
 from tandemfeed.journal.append.keeper import Keeper, Upkeep
+from tandemfeed.journal.compiled.compile_report import journal_compilation_reported
 from tandemfeed.journal.compiled.kernels import ROLL, STALE, append_one, append_pieces, load_appending
 from tandemfeed.journal.errors import ForeignFile, JournalClosed, SettingsDiffer
 from tandemfeed.journal.format.arguments import check_records, whole_number
@@ -86,6 +87,7 @@ class Journal:
         self._enter()
 
     @classmethod
+    @journal_compilation_reported()
     def open(
         cls,
         path: Path | str,

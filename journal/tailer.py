@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from tandemfeed.journal.compiled.compile_report import journal_compilation_reported
 from tandemfeed.journal.compiled.kernels import (
     AT_COUNT,
     AT_LINK,
@@ -69,7 +70,8 @@ class Tailer:
         self._library = Library(path, key, lend)
         self._block: Block | None = None
         self._position: int | None = None
-        load_reading()
+        with journal_compilation_reported():
+            load_reading()
         self._state = new_state()
         self._columns = _columns(READ_AHEAD)
         self._entries: Iterator[tuple[int, int, int]] = iter(())

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter, RefusedPacket, dead_letters_in
-from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.kernel.kernel_source import KernelSource, kernel_source
 from tandemfeed.adapter.conversion.kernel.packet_calls import PacketCalls
 from tandemfeed.adapter.conversion.kernel.packet_functions import PacketFunctions
 from tandemfeed.adapter.conversion.state.state_kernels import NEAR_ROWS_DEFAULT, SAMPLE_COUNT, SAMPLES
 from tandemfeed.adapter.conversion.state.state_store import StateStore
 from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.conversion.table.table import ConverterTable
-from tandemfeed.adapter.kernel_cache import load_generated
+from tandemfeed.adapter.kernel_cache import load_generated, table_compilation_reported
 from tandemfeed.feedcore.replica.converter import Converted
 
 
@@ -27,14 +27,21 @@ class CompiledConverter:
     Args:
         near_rows: the number of rows of state of each kind that fit in the processor's caches. With more rows, the
             kernel first scans the packet and prefetches the rows that it needs. This affects only speed.
+        report: receives lines about the compilation, if the kernel is not in the cache; None: they are logged.
 
     Attributes:
         source: the generated Python source of the kernel, for people to read.
         refused: the newest packets with refused messages since they were last taken; empty if there were none.
     """
 
-    def __init__(self, table: ConverterTable, *, near_rows: int = NEAR_ROWS_DEFAULT) -> None:
+    def __init__(
+        self, table: ConverterTable, *, near_rows: int = NEAR_ROWS_DEFAULT, report: Callable[[str], None] | None = None
+    ) -> None:
         generated = kernel_source(table)
+        with table_compilation_reported(table.name, generated.function_count, report):
+            self._load(table, generated, near_rows)
+
+    def _load(self, table: ConverterTable, generated: KernelSource, near_rows: int) -> None:
         self.source = generated.text
         module: Any = load_generated(generated.text)
         self._kernel, self._frames_fill = module.convert, module.check

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -111,12 +112,11 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
     if name is None:
         print(f"convert: give --reader, one of {', '.join(sorted(READERS))}", file=sys.stderr)
         return 2
-    if not arguments.session and "midnight_0" in kernel_source(documents.table).text:
+    if not arguments.session and kernel_source(documents.table).zones:
         print("convert: give --session YYYYMMDD; this table reads times since midnight", file=sys.stderr)
         return 2
     console = Console(stderr=True)
-    with console.status("loading the kernel; the first time compiles it"):
-        converter = CompiledConverter(documents.table)
+    converter = CompiledConverter(documents.table, report=partial(console.print, markup=False))
     output = open_output(arguments.to, documents.model, arguments.kind)
     options = TableOptions(arguments.symbol, arguments.time_unit)
     out, read, written = np.zeros(OUT_SIZE, np.uint8), 0, 0

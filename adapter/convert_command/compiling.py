@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from numba.core.event import Event, Listener, install_listener
@@ -14,9 +15,10 @@ from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
 from tandemfeed.adapter.convert_command.documents import add_document_arguments, load_documents
 from tandemfeed.adapter.kernel_cache import CACHE_FOLDER, MODULE_PREFIX
 from tandemfeed.journal.commands.streams import Meter, Streams, meter
+from tandemfeed.journal.compile_ahead import compile_ahead
+from tandemfeed.journal.compiled.compile_report import COMPILE_EVENT
 from tandemfeed.journal.compiled.compiling import FOLDER_VARIABLE
 
-COMPILE_EVENT = "numba:compile"  # numba's event for each function that is not cached on disk
 SUMMARY = "compile kernels in advance, so that an adapter's first start does not wait for the compiler"
 
 
@@ -27,7 +29,8 @@ def add_to(tasks: Any) -> None:
         allow_abbrev=False,
         help=SUMMARY,
         description=f"{SUMMARY}. A kernel depends on all three documents and the datagram size, so give those of the "
-        "feed. It is stored for the user who runs this command; `tandemfeed adapter` finds it under the same user.",
+        "feed. It is stored for the user who runs this command; `tandemfeed adapter` finds it under the same user. "
+        "The journal's functions are compiled too.",
     )
     add_document_arguments(task, several=True)
 
@@ -40,9 +43,11 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             f"convert: no folder for compiled kernels is writable by this user only; name one in {FOLDER_VARIABLE}"
         )
         return 1
-    for name, table in _tables(parser, arguments):
-        streams.say(f"{name}: {_compile(name, table, streams)}")
-        streams.out.flush()
+    tables = _tables(parser, arguments)
+    _report("journal", Progress(meter(streams, "journal", None), "tandemfeed.journal"), compile_ahead, streams)
+    for name, table in tables:
+        progress = Progress(meter(streams, name, kernel_source(table).function_count), MODULE_PREFIX)
+        _report(name, progress, partial(CompiledConverter, table), streams)
     streams.say(f"stored in {CACHE_FOLDER}")
     return 0
 
@@ -57,30 +62,34 @@ def _tables(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> I
     return iter([(name, load_documents(parser, arguments, name).table) for name in arguments.shipped])
 
 
-def _compile(name: str, table: ConverterTable, streams: Streams) -> str:
-    """Compile one table; returns the result as text."""
+def _report(name: str, progress: Progress, compile_all: Callable[[], object], streams: Streams) -> None:
+    """Compile, with progress, and print the result."""
     began = time.perf_counter()
-    progress = Progress(meter(streams, name, kernel_source(table).text.count("@compiled(")))
     with install_listener(COMPILE_EVENT, progress):
         try:
-            CompiledConverter(table)
+            compile_all()
         finally:
             progress.meter.finish()
     seconds = time.perf_counter() - began
-    if not progress.count:
-        return f"already compiled; loaded in {seconds:.1f} s"
-    return f"compiled {progress.count} functions in {seconds:.1f} s"
+    if progress.count:
+        streams.say(f"{name}: compiled {progress.count} functions in {seconds:.1f} s")
+    else:
+        streams.say(f"{name}: already compiled; loaded in {seconds:.1f} s")
+    streams.out.flush()
 
 
 class Progress(Listener):  # type: ignore[misc]  # numba has no types
-    """Follows the functions that numba compiles; the meter counts those of the table.
+    """Follows the functions that numba compiles.
+
+    Args:
+        module: how the names of the modules begin whose functions the meter counts.
 
     Attributes:
         count: the number of functions compiled.
     """
 
-    def __init__(self, shown: Meter) -> None:
-        self.meter, self.count = shown, 0
+    def __init__(self, shown: Meter, module: str) -> None:
+        self.meter, self.count, self._module = shown, 0, module
 
     def on_start(self, event: Event) -> None:
         """Numba begins to compile a function."""
@@ -89,7 +98,7 @@ class Progress(Listener):  # type: ignore[misc]  # numba has no types
     def on_end(self, event: Event) -> None:
         """Numba has compiled a function and those that it calls."""
         self.count += 1
-        if self._function(event).__module__.startswith(MODULE_PREFIX):
+        if self._function(event).__module__.startswith(self._module):
             self.meter.advance(1, self._function(event).__name__)
 
     @staticmethod

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from tandemfeed.journal.commands import dump, info, replay, replicate, tail, upkeep, verify
 from tandemfeed.journal.commands.options import REFUSALS, Parser
 from tandemfeed.journal.commands.streams import Streams
+from tandemfeed.journal.compiled.compile_report import journal_compilation_reported
 
 EXIT_REFUSED = 2
 GROUPS = (dump, tail, info, verify, replay, upkeep, replicate)
@@ -19,7 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Exit status: 0 success, 1 something was found or not delivered, 2 the command failed."""
     arguments = parser().parse_args(argv)
     try:
-        status: int = arguments.run(arguments, Streams.of_process())
+        streams = Streams.of_process()
+        with journal_compilation_reported(streams.note):
+            status: int = arguments.run(arguments, streams)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tandemfeed.journal.compiled.compile_report import journal_compilation_reported
 from tandemfeed.journal.errors import JournalClosed, JournalError
 from tandemfeed.journal.format.block import remove_spares
 from tandemfeed.journal.format.control import Control
@@ -95,6 +96,7 @@ class PersistentQueue:
         _open_queues.add(self)
 
     @classmethod
+    @journal_compilation_reported()
     def open(
         cls,
         path: Path | str,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,18 @@ def test_skipped_lines_are_counted_from_the_first_line_even_if_it_is_no_longer_k
     assert lines.find("tick", since=2) == {"event": "tick", "number": 6}
     assert lines.find("tick", since=8) == {"event": "tick", "number": 8}
     assert lines.find("tick", since=10) is None
+
+
+@pytest.mark.processes
+def test_a_callback_receives_each_line_of_the_log(tmp_path: Path) -> None:
+    program = tmp_path / "sitecustomize.py"  # the interpreter runs it first; then the sub-command is not found
+    program.write_text("""import sys; print('{"event": "compiling"}', file=sys.stderr, flush=True)""")
+    received: queue.Queue[dict[str, Any]] = queue.Queue()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(sys.path)}")
+        process = ManagedProcess("talking", ["no-such-command"], tmp_path, on_log=received.put)
+    assert received.get(timeout=30.0) == {"event": "compiling"}
+    assert process.wait(30.0) != 0
 
 
 @pytest.mark.processes

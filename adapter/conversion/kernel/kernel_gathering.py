@@ -23,9 +23,10 @@ GATHER = '''
 
 @compiled(types.UniTuple(types.int64, 2)(DATAGRAM, types.intp, types.intp, *(WORDS,) * 3, types.intp, WORDS, TABLES))
 def gather_{stage}(datagram, skip, count, slots, counts, asked, room, answers, tables):
-    """(messages, slots) from `skip` on whose arguments are gathered; 0 messages: the first alone takes so many slots.
+    """Gather the arguments of messages from `skip` on; returns (messages, slots).
 
-    Of a call, `counts` has the rows, and `asked` a column of `room` words for their slots and for each argument.
+    0 messages: there is no room for the first one, which needs that many slots. For each call, `counts` has the number
+    of rows, and `asked` has a column of `room` words for their slots, and one for each argument.
     """
     if datagram.size < {header}:
         return count, 0
@@ -55,7 +56,11 @@ def gather_{stage}(datagram, skip, count, slots, counts, asked, room, answers, t
 
 
 class _GatheringValues(ValueWriter):
-    """Values of a conversion; some are gathered as calls instead of computed."""
+    """The values of a conversion; those that a stage's calls compute are not computed, but their arguments gathered.
+
+    Args:
+        asked: the uses of functions that the stage calls.
+    """
 
     def __init__(
         self,
@@ -123,13 +128,13 @@ class GatheringWriter(MessageWriter):
         """True if there is anything to gather."""
         return any(self._asked)
 
-    def lines(self) -> list[str]:
-        """The lines of the branch."""
+    def gathering_lines(self) -> list[str]:
+        """The lines that gather the message's arguments."""
         lines = [f"# {shown(self._source.name)}"]
         if not self._is_fixed:
             lines += walk(self._source, self._needed)
         body = [*self._take_slots(), *self._load_body(), *self._check()]
-        return indented([*lines, *(body if self._is_fixed else ["if reason == 0:", *indented(body)])], 3)
+        return [*lines, *(body if self._is_fixed else ["if reason == 0:", *indented(body)])]
 
     def _take_slots(self) -> list[str]:
         """The first stage assigns the slots."""

@@ -1,5 +1,8 @@
-"""Kernel lines of output messages of variable size. The size of their groups and texts is computed before anything is
-changed; then their bytes are written. The size includes every entry, even those that state may later leave out."""
+"""Kernel lines that write output messages of variable size.
+
+The size of their groups and texts is computed before anything is changed; then their bytes are written. The size
+includes every entry, even those that a condition on state may leave out.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Kernel lines of one source message. First everything that can fail is checked; then state is changed and output is
-written. A message that fails changes only a count."""
+"""Kernel lines that convert one source message.
+
+First everything that can fail is checked; then state is changed and output is written. A message that fails changes
+only a count.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def values_written(conversion: Conversion) -> list[Operand]:
 
 
 class MessageWriter:
-    """One source message and all its conversions."""
+    """The kernel lines of one source message and of all its conversions."""
 
     def __init__(
         self, table: ConverterTable, source: SourceMessageType, conversions: list[Conversion], data: TableData
@@ -107,8 +110,12 @@ class MessageWriter:
         least = self._framing.header_size + (0 if self._framing.block_length else self._source.size)
         return f"kind == {self._source.type_id} and length >= {max(least, self._framing.size_min)}"
 
-    def lines(self) -> list[str]:
-        """The lines of the branch."""
+    def lines(self, when_full: str) -> list[str]:
+        """The lines that convert the message.
+
+        Args:
+            when_full: the statement that ends the conversion if the output has no room for this message.
+        """
         names = ", ".join(shown(each.target.name) if each.target else "state" for each in self._conversions)
         lines = [f"# {shown(self._source.name)} -> {names}"]
         if not self._is_fixed:
@@ -118,12 +125,11 @@ class MessageWriter:
             *slot_lines(self._source, self._conversions, "slots[index - done]"),
             "need = 0",
             *self._check(),
-            *self._make_room(),
+            *self._make_room(when_full),
             "if reason == 0:",
             *indented(self._act()),
         ]
-        lines += body if self._is_fixed else ["if reason == 0:", *indented(body)]
-        return indented(lines, 3)
+        return [*lines, *(body if self._is_fixed else ["if reason == 0:", *indented(body)])]
 
     def _fields_read(self, group: SourceGroup | None) -> list[SourceField]:
         """The fields used, of the body or of a group's entries."""
@@ -154,10 +160,12 @@ class MessageWriter:
         return lines
 
     def _hidden(self, number: int) -> set[str]:
+        """Names of the message's fields that mean the entry's fields in a conversion with each=."""
         each = self._conversions[number].each
         return set(each.fields) if each else set()
 
     def _load_plainly(self, field: SourceField) -> list[str]:
+        """Load a field from the message's body, even if a field of an entry has the same name."""
         return ValueWriter(0, frozenset(), TableData(), self._framing.block_length is not None).load(field)
 
     # --- what can fail
@@ -207,7 +215,7 @@ class MessageWriter:
         test = " and ".join(self._values[number].guard(guard) for guard in conversion.guards)
         return [f"if reason == 0 and {test}:", *indented(lines)]
 
-    def _make_room(self) -> list[str]:
+    def _make_room(self, when_full: str) -> list[str]:
         if all(conversion.target is None for conversion in self._conversions):
             return []
         return [
@@ -215,7 +223,7 @@ class MessageWriter:
             f"    if need > {self._table.room}:",
             "        reason = TOO_LARGE",
             "    else:",
-            "        break",
+            f"        {when_full}",
         ]
 
     # --- what changes state and writes output
@@ -283,7 +291,7 @@ class MessageWriter:
                 word += -(-size // 8)
                 continue
             words, tail = -(-size // 8), size % 8 or 8
-            lines += [f"blank = True  # {shown(key.name)}: from its end, so that trailing blanks become zeros"]
+            lines += [f"blank = True  # {shown(key.name)}: from its end, to replace trailing blanks by zeros"]
             for place in reversed(range(words)):
                 load = load_expression(tail if place == words - 1 else 8, f"{values.place(key)} + {8 * place}")
                 lines += [f"word = {load}", "if blank:", "    word = trim_word(word)", "    blank = word == 0"]
@@ -307,15 +315,15 @@ class MessageWriter:
         block = write_block(self._values[number], target, conversion.writes, PREFIX_SIZE)
         header = (target.block_length, target.template_id, self._table.schema_id, self._table.schema_version)
         places = [OUTPUT_FRAME_SIZE + offset for offset in SBE_HEADER_LAYOUT.offsets.values()]
+        size, name = frame_size(target), shown(target.name)
         lines = [
-            f"store_16(out, cursor, {frame_size(target)})  # {shown(target.name)}",
+            f"store_16(out, cursor, {size})  # {name}" if target.is_fixed else f"begin_{number} = cursor  # {name}",
             f"store_16(out, cursor + {FRAME_LAYOUT.offsets['source_offset']}, index)",
             *(f"store_16(out, cursor + {place}, {value})" for place, value in zip(places, header, strict=True)),
             *block,
-            f"cursor += {frame_size(target)}",
+            f"cursor += {size}",
         ]
         if not target.is_fixed:
-            lines[0] = f"begin_{number} = cursor  # {shown(target.name)}"
             lines += self._parts[number].output(conversion)
             lines += [f"store_16(out, begin_{number}, cursor - begin_{number})"]
         return [*lines, "written += 1"]

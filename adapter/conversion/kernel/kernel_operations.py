@@ -15,6 +15,7 @@ from tandemfeed.adapter.conversion.kernel.kernel_tables import (
 )
 from tandemfeed.adapter.conversion.kernel.unaligned import load_expression
 from tandemfeed.adapter.conversion.table.function_use import Comparison, ValueMap
+from tandemfeed.adapter.conversion.table.functions import LOOK_UP
 from tandemfeed.adapter.conversion.table.table import (
     Guard,
     IndexValue,
@@ -49,6 +50,7 @@ class ValueWriter:
     Args:
         number: the index of the conversion among those of its source message; it makes its variables' names unique.
         entry_fields: names of the fields of a group's entry.
+        data: the words that the kernel reads; maps, texts and zones are added to it.
         has_block: messages contain the length of their fixed part, so nullable fields may be absent.
         iterated_fields: by a field's identity, the number of the source group that an output group iterates over.
         slots: by number of operation, where the answer of a function called per packet is.
@@ -140,13 +142,14 @@ class ValueWriter:
         names["slot"] = self._slots.get(operation.number, "")
         if operation.space is not None:
             names |= self._cells(operation, names)
-            return [*(line.format(**names) for line in function.update), f"{result} = {function.value.format(**names)}"]
+            update = (line.format(**names) for line in (*function.update, *function.read))
+            return [*update, f"{result} = {function.value.format(**names)}"]
         if "level" in operation.operands:
             names["depth"] = f"{names['level']} - 1"
         if function.shape == "book":
             return [f"{result} = {function.value.format(**names)}"]
-        is_place = function.name == "map" and operation.type.text_size  # the text itself is read when it is written
-        lines = [line.format(**names) for line in (function.lines[:3] if is_place else function.lines)]
+        is_index = function.name == "map" and operation.type.text_size  # the text itself is read when it is written
+        lines = [line.format(**names) for line in (LOOK_UP if is_index else function.lines)]
         nullable = [self.variable(operand) for operand in operation.operands.values() if type_of(operand).is_nullable]
         if function.skips_null and nullable:
             test = " and ".join(f"{variable} != NULL" for variable in nullable)
@@ -168,11 +171,8 @@ class ValueWriter:
         assert keeper is not None
         names = {**names, **self._cells(operation, names), "r": result, "best": result}
         names |= {name: str(value) for name, value in keeper.constants.items()}
-        lines: list[str] = []
-        if "{best}" in keeper.function.value:
-            first = keeper.function.update.index("{best} = NULL")
-            lines = [line.format(**names) for line in keeper.function.update[first:]]
-        return [*lines, f"{result} = {keeper.function.value.format(**names)}"]
+        read = (line.format(**names) for line in keeper.function.read)
+        return [*read, f"{result} = {keeper.function.value.format(**names)}"]
 
     def _constants(self, operation: Operation) -> dict[str, str]:
         """The constants of the templates, as source text."""

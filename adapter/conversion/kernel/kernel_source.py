@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from tandemfeed.adapter.conversion.kernel.unaligned import load_expression
 from tandemfeed.adapter.conversion.state.state_store import header_of
 from tandemfeed.adapter.conversion.table.functions import Calling, ConverterFunction
 from tandemfeed.adapter.conversion.table.reasons import Reason
-from tandemfeed.adapter.conversion.table.table import Conversion, ConverterTable, Operation, PacketValue, all_operations
+from tandemfeed.adapter.conversion.table.table import Conversion, ConverterTable, all_operations
 from tandemfeed.feedcore.documents.primitive_types import Place
 from tandemfeed.feedcore.documents.source_layout import Framing
 from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
@@ -34,8 +33,10 @@ from tandemfeed.adapter.conversion.kernel.kernel_parts import *  # noqa: F403
 from tandemfeed.adapter.conversion.state.order_book import *  # noqa: F403
 from tandemfeed.adapter.conversion.state.state_kernels import (
     HINTS_MAX,
+    KEY,
     LIVE_COUNT,
     NEAR_ROWS,
+    SAMPLE_COUNT,
     fetch_rows,
     find_row,
     foresee_row,
@@ -55,13 +56,12 @@ WORDS = types.Array(types.int64, 1, "C")
 TABLES = types.Array(types.int64, 1, "C", readonly=True)
 ANSWER = types.UniTuple(types.int64, 4)
 MASK32 = 0xFFFF_FFFF
-KEY = 18
 {constants}
 {functions}
 
 @compiled(types.boolean(DATAGRAM))
 def check(datagram):
-    """True if the frames fill the packet exactly and are as many as its header says."""
+    """True if the frames fill the packet exactly and match its message count."""
     if datagram.size < {header}:
         return False
     count = {message_count}
@@ -78,13 +78,13 @@ def check(datagram):
 
 @compiled(ANSWER(DATAGRAM, types.intp, types.intp, BYTES, types.intp, types.intp, WORDS, TABLES{answered_types}))
 def convert(datagram, skip, count, out, start, end, arena, tables{answered}):
-    """(consumed, written, end, refused) of the messages from `skip` on."""
+    """Convert `count` messages from `skip` on; returns (consumed, written, end, refused)."""
     if datagram.size < {header}:
         return count, 0, start, 0
-    position = types.int64({header})  # no literal, or each message's function would be compiled twice
+    position = types.int64({header})  # a literal would compile each message's function twice
     session = {session}
     sent_at_ns = {sent_at_ns}
-{midnights}    arena[31] = 0  # nothing sampled yet
+{midnights}    arena[SAMPLE_COUNT] = 0
     cursor = start
     written = 0
     refused = 0
@@ -119,10 +119,6 @@ ANSWERED = {
 }
 NOT_ANSWERED = {"answered_types": "", "answered": "", "first": "skip", "done": "types.int64(0)", "ready": "count"}
 GIVEN = "datagram, position, length, out, cursor, end, index, session, sent_at_ns, arena, tables"
-CALL = """cursor, more, reason = message_{number}({given})
-if reason == FULL:
-    break
-written += more"""
 
 # An exception in a user's function refuses the message; it does not end the kernel.
 USER = '''user_{name} = compiled_user({name!r})  # its source: {digest}
@@ -130,7 +126,7 @@ USER = '''user_{name} = compiled_user({name!r})  # its source: {digest}
 
 @compiled()
 def try_{name}({given}):
-    """(result, failed) of a user's function."""
+    """Call a user's function; returns (result, failed)."""
     try:
         return np.int64(user_{name}({given})), False
     except Exception:
@@ -138,7 +134,8 @@ def try_{name}({given}):
 
 '''
 
-FOOTER = """        if reason != 0:
+FOOTER = """
+        if reason != 0:
             note_bad(arena, position, index, reason)
             refused += 1
         position += length
@@ -153,10 +150,17 @@ class KernelSource:
 
     Attributes:
         tables: the words of maps, zones and literals that the kernel reads.
+        zones: the zones whose midnight it computes from the session.
     """
 
     text: str
     tables: tuple[int, ...]
+    zones: tuple[str, ...]
+
+    @property
+    def function_count(self) -> int:
+        """The number of functions to compile, without those that they call in other modules."""
+        return self.text.count("@compiled(")
 
 
 def _framed(framing: Framing, place: Place) -> str:
@@ -169,7 +173,8 @@ def _of_header(name: str, *, signed: bool = False) -> str:
     return load_expression(size, str(SOURCE_LAYOUT.offsets[name]), signed=signed)
 
 
-# Numbers in the text instead of imported names, because a cached kernel is found by its text.
+# Numbers instead of imported names: a cached kernel is found by its text and by the digest of the conversion's sources,
+# and neither changes with a constant of feedcore.
 HEADER = {
     "header": str(SOURCE_HEADER_SIZE),
     "message_count": _of_header("message_count"),
@@ -192,7 +197,8 @@ def kernel_source(table: ConverterTable) -> KernelSource:
     for conversion in table.conversions:
         by_message.setdefault(conversion.source.name, []).append(conversion)
     writers = [MessageWriter(table, each[0].source, each, data) for each in by_message.values()]
-    bodies = [writer.lines() for writer in writers]
+    is_split = len(table.conversions) > CONVERSIONS_INLINE_MAX
+    bodies = [writer.lines("return cursor, written, FULL" if is_split else "break") for writer in writers]
     foresight = Foresight(table)
     for writer, conversions in zip(writers, by_message.values(), strict=True):
         foresight.add(conversions[0].source, writer.condition(), conversions)
@@ -202,26 +208,17 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         "kind": _framed(framing, framing.type),
         "body": framing.header_size,
     }
-    is_split = len(table.conversions) > CONVERSIONS_INLINE_MAX
     calls = PacketCalls(table.conversions)
     stages = [_stage(table, by_message.values(), data, calls, stage) for stage in range(calls.stages)]
     zones = [f"midnight_{number}" for number in range(len(data.zones))]
     given = ", ".join([GIVEN, *(["done, slots, answers"] if calls else []), *zones])
-    functions, branches = "", ""
-    for number, (writer, body) in enumerate(zip(writers, bodies, strict=True)):
-        branches += f"        {'if' if number == 0 else 'elif'} {writer.condition()}:\n"
-        if is_split:
+    functions = ""
+    if is_split:
+        for number, (writer, body) in enumerate(zip(writers, bodies, strict=True)):
             functions += _function(number, writer, body, given, framing.header_size)
-            body = indented(CALL.format(number=number, given=given).splitlines(), 3)
-        branches += "\n".join(body) + "\n"
-    frame = {
-        "midnights": "".join(
-            f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {shown_title(zone)}\n"
-            for number, (zone, (at, count)) in enumerate(data.zones.items())
-        ),
-        **HEADER,
-        **walking,
-    }
+            bodies[number] = _call(number, given)
+    branches = _branches(writers, bodies) + _otherwise(table)
+    frame = {"midnights": _midnights(data), **HEADER, **walking}
     text = MODULE.format(
         name=shown_title(table.name),
         tables=f", with reference tables {data.digest()}" if data.words else "",
@@ -231,39 +228,60 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         **frame,
         **(ANSWERED if calls else NOT_ANSWERED),
     )
-    gathers = "".join(GATHER.format(stage=stage, branches=lines, **frame) for stage, lines in enumerate(stages))
-    return KernelSource(text + branches + _otherwise(table) + FOOTER + gathers, tuple(data.words))
+    text += "\n".join(indented(branches, 2)) + FOOTER
+    for stage, lines in enumerate(stages):
+        text += GATHER.format(stage=stage, branches="\n".join(indented(lines, 2)), **frame)
+    return KernelSource(text, tuple(data.words), tuple(data.zones))
+
+
+def _midnights(data: TableData) -> str:
+    """The lines that compute each zone's midnight of the session."""
+    return "".join(
+        f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {shown_title(zone)}\n"
+        for number, (zone, (at, count)) in enumerate(data.zones.items())
+    )
+
+
+def _branches(writers: Iterable[MessageWriter], bodies: Iterable[list[str]]) -> list[str]:
+    """A branch for each message type."""
+    lines: list[str] = []
+    for writer, body in zip(writers, bodies, strict=True):
+        lines += [f"{'elif' if lines else 'if'} {writer.condition()}:", *indented(body)]
+    return lines
 
 
 def _stage(
     table: ConverterTable, messages: Iterable[list[Conversion]], data: TableData, calls: PacketCalls, stage: int
-) -> str:
+) -> list[str]:
     """The branches of a kernel that gathers the arguments of one stage's calls."""
     writers = [GatheringWriter(table, each[0].source, each, data, calls, stage) for each in messages]
-    lines: list[str] = []
-    for writer in writers:
-        if writer.has_arguments:
-            lines += [f"        {'elif' if lines else 'if'} {writer.condition()}:", *writer.lines()]
-    return "\n".join(lines)
+    writers = [writer for writer in writers if writer.has_arguments]
+    return _branches(writers, [writer.gathering_lines() for writer in writers])
 
 
 def _function(number: int, writer: MessageWriter, body: list[str], given: str, header_size: int) -> str:
     """The code of one message type as a function."""
-    lines = [line[8:] for line in body]
-    lines = [
-        line.replace("break", "return cursor, written, FULL") if line.strip() == "break" else line for line in lines
-    ]
     head = [
         "",
         "@compiled()",
         f"def message_{number}({given}):",
-        f'    """(end, written, reason) of one {shown(writer.name)}; FULL if its output does not fit."""',
+        f'    """Convert one {shown(writer.name)}; returns (end, written, reason)."""',
         f"    body = position + {header_size}",
         "    limit = position + length",
         "    reason = 0",
         "    written = 0",
     ]
-    return "\n".join([*head, *lines, "    return cursor, written, reason", "", ""])
+    return "\n".join([*head, *indented(body), "    return cursor, written, reason", "", ""])
+
+
+def _call(number: int, given: str) -> list[str]:
+    """The kernel's call of one message type's function."""
+    return [
+        f"cursor, more, reason = message_{number}({given})",
+        "if reason == FULL:",
+        "    break",
+        "written += more",
+    ]
 
 
 def _constants(table: ConverterTable) -> str:
@@ -299,24 +317,17 @@ def _users_functions(table: ConverterTable) -> list[ConverterFunction]:
     return [used[name] for name in sorted(used)]
 
 
-def _otherwise(table: ConverterTable) -> str:
+def _otherwise(table: ConverterTable) -> list[str]:
+    """The branches of messages that no conversion takes."""
     converted = {conversion.source.type_id for conversion in table.conversions}
     others = sorted({message.type_id for message in table.source_format.messages.values()} - converted)
     lines = [
-        f"        elif {' or '.join(f'kind == {kind}' for kind in sorted(converted))}:",
-        "            reason = WRONG_LENGTH",
+        f"elif {' or '.join(f'kind == {kind}' for kind in sorted(converted))}:",
+        "    reason = WRONG_LENGTH",
     ]
     if others:
         lines += [
-            f"        elif {' or '.join(f'kind == {kind}' for kind in others)}:",
-            "            arena[NOT_CONVERTED] += 1",
+            f"elif {' or '.join(f'kind == {kind}' for kind in others)}:",
+            "    arena[NOT_CONVERTED] += 1",
         ]
-    return "\n".join([*lines, "        else:", "            reason = UNKNOWN_TYPE", ""])
-
-
-def source_digest(source: KernelSource) -> str:
-    """The digest that identifies a kernel."""
-    return hashlib.sha256(source.text.encode()).hexdigest()
-
-
-__all__ = ["Conversion", "KernelSource", "Operation", "PacketValue", "kernel_source", "source_digest"]
+    return [*lines, "else:", "    reason = UNKNOWN_TYPE"]

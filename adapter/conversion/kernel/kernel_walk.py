@@ -1,5 +1,8 @@
-"""Kernel lines that walk over a source message. They find its groups' entries and variable texts, and check that it
-ends where its parts end. A kernel reads only after these checks."""
+"""Kernel lines that walk over a source message.
+
+They find its groups' entries and variable texts, and check that it ends where its parts end. A kernel reads an entry or
+a text only after these checks.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from tandemfeed.adapter.conversion.kernel.kernel_names import in_variable, shown
 from tandemfeed.adapter.conversion.kernel.unaligned import load_expression
 from tandemfeed.feedcore.documents.source_layout import SourceData, SourceField, SourceGroup, SourceMessageType
 
-PLACED_MAX = 65_535
+PLACED_MAX = 65_535  # of a group: entries, and bytes of each; no position that follows from them overflows
 
 
 def walk(source: SourceMessageType, needed: Collection[int]) -> list[str]:

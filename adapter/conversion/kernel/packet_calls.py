@@ -89,9 +89,9 @@ class PacketCalls:
 
     def reduced(self, conversion: Conversion, stage: int) -> Conversion:
         """A conversion reduced to what a stage needs to gather its arguments.
+
         It keeps only the guards that can be evaluated at that stage. So a function may be called for a message that
         another guard skips; that answer is not used.
-                guard skips; that answer is not used.
         """
         guards = tuple(guard for guard in conversion.guards if self._depth(guard.operand) <= stage)
         wanted = _made_of([*self.uses_in(conversion, stage), *(guard.operand for guard in guards)])

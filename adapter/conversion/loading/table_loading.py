@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
-from tandemfeed.adapter.conversion.loading.conversion_loading import ConversionLoader, Shared
-from tandemfeed.adapter.conversion.loading.group_loading import load_parts
+from tandemfeed.adapter.conversion.loading.conversion_loading import ConversionLoader
 from tandemfeed.adapter.conversion.loading.map_loading import load_maps
 from tandemfeed.adapter.conversion.loading.state_cells import Cells
+from tandemfeed.adapter.conversion.loading.value_loading import Definitions
 from tandemfeed.adapter.conversion.state.order_book import FIRST, BookSpaces
 from tandemfeed.adapter.conversion.state.state_store import KEYS_MAX, KeySpace
 from tandemfeed.adapter.conversion.table.functions import FUNCTIONS, ConverterFunction
@@ -64,23 +64,16 @@ def load_table(
     cells = Cells(functions)
     for node in nodes:  # declare all kept cells first, so that a message can peek at cells that another message keeps
         cells.declare(node)
-    shared = Shared(
-        source_format,
-        model,
-        functions,
-        cells,
-        load_maps(root, path.parent),
-        {},
-        datagram_room(datagram_size_max),
-        load_parts,
-    )
-    shared.books.update(_load_books(root))
-    shared.loaders += [ConversionLoader(node, shared) for node in nodes]
-    conversions = tuple(loader.load() for loader in shared.loaders)
+    definitions = Definitions(functions, cells, load_maps(root, path.parent), _load_books(root))
+    room = datagram_room(datagram_size_max)
+    loaders = [ConversionLoader(node, source_format, model, room, definitions) for node in nodes]
+    for loader in loaders:
+        loader.load_orders()
+    conversions = tuple(loader.load() for loader in loaders)
     keys_max = _limit(root, "keysMax", KEYS_MAX)
     spaces = list(cells.spaces(root, keys_max))
     books: list[Book] = []
-    for book, node in zip(shared.books.values(), root.all("book"), strict=True):
+    for book, node in zip(definitions.books.values(), root.all("book"), strict=True):
         actions = [action.action for each in conversions for action in each.orders if action.book == len(books)]
         own = BookSpaces(len(spaces), len(spaces) + 1, book.spaces.words, "clear" in actions)
         spaces += _key_spaces(book.name, own, _limit(node, "ordersMax", ORDERS_MAX))
@@ -93,7 +86,7 @@ def load_table(
         conversions,
         tuple(spaces),
         tuple(books),
-        shared.room,
+        room,
         str(path),
     )
     return replace(table, fingerprint=hashlib.sha256(kernel_source(table).text.encode()).digest()[:16])

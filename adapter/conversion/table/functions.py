@@ -18,6 +18,7 @@ from tandemfeed.adapter.conversion.table.values import NULL
 
 OF = ("of",)
 FAIL = "    reason = reason or OUT_OF_RANGE"  # the first failure is counted
+LOOK_UP = ("{r} = {look_up}", "if {r} < 0:", "    {missing}")  # the index of a map's entry
 
 
 class Calling(Enum):
@@ -40,7 +41,8 @@ class ConverterFunction:
         lines: kernel lines that compute `{r}`, for a function without state.
         cells: the initial values of the cells that it keeps per key; `check` may return others.
         update: kernel lines that change the cells.
-        value: kernel expression of the result, after `update`.
+        read: kernel lines that compute from the cells what `value` needs; also run when another element peeks.
+        value: kernel expression of the result, after `update` and `read`.
         skips_null: if one of its values is null, the result is null (without state), or nothing changes (with state).
         python, source_digest: for a user's function, the function and the digest of its source.
         calling, why_called: how its value is computed, and why it is not compiled.
@@ -57,6 +59,7 @@ class ConverterFunction:
     lines: tuple[str, ...] = ()
     cells: tuple[int, ...] = ()
     update: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
     value: str = ""
     skips_null: bool = True
     shape: str = "number"
@@ -182,9 +185,7 @@ def _pure() -> tuple[ConverterFunction, ...]:
             ("map",),
             checks.check_map,
             (
-                "{r} = {look_up}",
-                "if {r} < 0:",
-                "    {missing}",
+                *LOOK_UP,
                 "else:",
                 "    {r} = tables[{map_values} + {r}]",
             ),
@@ -217,8 +218,8 @@ def _stateful() -> tuple[ConverterFunction, ...]:
     high = ("if {of} != NULL and ({c0} == NULL or {of} > {c0}):", "    {c0} = {of}")
     low = ("if {of} < {c0}:  # NULL is the largest value", "    {c0} = {of}")
     add = ("if {of} != NULL:", "    {c0} += {of}")
-    bid = ("{best} = NULL", "for place in range({sources}):", "    offer = arena[{cells} + place]")
-    source = ("if {source} >= 0 and {source} < {sources}:", "    arena[{cells} + {source}] = {of}")
+    offer = ("if {source} >= 0 and {source} < {sources}:", "    arena[{cells} + {source}] = {of}")
+    offers = ("{best} = NULL", "for place in range({sources}):", "    offer = arena[{cells} + place]")
     both = ("of", "source")
     return (
         ConverterFunction("sum", "sum per key", OF, (), checks.check_sum, cells=(0,), update=add, value="{c0}"),
@@ -282,9 +283,9 @@ def _stateful() -> tuple[ConverterFunction, ...]:
             ("sources",),
             checks.check_best,
             cells=(NULL,),
-            update=(
-                *source,
-                *bid,
+            update=offer,
+            read=(
+                *offers,
                 "    if offer != NULL and ({best} == NULL or offer > {best}):",
                 "        {best} = offer",
             ),
@@ -297,7 +298,8 @@ def _stateful() -> tuple[ConverterFunction, ...]:
             ("sources",),
             checks.check_best,
             cells=(NULL,),
-            update=(*source, *bid, "    if offer < {best}:  # NULL is the largest value", "        {best} = offer"),
+            update=offer,
+            read=(*offers, "    if offer < {best}:  # NULL is the largest value", "        {best} = offer"),
             value="{best}",
         ),
         ConverterFunction("peek", "a cell that another element keeps", (), (), checks.check_peek, shape="peek"),

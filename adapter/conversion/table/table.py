@@ -229,7 +229,7 @@ class Conversion:
     @property
     def books_with_levels(self) -> set[int | None]:
         """The books whose levels are read."""
-        found = {operation.book for operation in self.all_stateful if "level" in operation.function.value}
+        found = {operation.book for operation in self.all_stateful if "level" in operation.function.parameters}
         return found | {group.levels[0] for group in all_groups(self.groups) if group.levels}
 
 

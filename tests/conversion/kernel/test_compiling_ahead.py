@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,16 @@ with install_recorder("numba:compile") as recorder:
 print([event.data["dispatcher"].py_func.__name__ for _, event in recorder.buffer if event.is_start])
 """
 
+# Opens, fills and reads a journal; standard error shows what is compiled for it.
+OPEN_JOURNAL = """
+import logging, sys
+from tandemfeed.journal import Journal
+logging.basicConfig(level=logging.INFO)
+with Journal.open(sys.argv[1]) as journal, journal.tailer() as tailer:
+    journal.append(b"one")
+    assert tailer.read()[1] == b"one"
+"""
+
 
 def run(cache: Path, *command: str, status: int = 0) -> tuple[str, str]:
     environment = {**os.environ, FOLDER_VARIABLE: str(cache), "PYTHONPATH": str(ROOT)}
@@ -58,12 +69,20 @@ def run(cache: Path, *command: str, status: int = 0) -> tuple[str, str]:
 def test_after_compile_a_start_with_the_same_documents_and_size_compiles_nothing(tmp_path: Path) -> None:
     cache, command = tmp_path / "cache", ("-m", "tandemfeed.deploy.command", "convert", "compile", *DOCUMENTS)
     output, _ = run(cache, *command)
+    assert "journal: compiled " in output
     assert "ticks: compiled " in output
     assert f"stored in {cache}" in output
     start = ("-c", START, *map(str, NAMES))
+    assert run(cache, "-c", OPEN_JOURNAL, str(tmp_path / "journal")) == ("", "")
     assert run(cache, *start, "1472")[0] == "[]\n"
     assert "ticks: already compiled" in run(cache, *command)[0]
     assert "convert" in run(cache, *start, "1400")[0]  # another size needs another kernel
+    _, log = run(
+        cache, *start[:1], "import logging; logging.basicConfig(level=logging.INFO)\n" + START, *start[2:], "1404"
+    )
+    lines = [line.partition("compile_report:")[2] for line in log.splitlines()]
+    assert lines[0].startswith("compiling the functions of the converter table 'ticks'; later starts load them from ")
+    assert re.fullmatch(r"compiled the functions of the converter table 'ticks': (\d+) of \1 in [0-9.]+ s", lines[-1])
 
 
 def test_compile_reports_that_kernels_cannot_be_stored_and_compiles_nothing(tmp_path: Path) -> None:
@@ -77,7 +96,8 @@ def test_compile_reports_that_kernels_cannot_be_stored_and_compiles_nothing(tmp_
 
 def test_several_shipped_tables_are_compiled_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", "--shipped", "tick-table", "tick-table"]) == 0
-    first, second, where = capsys.readouterr().out.splitlines()
+    journal, first, second, where = capsys.readouterr().out.splitlines()
+    assert journal.startswith("journal: ")
     assert first.startswith("tick-table: ")
     assert second.startswith("tick-table: already compiled")
     assert where.startswith("stored in ")
@@ -147,7 +167,7 @@ def test_progress_names_each_function_and_counts_those_of_the_table(
 ) -> None:
     monkeypatch.setattr(kernel_cache, "CACHE_FOLDER", tmp_path)
     meter = RecordingMeter()
-    progress = Progress(meter)
+    progress = Progress(meter, kernel_cache.MODULE_PREFIX)
     with install_listener(COMPILE_EVENT, progress):
         assert load_generated(TWO).outer(1) == 2
     assert meter.steps == [(0, "outer"), (0, "inner"), (1, "inner"), (1, "outer")]

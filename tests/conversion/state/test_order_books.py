@@ -18,6 +18,7 @@ from tandemfeed.benchmarks.conversion import header, itch_messages
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tests.conversion.oracle.interpreted import InterpretedConverter
+from tests.conversion.packet_material import load
 
 BOOK = Path(__file__).resolve().parents[3] / "benchmarks" / "itch_book"
 PER_PACKET = 20
@@ -54,6 +55,15 @@ def test_kernel_and_interpreter_have_the_same_books_after_every_message(table: C
     assert compiled.counts() == oracle.counts()
     assert compiled.snapshot() == oracle.snapshot()
     assert compiled.key_count() < 400, "orders and books that are gone are forgotten"
+
+
+def test_a_conversion_may_peek_at_what_a_later_one_keeps_of_an_order(tmp_path: Path) -> None:
+    peek = '<convert message="other" to="out"><field name="first" function="peek" by="a" cell="left"/></convert>'
+    keep = """<convert message="m"><order book="k" action="add" by="b" id="a" side="b" bid="1" price="a" size="b"/>
+        <let name="what" function="order_size" book="k"/>
+        <keep function="last" of="what" by="a" cell="left"/></convert>"""
+    for converts in (keep + peek, peek + keep):
+        assert len(load(tmp_path, '<book name="k"/>' + converts).conversions) == 2
 
 
 def test_a_restored_book_behaves_like_the_original(table: ConverterTable) -> None:
