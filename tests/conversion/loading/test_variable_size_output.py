@@ -12,7 +12,6 @@ import pyarrow.parquet
 import pytest
 from sbedecoder import SBESchema
 from sbedecoder.message import SBEMessage
-from test_fuzz import Brink, damaged
 
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.adapter.convert_command.cli import main
@@ -30,6 +29,7 @@ from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet, encode_output_packet
 from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 from tests.conversion.deal_material import MODEL, converted, deal, load, order, packet, read
+from tests.conversion.kernel.test_fuzz import Brink, damaged
 from tests.conversion.oracle.interpreted import InterpretedConverter
 from tests.feedcore.merge.merge_feed import heartbeat
 from tests.feedcore.sbe.sbe_writing import SbeWriter
