@@ -10,13 +10,13 @@ import grpc
 
 from tandemfeed.adapter.feed_settings import FeedSettingsUnknown
 from tandemfeed.adapter.process import AdapterOptions, AdapterProcess, MoldOptions
-from tandemfeed.adapter.registry import AnotherProcessRuns
+from tandemfeed.adapter.reporting.registry import AnotherProcessRuns
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal import JournalError
+from tandemfeed.transport.calls.login import AuthenticationRefused
+from tandemfeed.transport.calls.reachability import failure_text
 from tandemfeed.transport.dgram import BadGroup
-from tandemfeed.transport.login import AuthenticationRefused
 from tandemfeed.transport.process_shell import StopSignal, add_connection_arguments, configure_logging, connection_from
-from tandemfeed.transport.reachability import failure_text
 from tandemfeed.transport.scheduling import request_short_slices
 
 REPLACED_STATUS = 3  # another process runs as this adapter; restarting this one does not help

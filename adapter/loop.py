@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import zmq
 
-from tandemfeed.adapter.forged_packets import ForgedPackets
 from tandemfeed.adapter.mailbox import Mailbox
-from tandemfeed.adapter.output_journal import OutputJournal
-from tandemfeed.adapter.peer_calls import PeerCalls
+from tandemfeed.adapter.peers.peer_calls import PeerCalls
+from tandemfeed.adapter.records.output_journal import OutputJournal
+from tandemfeed.adapter.reporting.forged_packets import ForgedPackets
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
 from tandemfeed.feedcore.replica.effects import (
@@ -35,9 +35,9 @@ from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
-from tandemfeed.transport.opening import ImpersonationRefused, Opener
 from tandemfeed.transport.process_shell import StopSignal
-from tandemfeed.transport.sealing import NoKey, NonceExhausted, Sealer
+from tandemfeed.transport.sealing.opening import ImpersonationRefused, Opener
+from tandemfeed.transport.sealing.sealing import NoKey, NonceExhausted, Sealer
 
 LOG = logging.getLogger("tandemfeed.adapter.loop")
 # Datagrams per socket and turn: after a flood nothing waits long, and sending keeps pace with receiving.

@@ -12,20 +12,20 @@ import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.adapter.conversion import load_converter
-from tandemfeed.adapter.dead_letter_journal import DeadLetterJournal
 from tandemfeed.adapter.feed_settings import engine_config
-from tandemfeed.adapter.lifeline import Lifeline, LifelineUnavailable
 from tandemfeed.adapter.loop import AdapterLoop, SourceLine
 from tandemfeed.adapter.mailbox import Mailbox
 from tandemfeed.adapter.mold_source import MoldSource
-from tandemfeed.adapter.output_journal import OutputJournal
-from tandemfeed.adapter.peer_calls import PeerCalls
-from tandemfeed.adapter.peer_input import PeerInput
-from tandemfeed.adapter.registry import AnotherProcessRuns, Registry, own_start
-from tandemfeed.adapter.replay_service import ReplayService
-from tandemfeed.adapter.reports import Reporter
+from tandemfeed.adapter.peers.peer_calls import PeerCalls
+from tandemfeed.adapter.peers.peer_input import PeerInput
+from tandemfeed.adapter.peers.services import ROLES_BY_SERVICE, AdapterSyncService
+from tandemfeed.adapter.records.dead_letter_journal import DeadLetterJournal
+from tandemfeed.adapter.records.output_journal import OutputJournal
+from tandemfeed.adapter.records.replay_service import ReplayService
+from tandemfeed.adapter.reporting.lifeline import Lifeline, LifelineUnavailable
+from tandemfeed.adapter.reporting.registry import AnotherProcessRuns, Registry, own_start
+from tandemfeed.adapter.reporting.reports import Reporter
 from tandemfeed.adapter.sealed_source import SealedLine
-from tandemfeed.adapter.services import ROLES_BY_SERVICE, AdapterSyncService
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
@@ -38,16 +38,16 @@ from tandemfeed.feedcore.replica.effects import (
     ServerRequest,
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
-from tandemfeed.transport.announced_starts import AnnouncedStart, announced_starts
+from tandemfeed.transport.calls.login import TokenSource
+from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 from tandemfeed.transport.dgram import BadGroup, MulticastReceiver, MulticastSender
-from tandemfeed.transport.login import TokenSource
-from tandemfeed.transport.opening import Opener
 from tandemfeed.transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
-from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 from tandemfeed.transport.scheduling import tune_for_low_latency
-from tandemfeed.transport.sealing import Sealer
-from tandemfeed.transport.source_sealing import SourceOpener
-from tandemfeed.transport.start_keys import SealingKey
+from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
+from tandemfeed.transport.sealing.opening import Opener
+from tandemfeed.transport.sealing.sealing import Sealer
+from tandemfeed.transport.sealing.source_sealing import SourceOpener
+from tandemfeed.transport.sealing.start_keys import SealingKey
 from tandemfeed.v1 import admin_pb2, common_pb2, replay_pb2_grpc, sync_pb2_grpc
 
 LOG = logging.getLogger("tandemfeed.adapter.process")

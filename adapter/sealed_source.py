@@ -5,7 +5,7 @@ from __future__ import annotations
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.transport.dgram import MulticastReceiver
-from tandemfeed.transport.source_sealing import SourceOpener
+from tandemfeed.transport.sealing.source_sealing import SourceOpener
 
 
 class SealedLine:

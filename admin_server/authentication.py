@@ -20,7 +20,7 @@ import scramp
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.state_folder import MECHANISM, StateFolder
 from tandemfeed.admin_server.settings import IdentitySettings
-from tandemfeed.transport.rpc import TOKEN_ALGORITHM, TOKEN_ISSUER
+from tandemfeed.transport.calls.rpc import TOKEN_ALGORITHM, TOKEN_ISSUER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 TOKEN_VALID_S = 3_600

@@ -20,8 +20,10 @@ from tandemfeed.admin_server.records.state_folder import hash_secret
 from tandemfeed.admin_server.records.zookeeper_options import add_zookeeper_arguments, zookeeper_from
 from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
 from tandemfeed.admin_server.tables import print_feeds, print_status
-from tandemfeed.transport.admin_servers import AdminServers, ask_active
-from tandemfeed.transport.login import AuthenticationRefused, login
+from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
+from tandemfeed.transport.calls.login import AuthenticationRefused, login
+from tandemfeed.transport.calls.reachability import failure_text
+from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.process_shell import (
     Connection,
     StopSignal,
@@ -32,8 +34,6 @@ from tandemfeed.transport.process_shell import (
     connection_from,
     serve_metrics,
 )
-from tandemfeed.transport.reachability import failure_text
-from tandemfeed.transport.rpc import open_channel
 from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
 from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc

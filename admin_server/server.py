@@ -28,8 +28,8 @@ from tandemfeed.admin_server.services import (
     StreamAdministrationService,
 )
 from tandemfeed.admin_server.settings import IdentitySettings, check_identities, load_cluster, load_policy
-from tandemfeed.transport.death_notice import DeathNoticeReceiver
-from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
+from tandemfeed.transport.calls.death_notice import DeathNoticeReceiver
+from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 from tandemfeed.v1 import admin_pb2_grpc
 
 SUBSCRIBER_COUNT_MAX = 200

@@ -21,17 +21,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tandemfeed.adapter.conversion import load_converter
 from tandemfeed.adapter.loop import AdapterLoop
 from tandemfeed.adapter.mailbox import Mailbox
-from tandemfeed.adapter.output_journal import OutputJournal
+from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
-from tandemfeed.transport.announced_starts import SALT_SIZE, AnnouncedStart
 from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
-from tandemfeed.transport.opening import Opener
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.scheduling import tune_for_low_latency
-from tandemfeed.transport.sealing import Sealer
-from tandemfeed.transport.start_keys import SealingKey
-from tandemfeed.transport.stream_signatures import SIGNATURE_MAGIC
+from tandemfeed.transport.sealing.announced_starts import SALT_SIZE, AnnouncedStart
+from tandemfeed.transport.sealing.opening import Opener
+from tandemfeed.transport.sealing.sealing import Sealer
+from tandemfeed.transport.sealing.start_keys import SealingKey
+from tandemfeed.transport.sealing.stream_signatures import SIGNATURE_MAGIC
 
 INTERFACE = "127.0.0.1"
 SOURCE_GROUP, OUTPUT_GROUP = "239.192.88.1:18001", "239.192.88.2:18002"

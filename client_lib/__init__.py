@@ -19,9 +19,9 @@ from tandemfeed.client_lib.errors import (
     FeedUnknown,
 )
 from tandemfeed.client_lib.items import Batch, Event, Filled, Item, Message, Revoked, SourceSpan
-from tandemfeed.client_lib.statistics import ChannelStatistics, SubscriptionStatistics
-from tandemfeed.client_lib.stream_trust import Distrusted, DistrustReason
-from tandemfeed.client_lib.subscription import Subscription
+from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
+from tandemfeed.client_lib.stream.stream_trust import Distrusted, DistrustReason
+from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import (
     ConfirmationPaused,

@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator
 
 from tandemfeed.client_lib.items import Item
-from tandemfeed.client_lib.subscription import Subscription
+from tandemfeed.client_lib.stream.subscription import Subscription
 
 HANDED_OVER_COUNT_MAX = 64
 

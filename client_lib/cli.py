@@ -21,9 +21,9 @@ from tandemfeed.client_lib.client import connect
 from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.items import Batch, Filled, Item, Revoked
 from tandemfeed.client_lib.live_view import LiveFigures, alarm_text, render
-from tandemfeed.client_lib.recorder import DeliveryRecorder
-from tandemfeed.client_lib.stream_trust import Distrusted, VerifyMode
-from tandemfeed.client_lib.subscription import Subscription
+from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
+from tandemfeed.client_lib.stream.stream_trust import Distrusted, VerifyMode
+from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.feedcore.merge.config import CompareMode
 from tandemfeed.feedcore.merge.effects import Diverged
 from tandemfeed.transport.process_shell import (

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from tandemfeed.client_lib.session import Session
-from tandemfeed.client_lib.stream_trust import VerifyMode
-from tandemfeed.client_lib.subscription import Subscription
+from tandemfeed.client_lib.login.session import Session
+from tandemfeed.client_lib.stream.stream_trust import VerifyMode
+from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
 from tandemfeed.transport.dgram import check_interface
 

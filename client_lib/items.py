@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from tandemfeed.client_lib.stream_trust import Distrusted
+from tandemfeed.client_lib.stream.stream_trust import Distrusted
 from tandemfeed.feedcore.merge.effects import MergeEvent
 from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tandemfeed.client_lib.decoding import Decoder
+    from tandemfeed.client_lib.messages.decoding import Decoder
     from tandemfeed.feedcore.sbe.messages import MessageType
 
 

@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tandemfeed.client_lib.items import Batch, Filled, Item
-from tandemfeed.client_lib.record import ROW_DTYPE, latency_figures
-from tandemfeed.client_lib.stream_trust import Distrusted
-from tandemfeed.client_lib.subscription import Subscription
+from tandemfeed.client_lib.recording.record import ROW_DTYPE, latency_figures
+from tandemfeed.client_lib.stream.stream_trust import Distrusted
+from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.merge.effects import Diverged, Gap, ProvisionalGap, SourceGap, Takeover
 

@@ -91,11 +91,11 @@ def _apply_placement() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(int(os.environ.pop(NICE_VARIABLE, "0")))
     if host := os.environ.pop(HOST_VARIABLE, ""):
-        from tandemfeed.deploy.network import enter_namespace
+        from tandemfeed.deploy.cluster.network import enter_namespace
 
         enter_namespace(host)
     if disk := os.environ.pop(DISK_VARIABLE, ""):
-        from tandemfeed.deploy.small_disk import mount_small_disk
+        from tandemfeed.deploy.cluster.small_disk import mount_small_disk
 
         size, _, folder = disk.partition(":")
         mount_small_disk(Path(folder), int(size))

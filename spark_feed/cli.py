@@ -17,13 +17,14 @@ import grpc
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.errors import JournalError
 from tandemfeed.spark_feed.feed_plan import read_feed_plan
-from tandemfeed.spark_feed.generator import GeneratorOptions, TickGenerator
-from tandemfeed.spark_feed.ingest import ingest
-from tandemfeed.spark_feed.ingest_columns import TIME_UNITS, IngestOptions
-from tandemfeed.spark_feed.java import JavaMissing
-from tandemfeed.spark_feed.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
+from tandemfeed.spark_feed.numbering.java import JavaMissing
+from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
+from tandemfeed.spark_feed.recordings.ingest import ingest
+from tandemfeed.spark_feed.recordings.ingest_columns import TIME_UNITS, IngestOptions
+from tandemfeed.spark_feed.recordings.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
 from tandemfeed.spark_feed.source_journal import SourceJournalError
-from tandemfeed.spark_feed.split import SplitRule
+from tandemfeed.transport.calls.reachability import failure_text
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
@@ -34,7 +35,6 @@ from tandemfeed.transport.process_shell import (
     connection_from,
     serve_metrics,
 )
-from tandemfeed.transport.reachability import failure_text
 from tandemfeed.transport.scheduling import request_short_slices
 from tandemfeed.transport.settings_file import SettingsError
 
@@ -169,7 +169,7 @@ def _ingest(arguments: argparse.Namespace) -> Manifest:
 
 def job(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed source-job`: the Spark driver."""
-    from tandemfeed.spark_feed.job import JobOptions, SourceJob
+    from tandemfeed.spark_feed.numbering.job import JobOptions, SourceJob
 
     arguments = _job_parser().parse_args(argv)
     configure_logging("source-job", arguments.log_level)
@@ -271,7 +271,7 @@ def _batch_count(text: str) -> int:
 
 def gateway(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed source-gateway`: sends the packets of the source journal."""
-    from tandemfeed.spark_feed.gateway import (
+    from tandemfeed.spark_feed.sending.gateway import (
         GatewayCollector,
         GatewayError,
         GatewayOptions,
@@ -280,9 +280,9 @@ def gateway(argv: Sequence[str] | None = None) -> int:
         listen_address,
         sole_gateway,
     )
-    from tandemfeed.spark_feed.pacing import RatePacer, SpeedPacer
-    from tandemfeed.spark_feed.source_keys import sealing_with
-    from tandemfeed.transport.login import AuthenticationRefused
+    from tandemfeed.spark_feed.sending.pacing import RatePacer, SpeedPacer
+    from tandemfeed.spark_feed.sending.source_keys import sealing_with
+    from tandemfeed.transport.calls.login import AuthenticationRefused
 
     parser = _gateway_parser()
     arguments = parser.parse_args(argv)

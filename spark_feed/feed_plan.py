@@ -10,8 +10,8 @@ from msgspec import Meta, Struct, field
 
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE
+from tandemfeed.transport.sealing.source_sealing import SOURCE_SEAL_SIZE
 from tandemfeed.transport.settings_file import InvalidSetting, SettingsFile
-from tandemfeed.transport.source_sealing import SOURCE_SEAL_SIZE
 
 DATAGRAM_SIZE_DEFAULT = 1_472
 DATAGRAM_SIZE_MIN = SOURCE_HEADER_SIZE + SOURCE_SEAL_SIZE + 1

@@ -33,7 +33,7 @@ import numpy as np
 from tandemfeed.feedcore.wire.source_packet import SOURCE_LAYOUT, unpack_source_header
 from tandemfeed.journal import Batch, Journal
 from tandemfeed.spark_feed.feed_plan import FeedPlan
-from tandemfeed.spark_feed.packing import Frames, PackedPacket, pack_batch
+from tandemfeed.spark_feed.numbering.packing import Frames, PackedPacket, pack_batch
 
 SEGMENT_SIZE_MAX = 2 << 20  # a micro-batch of 10,000 rows fits, and no tailer waits long for it
 BLOCK_SIZE = 16 << 20  # small, because seeking to an index reads its block from the start

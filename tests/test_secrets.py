@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tandemfeed.transport.login import Login
+from tandemfeed.transport.calls.login import Login
 from tandemfeed.transport.process_shell import Connection
 from tests.test_frame import PACKAGES, ROOT
 

@@ -14,10 +14,10 @@ from tandemfeed.admin_server.tables import print_feeds, print_status
 from tandemfeed.benchmarks.cli import main as bench
 from tandemfeed.client_lib.live_view import render
 from tandemfeed.deploy.command import main as command
-from tandemfeed.deploy.ledger import RoundFigures
-from tandemfeed.deploy.ledger_report import print_ledger, print_rounds
-from tandemfeed.deploy.report import print_report
-from tandemfeed.deploy.rounds import DrillResult
+from tandemfeed.deploy.demo.report import print_report
+from tandemfeed.deploy.drills.ledger import RoundFigures
+from tandemfeed.deploy.drills.ledger_report import print_ledger, print_rounds
+from tandemfeed.deploy.drills.rounds import DrillResult
 from tandemfeed.journal import Journal, NamedPosition
 from tandemfeed.journal.commands.cli import main as journal
 from tandemfeed.journal.typed_records.history import Hop, LatencyStatistics, MessageHistory

@@ -18,11 +18,11 @@ from tandemfeed.adapter.conversion.state.state_store import StateStore
 from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.adapter.kernel_cache import load_generated, table_compilation_reported
-from tandemfeed.feedcore.replica.converter import Converted
+from tandemfeed.feedcore.replica.output.converter import Converted
 
 
 class CompiledConverter:
-    """`feedcore.replica.converter.Converter` over a compiled kernel.
+    """`feedcore.replica.output.converter.Converter` over a compiled kernel.
 
     Args:
         near_rows: the number of rows of state of each kind that fit in the processor's caches. With more rows, the
@@ -65,7 +65,7 @@ class CompiledConverter:
     def convert(
         self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], start: int, end: int
     ) -> Converted:
-        """See `feedcore.replica.converter.Converter.convert`."""
+        """See `feedcore.replica.output.converter.Converter.convert`."""
         if self._functions is not None:
             return self._convert_answered(self._functions, datagram, skip, count, out, start, end)
         consumed, written, cursor, refused = self._kernel(

@@ -12,7 +12,7 @@ from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
 from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.convert_command.documents import SHIPPED, shipped_documents
-from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
+from tandemfeed.adapter.records.dead_letter_record import DeadLetterRecord, decode_dead_letter
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.journal import Tailer
 from tandemfeed.journal.commands.options import require_journal

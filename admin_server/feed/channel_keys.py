@@ -7,8 +7,8 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from tandemfeed.transport.announced_starts import SALT_SIZE
-from tandemfeed.transport.start_keys import KEY_SIZE
+from tandemfeed.transport.sealing.announced_starts import SALT_SIZE
+from tandemfeed.transport.sealing.start_keys import KEY_SIZE
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 KEY_ID_END = 1 << 32

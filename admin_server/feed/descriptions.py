@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tandemfeed.admin_server.lease.lease_core import FeedLease
 from tandemfeed.admin_server.settings import MS, AdapterSettings, FeedSettings
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.descriptions")

@@ -35,7 +35,7 @@ from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import ClusterRecords
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_state")

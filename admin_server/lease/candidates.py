@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 
 # A detached adapter was synchronised until the active fell silent, so it ranks as high as a synchronised one. An
 # adapter that is ahead is detached and forwards provisionally.

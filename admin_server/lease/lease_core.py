@@ -31,7 +31,7 @@ from tandemfeed.admin_server.lease.lease_decisions import (
 )
 from tandemfeed.admin_server.lease.lease_terms import LeaseConfig, Terms
 from tandemfeed.admin_server.lease.takeovers import Takeover, TakeoverReason, Takeovers
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 
 __all__ = ["FeedLease", "Granted", "LeaseConfig", "LeaseDecision", "Offer", "Vacated"]
 

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import grpc
 
-from tandemfeed.transport.rpc import Handler, behavior_of, rebuild
+from tandemfeed.transport.calls.rpc import Handler, behavior_of, rebuild
 
 REFUSALS = frozenset(
     {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED}

@@ -14,8 +14,8 @@ from typing import Any
 import grpc
 
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
-from tandemfeed.transport.admin_servers import ACTIVE_SERVER_KEY
-from tandemfeed.transport.rpc import Handler, behavior_of, rebuild
+from tandemfeed.transport.calls.admin_servers import ACTIVE_SERVER_KEY
+from tandemfeed.transport.calls.rpc import Handler, behavior_of, rebuild
 
 OWN_SERVICES = "/tandemfeed."  # health and reflection also answer on a standby
 

@@ -23,7 +23,7 @@ from tandemfeed.admin_server.records.leadership import Fence
 from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
 from tandemfeed.admin_server.records.zookeeper import ZOOKEEPER_ERRORS, Conflict, check, commit, read, write
 from tandemfeed.admin_server.records.zookeeper_sealing import KeySealer
-from tandemfeed.transport.announced_starts import SALT_SIZE
+from tandemfeed.transport.sealing.announced_starts import SALT_SIZE
 from tandemfeed.v1 import common_pb2
 
 TRIES_MAX = 8  # for a change whose node was changed concurrently, which only threads of this server can do

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from tandemfeed.client_lib.stream_trust import VerifyMode
-from tandemfeed.deploy.cluster import START_TIMEOUT_S, Cluster
-from tandemfeed.deploy.cluster_watch import ClusterWatch
-from tandemfeed.deploy.network import Network
-from tandemfeed.deploy.processes import ManagedProcess
-from tandemfeed.deploy.topology import FeedLayout
+from tandemfeed.client_lib.stream.stream_trust import VerifyMode
+from tandemfeed.deploy.cluster.cluster import START_TIMEOUT_S, Cluster
+from tandemfeed.deploy.cluster.cluster_watch import ClusterWatch
+from tandemfeed.deploy.cluster.network import Network
+from tandemfeed.deploy.cluster.processes import ManagedProcess
+from tandemfeed.deploy.cluster.topology import FeedLayout
 
 Say: TypeAlias = Callable[[str], None]
 

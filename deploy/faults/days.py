@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tandemfeed.deploy.cluster import START_TIMEOUT_S
+from tandemfeed.deploy.cluster.cluster import START_TIMEOUT_S
 from tandemfeed.deploy.faults.context import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultContext
 
 DAY_S = 6.0  # of play: the length of a day; the last one lasts as long as the drill

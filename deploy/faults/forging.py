@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tandemfeed.deploy.cluster import START_TIMEOUT_S
+from tandemfeed.deploy.cluster.cluster import START_TIMEOUT_S
+from tandemfeed.deploy.cluster.processes import ProcessFailed
+from tandemfeed.deploy.drills.forger import HUGE_EPOCH
 from tandemfeed.deploy.faults.context import FaultContext
-from tandemfeed.deploy.forger import HUGE_EPOCH
-from tandemfeed.deploy.processes import ProcessFailed
 from tandemfeed.v1 import admin_pb2
 
 FORGED_SECONDS = 60.0

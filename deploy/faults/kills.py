@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tandemfeed.client_lib.record import DeliveryRecord
-from tandemfeed.deploy.cluster import START_TIMEOUT_S
+from tandemfeed.client_lib.recording.record import DeliveryRecord
+from tandemfeed.deploy.cluster.cluster import START_TIMEOUT_S
+from tandemfeed.deploy.cluster.topology import ADMIN
 from tandemfeed.deploy.faults.context import AFTERMATH_S, HEALTHY_TIMEOUT_S, TAKEOVER_TIMEOUT_S, FaultContext
-from tandemfeed.deploy.topology import ADMIN
 
 ADMIN_OUTAGE_S = 3.0  # several terms of a lease
 DRIVER_TIMEOUT_S = 120.0

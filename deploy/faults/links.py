@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tandemfeed.deploy.cluster.topology import ADMIN
 from tandemfeed.deploy.faults.context import AFTERMATH_S, FaultContext
-from tandemfeed.deploy.topology import ADMIN
 
 CUT_S = 2.0  # twenty times what a backup takes to become DETACHED
 LOSS_S = 3.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import grpc
 
-from tandemfeed.adapter.output_journal import BLOCK_SIZE
+from tandemfeed.adapter.records.output_journal import BLOCK_SIZE
+from tandemfeed.deploy.cluster.processes import ProcessFailed
+from tandemfeed.deploy.cluster.small_disk import fill_disk, make_room, path_in_process
 from tandemfeed.deploy.faults.context import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultContext, FaultUnavailable
-from tandemfeed.deploy.processes import ProcessFailed
-from tandemfeed.deploy.small_disk import fill_disk, make_room, path_in_process
 from tandemfeed.journal import Tailer
 from tandemfeed.v1 import admin_pb2
 

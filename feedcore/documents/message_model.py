@@ -1,7 +1,7 @@
 """The message model: the schema of the output, an SBE message schema (FIX Simple Binary Encoding 1.0, XML).
 
 A thin view of `feedcore.sbe` for code that handles output frames: their messages, and numpy arrays of those of fixed
-size. `client_lib.decoding` turns any of them into plain values.
+size. `client_lib.messages.decoding` turns any of them into plain values.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tandemfeed.feedcore.replica.channel_state import PeerState
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 
 MS = 1_000_000
 

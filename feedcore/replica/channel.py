@@ -1,8 +1,8 @@
 """One channel at one adapter: everything that outlives a role.
 
 This is the position and conversion state (`line`), the source input (`trackers`, `backlog`), the decisions received
-(`intake`), the known active, and the current state. A role (`feedcore.replica.role`) works on it, and owns what ends
-with the role.
+(`intake`), the known active, and the current state. A role (`feedcore.replica.roles.role`) works on it, and owns what
+ends with the role.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Iterable
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.replica.active_view import ActiveView, FlapDamper
-from tandemfeed.feedcore.replica.backlog import Backlog
 from tandemfeed.feedcore.replica.channel_state import ChannelStatus, RunsReply
 from tandemfeed.feedcore.replica.config import ReplicaConfig
-from tandemfeed.feedcore.replica.decision_intake import DecisionIntake
 from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, RequestRuns, StateMoved, Transmit
 from tandemfeed.feedcore.replica.hand_over import HandOver
-from tandemfeed.feedcore.replica.production import ProductionLine
-from tandemfeed.feedcore.replica.save_schedule import SaveSchedule
-from tandemfeed.feedcore.replica.source_tracker import Slice, SourceTracker
-from tandemfeed.feedcore.replica.states import ReplicaState, StateRecord
+from tandemfeed.feedcore.replica.input.backlog import Backlog
+from tandemfeed.feedcore.replica.input.decision_intake import DecisionIntake
+from tandemfeed.feedcore.replica.input.source_tracker import Slice, SourceTracker
+from tandemfeed.feedcore.replica.output.production import ProductionLine
+from tandemfeed.feedcore.replica.output.save_schedule import SaveSchedule
+from tandemfeed.feedcore.replica.roles.states import ReplicaState, StateRecord
 from tandemfeed.feedcore.wire.lineage import decode_lineage
 from tandemfeed.feedcore.wire.output_packet import (
     END_OF_STREAM_BIT,

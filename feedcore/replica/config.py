@@ -7,8 +7,8 @@ from enum import Enum
 
 from tandemfeed.feedcore.lease.failing import FailConfig
 from tandemfeed.feedcore.lease.peers import ConsentConfig
-from tandemfeed.feedcore.replica.decision_intake import IntakeConfig
-from tandemfeed.feedcore.replica.source_tracker import TrackerConfig
+from tandemfeed.feedcore.replica.input.decision_intake import IntakeConfig
+from tandemfeed.feedcore.replica.input.source_tracker import TrackerConfig
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
 
 MS = 1_000_000

@@ -18,12 +18,12 @@ from tandemfeed.feedcore.lease.lease_view import LeaseView
 from tandemfeed.feedcore.lease.peers import Peers, known_epoch
 from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
-from tandemfeed.feedcore.replica.converter import Converter
-from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort, LoggedRuns
 from tandemfeed.feedcore.replica.effects import AcceptOffer, AdapterEffect, ReleaseLease, RequestToFail
+from tandemfeed.feedcore.replica.input.decision_log import DecisionLogTooShort, LoggedRuns
+from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.replica.replica import ChannelReplica
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.replica.sessions import NotActive, Sessions
-from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal

@@ -1,8 +1,8 @@
 """An adapter's replica of one channel: passes every event to the current role, and makes the next role when one ends.
 
-Sans-I/O: it takes events with `now_ns` and returns ordered effects (`feedcore.replica.effects`). The roles are joining,
-following, ahead, deciding and failed (`feedcore.replica.role` says what a role is). The engine owns the lease, and
-orders `promote`, `demote` and `hand_over`.
+Sans-I/O: it takes events with `now_ns` and returns ordered effects (`feedcore.replica.effects`). The roles are
+joining, following, ahead, deciding and failed (`feedcore.replica.roles.role` says what a role is). The engine owns
+the lease, and orders `promote`, `demote` and `hand_over`.
 
 Invariants (docs/protocol.md clause 5): a backup transmits only what the active decided, or what needs no decision,
 unless marked as provisional; an active transmits only between `promote` and the end of its term; the effect that
@@ -16,17 +16,17 @@ from typing import assert_never
 
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.deadlines import earliest
-from tandemfeed.feedcore.replica.ahead import Ahead
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.channel_state import Answer, ChannelSnapshot, ChannelStatus
 from tandemfeed.feedcore.replica.config import ReplicaConfig
-from tandemfeed.feedcore.replica.deciding import Deciding
-from tandemfeed.feedcore.replica.decision_intake import DecisionIntake
 from tandemfeed.feedcore.replica.effects import AdapterEffect, SaveState, Transmit
-from tandemfeed.feedcore.replica.following import Following, PositionedBackup
-from tandemfeed.feedcore.replica.joining import Joining
-from tandemfeed.feedcore.replica.production import ProductionLine
-from tandemfeed.feedcore.replica.role import (
+from tandemfeed.feedcore.replica.input.decision_intake import DecisionIntake
+from tandemfeed.feedcore.replica.output.production import ProductionLine
+from tandemfeed.feedcore.replica.roles.ahead import Ahead
+from tandemfeed.feedcore.replica.roles.deciding import Deciding
+from tandemfeed.feedcore.replica.roles.following import Following, PositionedBackup
+from tandemfeed.feedcore.replica.roles.joining import Joining
+from tandemfeed.feedcore.replica.roles.role import (
     Failed,
     Role,
     Succession,
@@ -36,7 +36,7 @@ from tandemfeed.feedcore.replica.role import (
     ToFollowing,
     ToJoining,
 )
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
 from tandemfeed.feedcore.wire.position import FIRST_SEQ, Run
 from tandemfeed.feedcore.wire.source_packet import SourcePacket

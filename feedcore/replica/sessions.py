@@ -16,11 +16,11 @@ from dataclasses import replace
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.replica.config import EngineConfig, SessionState
-from tandemfeed.feedcore.replica.converter import Converter
 from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, SessionBegun, Transmit
-from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.output.converter import Converter
+from tandemfeed.feedcore.replica.output.production import ProductionLine
 from tandemfeed.feedcore.replica.replica import ChannelReplica
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 

@@ -2,8 +2,8 @@
 
 Little-endian (docs/protocol.md clause 3): the header (`OUTPUT_LAYOUT`), the runs (`RUN_LAYOUT` each), the messages
 (each a frame header, `FRAME_LAYOUT`, then an SBE message header and body). The header travels in clear and is
-authenticated; runs and messages are sealed (`transport.sealing`). This codec sees only the plaintext. The transport
-fills in `packet_counter`, `incarnation`, `key_id` and `sent_at_ns` when it seals.
+authenticated; runs and messages are sealed (`transport.sealing.sealing`). This codec sees only the plaintext. The
+transport fills in `packet_counter`, `incarnation`, `key_id` and `sent_at_ns` when it seals.
 
 Invariant: a packet that is not provisional covers the source messages `first_input_seq` … `end_input_seq - 1` of its
 channel, whether or not they made messages.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandemfeed.adapter.convert_command.cli import main
-from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, encode_dead_letter
+from tandemfeed.adapter.records.dead_letter_record import DeadLetterRecord, encode_dead_letter
 from tandemfeed.journal import Journal
 from tests.admin_server.cluster_files import EXAMPLES
 

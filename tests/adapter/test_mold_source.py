@@ -24,11 +24,11 @@ from tandemfeed.adapter.conversion.formats.moldudp64 import (
 from tandemfeed.adapter.mold_source import MoldSource
 from tandemfeed.client_lib import Batch, connect
 from tandemfeed.feedcore.replica.effects import RequestSource
-from tandemfeed.feedcore.replica.source_tracker import SourceTracker, TrackerConfig
+from tandemfeed.feedcore.replica.input.source_tracker import SourceTracker, TrackerConfig
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
 from tandemfeed.transport.dgram import BadGroup, MulticastSender
 from tandemfeed.transport.request_socket import RequestSocket, parse_server
-from tests.adapter.adapter_processes import AdapterUnderTest
+from tests.adapter.processes.adapter_processes import AdapterUnderTest
 from tests.admin_server.cluster_files import running_server, secret_of
 
 LOOPBACK = "127.0.0.1"

@@ -9,7 +9,7 @@ import time
 
 import grpc
 
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from tests.admin_server.cluster_files import Server, channel_as
 

@@ -17,7 +17,7 @@ import pytest
 
 from tandemfeed.admin_server.cli import admin
 from tandemfeed.admin_server.records.state_folder import StateFolder
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.settings_file import SettingsError
 from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import CLUSTER, secret_of, write_settings

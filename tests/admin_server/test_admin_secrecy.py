@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandemfeed.admin_server.authentication import CLIENT_FIRST_SIZE_MAX, CONVERSATION_COUNT_MAX
 from tandemfeed.admin_server.server import AdminServer
-from tandemfeed.transport.rpc import open_channel
+from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import ca_of, channel_as, running_server

@@ -12,10 +12,10 @@ import pytest
 
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster, load_policy
-from tandemfeed.feedcore.replica.states import ReplicaState
-from tandemfeed.transport.death_notice import DeathNoticeSender
-from tandemfeed.transport.login import AuthenticationRefused, login
-from tandemfeed.transport.rpc import TokenVerifier, open_channel
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.transport.calls.death_notice import DeathNoticeSender
+from tandemfeed.transport.calls.login import AuthenticationRefused, login
+from tandemfeed.transport.calls.rpc import TokenVerifier, open_channel
 from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter, started_when_allowed

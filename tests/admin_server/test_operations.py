@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from tandemfeed.admin_server.server import AdminServer
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, THIRD_ADAPTER, channel_as, running_server

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.core import Metric
 from rich.console import Console
 
-from tandemfeed.adapter.registry import Registry
+from tandemfeed.adapter.reporting.registry import Registry
 from tandemfeed.admin_server.feed.streams import Attendance
 from tandemfeed.admin_server.lease.lease_decisions import TermNoted
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
@@ -24,9 +24,9 @@ from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.admin_server.tables import print_status
-from tandemfeed.feedcore.replica.states import ReplicaState
-from tandemfeed.transport.death_notice import DeathNoticeSender
-from tandemfeed.transport.login import TokenSource
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.transport.calls.death_notice import DeathNoticeSender
+from tandemfeed.transport.calls.login import TokenSource
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
 from tests.admin_server.cluster_files import CLUSTER, ca_of, channel_as, running_server, secret_of, write_settings

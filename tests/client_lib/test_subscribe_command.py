@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemfeed.client_lib.record import DeliveryRecord
+from tandemfeed.client_lib.recording.record import DeliveryRecord
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tests.client_lib.toy_cluster import IDENTITY, SECRET, ToyCluster, heartbeat, packet
 

@@ -37,11 +37,11 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_runs,
 )
 from tandemfeed.feedcore.wire.position import Run
-from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, caller_of, serve
 from tandemfeed.transport.dgram import MulticastSender
-from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, caller_of, serve
-from tandemfeed.transport.sealing import Sealer
-from tandemfeed.transport.start_keys import SealingKey
+from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
+from tandemfeed.transport.sealing.sealing import Sealer
+from tandemfeed.transport.sealing.start_keys import SealingKey
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
 
 FEED_ID, CHANNEL_ID, SESSION = 1, 1, 20261121

@@ -10,8 +10,8 @@ import numpy as np
 
 from tandemfeed.adapter.conversion import ConverterTable
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
-from tandemfeed.client_lib.decoding import Decoder
-from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from tandemfeed.feedcore.wire.source_packet import encode_source_header, unpack_source_header
 

@@ -14,7 +14,7 @@ from lxml import etree
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
 from tandemfeed.adapter.conversion.table.user_functions import known_functions
 from tandemfeed.admin_server.settings import load_cluster, load_policy
-from tandemfeed.deploy.topology import EXAMPLES
+from tandemfeed.deploy.cluster.topology import EXAMPLES
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT

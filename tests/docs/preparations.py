@@ -15,8 +15,8 @@ import zstandard
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER, PROTOCOL_TOPS
-from tandemfeed.deploy.source import PACKET_MESSAGES_MAX, Recording, prepare_journal
-from tandemfeed.deploy.topology import Shape
+from tandemfeed.deploy.cluster.topology import Shape
+from tandemfeed.deploy.drills.source import PACKET_MESSAGES_MAX, Recording, prepare_journal
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.journal import Journal, Tailer
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tandemfeed.deploy.report import print_report
+from tandemfeed.deploy.demo.report import print_report
 from tests.docs.blocks import CLUSTER_PAGE, PAGES, ROOT, blocks_of, needs_cluster
 from tests.docs.reader import Reader
 

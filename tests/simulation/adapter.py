@@ -26,7 +26,7 @@ from tandemfeed.feedcore.replica.effects import (
     perform,
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME_SIZE,
     PROVISIONAL_BIT,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tandemfeed.feedcore.lease.failing import FailConfig
 from tandemfeed.feedcore.lease.peers import ConsentConfig
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
-from tandemfeed.feedcore.replica.decision_intake import IntakeConfig
-from tandemfeed.feedcore.replica.source_tracker import TrackerConfig
+from tandemfeed.feedcore.replica.input.decision_intake import IntakeConfig
+from tandemfeed.feedcore.replica.input.source_tracker import TrackerConfig
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.plan import MS, Plan
 from tests.simulation.toy_feed import FEED_ID

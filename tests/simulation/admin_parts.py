@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tandemfeed.feedcore.replica.effects import AdapterEffect
 from tandemfeed.feedcore.replica.engine import AdapterEngine
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 
 if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor

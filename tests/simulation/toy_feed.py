@@ -16,7 +16,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemfeed.feedcore.replica.converter import Converted
+from tandemfeed.feedcore.replica.output.converter import Converted
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from tandemfeed.feedcore.wire.source_packet import (
     SOURCE_FRAME,
@@ -65,7 +65,7 @@ def encode_source(
 
 
 class ToyConverter:
-    """A minimal `feedcore.replica.converter.Converter`."""
+    """A minimal `feedcore.replica.output.converter.Converter`."""
 
     def __init__(self) -> None:
         self.sums = [0] * SYMBOLS

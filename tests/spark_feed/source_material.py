@@ -11,14 +11,14 @@ import pytest
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_HEADER_SIZE, SourcePacket, decode_source_packet
 from tandemfeed.journal.tailer import Tailer
-from tandemfeed.spark_feed.encoding import TickEncoder, frames_of
 from tandemfeed.spark_feed.feed_plan import FeedPlan
-from tandemfeed.spark_feed.generator import GeneratorOptions, TickGenerator
-from tandemfeed.spark_feed.job import numbering_plan
-from tandemfeed.spark_feed.packing import Frames
-from tandemfeed.spark_feed.recording import Manifest, write_recording
+from tandemfeed.spark_feed.numbering.encoding import TickEncoder, frames_of
+from tandemfeed.spark_feed.numbering.job import numbering_plan
+from tandemfeed.spark_feed.numbering.packing import Frames
+from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
+from tandemfeed.spark_feed.recordings.recording import Manifest, write_recording
 from tandemfeed.spark_feed.source_journal import PACKET_HEAD, RecordKind, SourceJournalWriter
-from tandemfeed.spark_feed.split import SplitRule
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_FORMAT = ROOT / "deploy" / "examples" / "ticks" / "source-format.xml"

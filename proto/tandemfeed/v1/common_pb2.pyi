@@ -236,7 +236,7 @@ class ChannelState(_message.Message):
     AVAILABLE_SOURCE_SEQS_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
     replica_state: _builtins.str
-    """feedcore.replica.states.ReplicaState value"""
+    """feedcore.replica.roles.states.ReplicaState value"""
     digest_epoch: _builtins.int
     """Conversion-state digests, one per bucket of symbols, taken at the first run boundary at or after a multiple of
     the digest interval, so that two adapters compare the same position: (digest_epoch, digest_input_seq).

@@ -13,8 +13,8 @@ import pytest
 from tandemfeed.admin_server.feed.adapter_starts import FORMER_START_NS, NEVER_UNIX_NS, AdapterStarts
 from tandemfeed.admin_server.feed.channel_keys import new_channel_key, new_start
 from tandemfeed.admin_server.server import AdminServer
-from tandemfeed.transport.announced_starts import announced_starts
-from tandemfeed.transport.start_keys import Purpose, SealingKey, derive_cipher
+from tandemfeed.transport.sealing.announced_starts import announced_starts
+from tandemfeed.transport.sealing.start_keys import Purpose, SealingKey, derive_cipher
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import channel_as, running_server

@@ -18,7 +18,7 @@ from tandemfeed.admin_server.feed.registrations import (
     ReturnAwaited,
 )
 from tandemfeed.admin_server.server import AdminServer
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter, started_when_allowed
 from tests.admin_server.cluster_files import CLUSTER, channel_as, running_server

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Granted, LeaseConfig, LeaseDecision
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 
 MS = 1_000_000
 CONFIG = LeaseConfig(ttl_ns=300 * MS, allowance_ns=30 * MS, grace_ns=2_000 * MS)

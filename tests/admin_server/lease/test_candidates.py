@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandemfeed.admin_server.lease.candidates import CandidateReport, Candidates
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tests.admin_server.lease.lease_by_hand import ACTIVE, DETACHED, JOINING, SYNCHRONIZED
 
 FRESH_NS = 400

@@ -13,7 +13,7 @@ from tandemfeed.admin_server.lease.lease_decisions import (
     OrderedHandOver,
     Renewed,
 )
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tests.admin_server.lease.lease_by_hand import (
     ACTIVE,
     CONFIG,

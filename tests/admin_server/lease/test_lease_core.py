@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Granted, Vacated
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tests.admin_server.lease.lease_by_hand import (
     ACTIVE,
     CONFIG,

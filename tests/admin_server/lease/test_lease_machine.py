@@ -21,7 +21,7 @@ from tandemfeed.admin_server.lease.lease_decisions import (
     Vacated,
 )
 from tandemfeed.admin_server.lease.takeovers import TakeoverReason
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tests.admin_server.lease.lease_by_hand import CONFIG, MS
 from tests.admin_server.lease.lease_model import Observer, Report
 

@@ -8,7 +8,7 @@ from tandemfeed.admin_server.lease.lease_core import FeedLease, Granted, LeaseCo
 from tandemfeed.admin_server.lease.lease_decisions import LeaseDecision, Offered, Renewed, TermNoted
 from tandemfeed.admin_server.lease.lease_terms import SECOND, STRETCHED_TTL_NS_MAX, Terms
 from tandemfeed.admin_server.lease.takeovers import LAST_COUNT, Takeover, TakeoverReason, Takeovers
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tests.admin_server.lease.lease_by_hand import ACTIVE, CONFIG, JOINING, MS, SYNCHRONIZED, kinds, report, running
 
 TERM_NS = CONFIG.term_ns

@@ -23,7 +23,7 @@ from tandemfeed.admin_server.records.zookeeper import (
     read,
 )
 from tandemfeed.admin_server.records.zookeeper_records import Deposed
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import running_server
 from tests.admin_server.records.leader_by_hand import WAIT_S, Leader, leading

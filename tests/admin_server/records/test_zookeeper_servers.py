@@ -17,12 +17,12 @@ import grpc
 import pytest
 
 from tandemfeed.admin_server.cli import admin
-from tandemfeed.client_lib.grant import GrantUpdated
-from tandemfeed.client_lib.grant_reader import GrantLetter, GrantReader
-from tandemfeed.client_lib.session import Session
-from tandemfeed.feedcore.replica.states import ReplicaState
-from tandemfeed.transport.admin_servers import active_named_by
-from tandemfeed.transport.rpc import open_channel
+from tandemfeed.client_lib.login.grant import GrantUpdated
+from tandemfeed.client_lib.login.grant_reader import GrantLetter, GrantReader
+from tandemfeed.client_lib.login.session import Session
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.transport.calls.admin_servers import active_named_by
+from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, ca_of, secret_of, write_settings

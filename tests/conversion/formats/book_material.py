@@ -13,7 +13,7 @@ from tandemfeed.adapter.conversion.loading.converter_loading import load_checked
 from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
-from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.replica.output.converter import Converter
 from tests.conversion.formats.tick_material import converted
 
 DEPTH = 10

@@ -18,7 +18,7 @@ from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.conversion.formats.dbn import read_dbn
 from tandemfeed.adapter.conversion.table.table import ConverterTable
-from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.replica.output.converter import Converter
 from tests.conversion.formats.book_material import DEPTH, NOTHING, NULL, Levels, PlainBook, book_table, books_of
 from tests.conversion.oracle.interpreted import InterpretedConverter
 from tests.real_data import shared_file

@@ -14,7 +14,7 @@ from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.adapter.conversion.table.table import ConverterTable
-from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME
 from tests.conversion.oracle.interpreted import InterpretedConverter
 

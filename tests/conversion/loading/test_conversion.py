@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.adapter.conversion.state import state_kernels
-from tandemfeed.client_lib.decoding import Decoder
+from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.xml_document import DocumentError
-from tandemfeed.feedcore.replica.converter import Converted
+from tandemfeed.feedcore.replica.output.converter import Converted
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 from tests.conversion.oracle.interpreted import InterpretedConverter
 

@@ -11,9 +11,9 @@ import pytest
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
-from tandemfeed.client_lib.decoding import Decoder
+from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.feedcore.documents.xml_document import DocumentError
-from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 from tests.conversion.oracle.interpreted import InterpretedConverter
 

@@ -12,8 +12,8 @@ import pytest
 
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
-from tandemfeed.client_lib.decoding import Decoder
-from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.sbe import load_schema
 from tandemfeed.feedcore.wire.source_packet import encode_source_header
 from tests.conversion.oracle.interpreted import InterpretedConverter

@@ -11,7 +11,7 @@ from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.xml_document import DocumentError
-from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.wire.source_packet import (
     SOURCE_FRAME,
     SOURCE_FRAME_SIZE,

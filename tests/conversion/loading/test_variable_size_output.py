@@ -15,15 +15,15 @@ from sbedecoder.message import SBEMessage
 
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.adapter.convert_command.cli import main
-from tandemfeed.client_lib.decoding import Decoder
 from tandemfeed.client_lib.items import Batch
-from tandemfeed.client_lib.sbe_reading import SbeReader
+from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.client_lib.messages.sbe_reading import SbeReader
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.effects import Deliver
 from tandemfeed.feedcore.merge.merger import StreamMerger
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
-from tandemfeed.feedcore.replica.production import ProductionLine
-from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.replica.input.source_tracker import Slice
+from tandemfeed.feedcore.replica.output.production import ProductionLine
 from tandemfeed.feedcore.sbe import load_schema
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet, encode_output_packet

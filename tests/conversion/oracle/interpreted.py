@@ -14,7 +14,7 @@ from tandemfeed.adapter.conversion.table.reasons import REFUSALS, Reason
 from tandemfeed.adapter.conversion.table.table import Conversion, ConverterTable
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, frame_size
 from tandemfeed.feedcore.documents.source_layout import SourceData, SourceField, SourceGroup, SourceMessageType
-from tandemfeed.feedcore.replica.converter import Converted
+from tandemfeed.feedcore.replica.output.converter import Converted
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from tandemfeed.feedcore.wire.sbe_header import SBE_MESSAGE_HEADER
 from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, unpack_source_header
@@ -27,7 +27,7 @@ PLACED_MAX = 65_535
 
 
 class InterpretedConverter:
-    """`feedcore.replica.converter.Converter`, without a kernel."""
+    """`feedcore.replica.output.converter.Converter`, without a kernel."""
 
     def __init__(self, table: ConverterTable) -> None:
         self._table = table

@@ -10,7 +10,7 @@ import pytest
 
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
-from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 from tests.conversion.oracle.interpreted import InterpretedConverter
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.config import ConsentConfig
 from tandemfeed.feedcore.replica.effects import AcceptOffer, RenewLease
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tests.feedcore.replica.engines import LEASE_NS, MS, Adapter, hear, of, pair
 
 CONSENT = ConsentConfig.of(100 * MS)

@@ -7,7 +7,7 @@ import pytest
 from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy, is_repeated, should_leave
 from tandemfeed.feedcore.replica.channel_state import ChannelStatus, PeerState
 from tandemfeed.feedcore.replica.effects import RequestToFail, Transmit
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.position import MessageStreamState
 from tests.feedcore.replica.engines import CHANNEL, MS, SECOND, Adapter, of, pair
 

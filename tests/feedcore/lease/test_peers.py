@@ -7,7 +7,7 @@ from dataclasses import replace
 from tandemfeed.feedcore.lease.admin_contact import AdminContact
 from tandemfeed.feedcore.lease.peers import REPORTS_REMEMBERED, ConsentConfig, Peers, known_epoch
 from tandemfeed.feedcore.replica.channel_state import ChannelStatus, PeerState
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.position import MessageStreamState
 

@@ -10,11 +10,11 @@ from tandemfeed.feedcore.replica.channel_state import PeerState
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig, SessionState
 from tandemfeed.feedcore.replica.effects import AdapterEffect, Transmit
 from tandemfeed.feedcore.replica.engine import AdapterEngine
-from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.input.source_tracker import Slice
+from tandemfeed.feedcore.replica.output.production import ProductionLine
 from tandemfeed.feedcore.replica.replica import ChannelReplica
-from tandemfeed.feedcore.replica.role import ToJoining
-from tandemfeed.feedcore.replica.source_tracker import Slice
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.role import ToJoining
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source

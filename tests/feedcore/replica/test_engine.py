@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tandemfeed.feedcore.counters import Counter
-from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort
 from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
     ReleaseLease,
@@ -17,7 +16,8 @@ from tandemfeed.feedcore.replica.effects import (
     Transmit,
 )
 from tandemfeed.feedcore.replica.engine import NotActive
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.input.decision_log import DecisionLogTooShort
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tandemfeed.feedcore.wire.refusal import Refusal
 from tests.feedcore.replica.engines import CHANNEL, LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair

@@ -7,8 +7,8 @@ import pytest
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.config import ReplicaConfig
 from tandemfeed.feedcore.replica.effects import RequestSource, SaveState, Transmit
-from tandemfeed.feedcore.replica.save_schedule import STATE_SIZE_MAX
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.output.save_schedule import STATE_SIZE_MAX
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.replica.engines import MS, SECOND, Adapter, a_channel, data, hear, of, pair

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from tandemfeed.client_lib.sbe_reading import SbeReadError
+from tandemfeed.client_lib.messages.sbe_reading import SbeReadError
 from tandemfeed.feedcore.sbe import Schema
 
 FRAMING_HEADER = struct.Struct(">IH")

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tandemfeed.client_lib.sbe_reading import Unlisted
+from tandemfeed.client_lib.messages.sbe_reading import Unlisted
 from tandemfeed.feedcore.sbe import Schema, load_schema
 from tandemfeed.feedcore.sbe.messages import Block, VarData
 from tandemfeed.feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
-from tandemfeed.client_lib.sbe_reading import EMPTY_ENTRIES_MAX, Unlisted
+from tandemfeed.client_lib.messages.sbe_reading import EMPTY_ENTRIES_MAX, Unlisted
 from tandemfeed.feedcore.documents.primitive_types import Number, Primitive
 from tandemfeed.feedcore.sbe import Schema
 from tandemfeed.feedcore.sbe.messages import Block, Frame, Group, VarData, constant_exponent

@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sbedecoder import MDPMessageFactory, MDPSchema, SBEParser
 
-from tandemfeed.client_lib.decoding import Decoder
-from tandemfeed.client_lib.sbe_reading import EMPTY_ENTRIES_MAX, SbeReader, SbeReadError
+from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.client_lib.messages.sbe_reading import EMPTY_ENTRIES_MAX, SbeReader, SbeReadError
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, load_message_model
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.feedcore.sbe import load_schema

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandemfeed.client_lib.sbe_reading import SbeReader, SbeReadError, Unlisted, as_decimal
+from tandemfeed.client_lib.messages.sbe_reading import SbeReader, SbeReadError, Unlisted, as_decimal
 from tandemfeed.feedcore.sbe import load_schema
 from tests.feedcore.sbe.sbe_framing import add_framing, remove_framing
 from tests.feedcore.sbe.sbe_material import COMMON_TYPES, COUNTING_HEADER, ORDERS, schema_text

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandemfeed.feedcore.replica.channel_state import PeerState
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tandemfeed.feedcore.replica.channel_state import PeerState
 from tandemfeed.feedcore.replica.effects import RunsLost
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS, Plan
 

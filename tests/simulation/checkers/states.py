@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tandemfeed.feedcore.replica.config import SessionState
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tests.simulation.checkers.content import Truth, Violation
 from tests.simulation.plan import MS, Plan
 from tests.simulation.source import SessionMessages

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tandemfeed.admin_server.lease.lease_decisions import HOLDER_CONTINUED
 from tandemfeed.admin_server.lease.takeovers import TakeoverReason
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, RETRANSMISSION_BIT, OutputPacket
 from tests.simulation.checkers.content import Violation
 

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tandemfeed.feedcore.replica import following
 from tandemfeed.feedcore.replica.active_view import FLAPS_FREE, FlapDamper
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.channel_state import Buckets, ChannelSnapshot
-from tandemfeed.feedcore.replica.deciding import Deciding
-from tandemfeed.feedcore.replica.decision_intake import DecisionIntake
 from tandemfeed.feedcore.replica.effects import AppendToJournal, Transmit
-from tandemfeed.feedcore.replica.following import Following, PositionedBackup
 from tandemfeed.feedcore.replica.hand_over import HandOver
-from tandemfeed.feedcore.replica.production import ProductionLine
-from tandemfeed.feedcore.replica.publish_gate import PublishGate
-from tandemfeed.feedcore.replica.role import ToDeciding
-from tandemfeed.feedcore.replica.source_tracker import SourceTracker
-from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.input.decision_intake import DecisionIntake
+from tandemfeed.feedcore.replica.input.source_tracker import SourceTracker
+from tandemfeed.feedcore.replica.output.production import ProductionLine
+from tandemfeed.feedcore.replica.output.publish_gate import PublishGate
+from tandemfeed.feedcore.replica.roles import following
+from tandemfeed.feedcore.replica.roles.deciding import Deciding
+from tandemfeed.feedcore.replica.roles.following import Following, PositionedBackup
+from tandemfeed.feedcore.replica.roles.role import ToDeciding
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import UNLIMITED
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.mutants.mutant import Method, Mutant, always, is_never
@@ -205,7 +205,7 @@ REPLICA = (
         DecisionIntake,
         "_accept",
         _believes_message_seqs,
-        killer="tests.feedcore.replica.test_decision_intake:test_a_decision_at_a_different_message_seq_is_out_of_step",
+        killer="tests.feedcore.replica.input.test_decision_intake:test_a_decision_at_a_different_message_seq_is_out_of_step",
     ),
     Mutant(
         "missed decisions are never requested",
@@ -221,14 +221,14 @@ REPLICA = (
         Following,
         "compare",
         _compares_any_epochs,
-        killer="tests.feedcore.replica.test_conversion_state_repair:test_positions_of_different_epochs_are_not_compared",
+        killer="tests.feedcore.replica.output.test_conversion_state_repair:test_positions_of_different_epochs_are_not_compared",
     ),
     Mutant(
         "a backup keeps numbering after the end of an epoch",
         Channel,
         "undecided_count",
         _ignores_the_end_of_an_epoch,
-        killer="tests.feedcore.replica.test_channels_of_one_source:test_at_the_end_of_an_epoch_a_backup_waits_for_the_first_decision_of_the_next",
+        killer="tests.feedcore.replica.roles.test_channels_of_one_source:test_at_the_end_of_an_epoch_a_backup_waits_for_the_first_decision_of_the_next",
     ),
     Mutant(
         "the flap damper never lets a backup return",
@@ -258,7 +258,7 @@ REPLICA = (
         ProductionLine,
         "set_buckets",
         _sets_unverified,
-        killer="tests.feedcore.replica.test_conversion_state_repair:test_values_that_do_not_repair_the_state_lead_to_a_snapshot",
+        killer="tests.feedcore.replica.output.test_conversion_state_repair:test_values_that_do_not_repair_the_state_lead_to_a_snapshot",
     ),
     Mutant(
         "a restarted adapter transmits its own past again",
@@ -272,7 +272,7 @@ REPLICA = (
         Channel,
         "_return_backlog",
         _forgets_waiting_messages,
-        killer="tests.feedcore.replica.test_joining_anew:test_a_rejoining_backup_that_is_granted_the_lease_decides_the_waiting_messages",
+        killer="tests.feedcore.replica.roles.test_joining_anew:test_a_rejoining_backup_that_is_granted_the_lease_decides_the_waiting_messages",
     ),
     Mutant("a source gap is declared immediately", SourceTracker, "lost", _declares_immediately),
     Mutant("a source gap is never declared", SourceTracker, "lost", always(None), scenario=Scenario.JOURNAL_GAPS),

@@ -6,9 +6,9 @@ from typing import Any
 
 from tandemfeed.feedcore.merge.sessions import SessionMerger
 from tandemfeed.feedcore.replica.config import SessionState
+from tandemfeed.feedcore.replica.input.source_tracker import SourceTracker
 from tandemfeed.feedcore.replica.replica import ChannelReplica
 from tandemfeed.feedcore.replica.sessions import SessionReplicas, Sessions
-from tandemfeed.feedcore.replica.source_tracker import SourceTracker
 from tests.simulation.mutants.mutant import Method, Mutant, always
 
 

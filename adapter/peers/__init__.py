@@ -1,0 +1,1 @@
+"""What an adapter exchanges with the other adapters of its feed and with the feed source, by calls."""

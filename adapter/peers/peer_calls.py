@@ -1,0 +1,166 @@
+"""The calls that an adapter makes to its peers and to the feed source. Threads wait for the answers and post them to
+the loop.
+
+This module decides nothing: the engine says what to request and from which adapter, and repeats requests that get no
+answer. The adapter follows each of its peers for as long as it is a peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import grpc
+
+from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.peers.peer_input import PeerInput
+from tandemfeed.adapter.peers.peer_link import CallLine, PeerLink
+from tandemfeed.adapter.peers.translation import position_to_proto
+from tandemfeed.feedcore.replica.channel_state import Answer, PeerState, RunsRefused
+from tandemfeed.feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2
+
+QUICK_TIMEOUT_S = 1.0  # decisions and buckets: some milliseconds' work
+BULK_TIMEOUT_S = 10.0  # a snapshot of hundreds of megabytes takes seconds
+SNAPSHOT_SIZE_MAX = 1 << 30  # bytes; no conversion state is larger
+
+
+class PeerCalls:
+    """Outgoing calls of one adapter. Use it in the loop's thread."""
+
+    def __init__(
+        self,
+        engine: AdapterEngine,
+        mailbox: Mailbox,
+        peer_input: PeerInput,
+        ca_pem: bytes,
+        token: Callable[[], str],
+        source_endpoint: str,
+    ) -> None:
+        self._engine, self._mailbox, self._input = engine, mailbox, peer_input
+        self._ca_pem, self._token = ca_pem, token
+        self._source = CallLine("source", open_channel(source_endpoint, ca_pem, token))
+        self._links: dict[int, tuple[str, PeerLink]] = {}
+
+    # ---- the engine's requests ----
+
+    def request_source(self, wanted: RequestSource) -> None:
+        """Source messages from the source journal."""
+        line = self._source
+        stream, first, last = wanted.source_stream_id, wanted.first_source_seq, wanted.last_source_seq
+
+        def call() -> None:
+            stub = replay_pb2_grpc.SourceReplayStub(line.channel)
+            ranges = [common_pb2.SequenceRange(first_seq=first, last_seq=last)]
+            request = replay_pb2.FillRequest(source_stream_id=stream, ranges=ranges, session=wanted.session)
+            for chunk in stub.Fill(request, timeout=BULK_TIMEOUT_S):
+                for datagram in chunk.datagrams:
+                    self._mailbox.post(partial(self._engine.on_source_datagram, datagram))
+
+        line.submit(("source", stream), call, _raise, is_bulk=True)
+
+    def request_runs(self, wanted: RequestRuns) -> None:
+        """Decisions after a position."""
+        channel_id, position, session = wanted.channel_id, position_to_proto(wanted.position), wanted.session
+        request = sync_pb2.GetRunsRequest(channel_id=channel_id, position=position, session=session)
+
+        def call(link: PeerLink) -> None:
+            answer: Answer
+            try:
+                answer = self._input.runs(channel_id, link.stub.GetRuns(request, timeout=QUICK_TIMEOUT_S))
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.OUT_OF_RANGE:
+                    raise
+                answer = RunsRefused(str(error.details()), session)
+            self._hear(channel_id, answer)
+
+        self._ask(wanted.adapter_id, "runs", channel_id, call)
+
+    def request_snapshot(self, wanted: RequestSnapshot) -> None:
+        """Conversion state at a position."""
+        channel_id = wanted.channel_id
+        request = sync_pb2.GetSnapshotRequest(channel_id=channel_id, session=wanted.session)
+
+        def call(link: PeerLink) -> None:
+            chunks = _bounded(link.stub.GetSnapshot(request, timeout=BULK_TIMEOUT_S))
+            self._hear(channel_id, self._input.snapshot(channel_id, chunks))
+
+        self._ask(wanted.adapter_id, "snapshot", channel_id, call, is_bulk=True)
+
+    def request_buckets(self, wanted: RequestBuckets) -> None:
+        """Some buckets of the conversion state at a position."""
+        channel_id = wanted.channel_id
+        request = sync_pb2.GetBucketsRequest(channel_id=channel_id, buckets=wanted.buckets, session=wanted.session)
+
+        def call(link: PeerLink) -> None:
+            chunks = _bounded(link.stub.GetBuckets(request, timeout=QUICK_TIMEOUT_S))
+            self._hear(channel_id, self._input.buckets(channel_id, chunks))
+
+        self._ask(wanted.adapter_id, "buckets", channel_id, call)
+
+    # ---- the cluster ----
+
+    def set_peers(self, endpoints: dict[int, str]) -> None:
+        """Set the peers' present addresses: follow each of them, and drop the peers that are gone."""
+        for adapter_id in [known for known, (endpoint, _) in self._links.items() if endpoints.get(known) != endpoint]:
+            self._links.pop(adapter_id)[1].close()
+        for adapter_id, endpoint in endpoints.items():
+            if endpoint and adapter_id not in self._links:
+                self._links[adapter_id] = (
+                    endpoint,
+                    PeerLink(
+                        adapter_id,
+                        open_channel(endpoint, self._ca_pem, self._token),
+                        self._engine.config.adapter_id,
+                        self._input.state,
+                        self._on_state,
+                        self._input.refuse,
+                    ),
+                )
+
+    def stop(self) -> None:
+        """Cancel all calls."""
+        self.set_peers({})
+        self._source.close()
+
+    # ---- inside ----
+
+    def _hear(self, channel_id: int, answer: Answer) -> None:
+        self._mailbox.post(partial(self._engine.on_answer, channel_id, answer))
+
+    def _ask(
+        self, adapter_id: int, what: str, channel_id: int, call: Callable[[PeerLink], None], *, is_bulk: bool = False
+    ) -> None:
+        found = self._links.get(adapter_id)
+        if found is None:
+            return  # unknown yet, or gone; the engine repeats the request
+        link = found[1]
+        link.line.submit(
+            (what, channel_id), lambda: call(link), partial(self._input.refuse, adapter_id, what), is_bulk=is_bulk
+        )
+
+    def _on_state(self, state: PeerState) -> None:
+        self._mailbox.post(partial(self._engine.on_peer_state, state))
+
+
+def _bounded(chunks: Iterable[sync_pb2.SnapshotChunk]) -> list[sync_pb2.SnapshotChunk]:
+    """All chunks of an answer; PacketRefused if its size differs from the announced size."""
+    taken: list[sync_pb2.SnapshotChunk] = []
+    size = 0
+    for chunk in chunks:
+        taken.append(chunk)
+        size += len(chunk.data)
+        announced = taken[0].total_size
+        if announced > SNAPSHOT_SIZE_MAX or size > announced:
+            raise PacketRefused(
+                Refusal.MALFORMED,
+                f"the answer announced {announced} bytes and has {size}; at most {SNAPSHOT_SIZE_MAX} are allowed",
+            )
+    return taken
+
+
+def _raise(refused: PacketRefused) -> None:
+    raise AssertionError("the engine itself checks source messages") from refused

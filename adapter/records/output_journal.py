@@ -1,0 +1,373 @@
+"""The output journal: every output packet that this adapter transmitted, in plaintext, indexed by `input_seq` and
+`message_seq`; and, at intervals, the state of its channels, from which a restart continues.
+
+The loop's thread appends; replay threads look up. The journal itself is the index: the memory holds the places of some
+packets, and a lookup reads forward from there (`SequenceMarks`). A newer epoch's numbers replace an older epoch's from
+where the newer one begins, so a lookup never serves a packet that a newer epoch superseded here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tandemfeed.adapter.records.provisional_index import COMMIT_MAGIC, ProvisionalIndex, decode_commit
+from tandemfeed.adapter.records.saved_state import HEAD as STATE_HEAD
+from tandemfeed.adapter.records.saved_state import MAGIC as STATE_MAGIC
+from tandemfeed.adapter.records.saved_state import SavedState, decode_saved_state, encode_saved_state
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.replica.output.save_schedule import STATE_SIZE_MAX
+from tandemfeed.feedcore.wire.output_packet import (
+    ANNOUNCEMENT_BIT,
+    HEARTBEAT_BIT,
+    OUTPUT_HEADER_SIZE,
+    OUTPUT_LAYOUT,
+    OUTPUT_MAGIC,
+    PROVISIONAL_BIT,
+    RETRANSMISSION_BIT,
+    OutputPacket,
+    decode_output_packet,
+    encode_output_packet,
+)
+from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused
+from tandemfeed.journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
+from tandemfeed.journal.read.sequence_marks import MARK_EVERY, SequenceMarks
+
+LOG = logging.getLogger("tandemfeed.adapter.records.output_journal")
+BLOCK_SIZE = 32 << 20
+RETAIN_BLOCKS = 64  # 2 GiB: at 20,000 messages of 74 bytes a second, more than twenty minutes
+assert BLOCK_SIZE >= 2 * STATE_SIZE_MAX  # saving a state takes no block of its own
+MAPPED_AHEAD = 1 << 20  # the kernel unmaps a killed adapter's memory during the takeover
+TAILERS_KEPT = 4  # for later replays: a new tailer first reads every block, which takes some milliseconds
+READ_COUNT = 4 * MARK_EVERY  # packets that a lookup reads in one call
+SCAN_COUNT = 16_384
+RETRY_WHEN_FULL_NS = 1_000_000_000  # an attempt on a full disk takes too long to repeat it for every packet
+HEADER_NUMBERS = ("channel_id", "epoch", "first_input_seq", "first_message_seq")
+NOT_NUMBERED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
+HEADER_FIELDS = OUTPUT_LAYOUT.dtype(
+    ["magic", "flags", "channel_id", "session", "epoch", "first_input_seq", "first_message_seq"]
+)
+Place = tuple[int, int]  # session, channel_id: each session numbers from 1
+
+
+class ChannelMarks:
+    """Where one channel's numbered packets are. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.by_input = SequenceMarks()
+        self.by_message = SequenceMarks()
+        self._epoch = self._input_seq = self._unmarked_count = 0
+
+    def note(self, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
+        """Note the next packet. Packets of an epoch ascend; a new epoch may begin before the end of the old one."""
+        is_next = epoch == self._epoch and first_input_seq > self._input_seq
+        if is_next and self._unmarked_count < MARK_EVERY and self.by_input.first_seqs:
+            self._unmarked_count += 1
+        else:
+            self._epoch, self._unmarked_count = epoch, 1
+            self.by_input.mark(first_input_seq, index)
+            self.by_message.mark(first_message_seq, index)
+        self._input_seq = first_input_seq
+
+    def release(self, first_index: int) -> None:
+        """Forget packets before the journal's first record."""
+        self.by_input.release(first_index)
+        self.by_message.release(first_index)
+
+
+class OutputJournal:
+    """One adapter process opens it; a second one is refused.
+
+    Attributes:
+        held_since_ns: no other process has had the journal since then, by the monotonic clock.
+        newest_session: the newest session of any packet in it; 0: there is no packet.
+        dropped_count: records dropped because the disk was full; clients cannot request them here.
+
+    Raises:
+        JournalError: the journal cannot be opened; the text says why and what to do.
+    """
+
+    def __init__(self, path: Path, *, block_size: int = BLOCK_SIZE, retain_blocks: int = RETAIN_BLOCKS) -> None:
+        self.dropped_count = 0
+        self._full_until_ns = 0
+        self._has_released = False
+        upkeep = Upkeep(
+            retention=Retention(files=retain_blocks), mapped_ahead=MAPPED_AHEAD, on_file_released=self._on_released
+        )
+        self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
+        self.held_since_ns = time.monotonic_ns()
+        self._channels: dict[Place, ChannelMarks] = {}
+        self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
+        self._final_heartbeats: dict[Place, int] = {}
+        self._provisional: dict[Place, ProvisionalIndex] = {}
+        self.newest_session = 0  # of any packet; 0: there is no packet
+        self._lock = threading.Lock()
+        self._tailers: list[Tailer] = []
+        with self._journal.tailer() as tailer:
+            while (batch := tailer.read_batch(SCAN_COUNT)) is not None:
+                self._scan(batch)
+
+    def append(self, packet: OutputPacket) -> None:
+        """Append; replays see the packet when this returns. While the disk is full, packets are dropped and counted."""
+        index = self._append(encode_output_packet(packet))
+        if index is None:
+            return
+        place = packet.session, packet.channel_id
+        if packet.flags & PROVISIONAL_BIT:
+            with self._lock:
+                self._provisional_of(place).note(packet, index)
+        elif packet.flags & HEARTBEAT_BIT:
+            self._final_heartbeats[place] = index
+        elif not packet.flags & ANNOUNCEMENT_BIT:
+            self._note(place, packet.epoch, packet.first_input_seq, packet.first_message_seq, index)
+
+    def commit_provisional(
+        self, channel_id: int, epoch: int, first_input_seq: int, end_input_seq: int, session: int = 0
+    ) -> None:
+        """Turn the newest provisional packets of a session (0: the newest) within these `input_seq` into decisions of
+        an epoch."""
+        with self._lock:
+            where = session or self.newest_session, channel_id
+            provisional = self._provisional_of(where)
+            commit = provisional.choose(channel_id, epoch, first_input_seq, end_input_seq, where[0])
+            if commit is None:
+                return
+            places = provisional.commit(commit)
+        self._append(commit.encode())
+        for place in places:
+            self._note(where, epoch, place.first_input_seq, place.first_message_seq, place.journal_index)
+
+    def save(self, feed_id: int, session: int, snapshot: ChannelSnapshot) -> None:
+        """Append a channel's state."""
+        index = self._append(encode_saved_state(SavedState(feed_id, session, snapshot)))
+        if index is not None:
+            self._states[snapshot.channel_id] = index
+
+    def resumable(self, feed_id: int, session: int) -> list[tuple[ChannelSnapshot, list[Run]]]:
+        """The newest state of each channel, if it is of this feed and session, and the decisions after it."""
+        found = []
+        for index in self._states.values():
+            try:
+                state = decode_saved_state(self._journal.read(index))
+            except (NoSuchRecord, ValueError) as unreadable:
+                LOG.warning("cannot use a saved state", extra={"index": f"{index:#x}", "why": str(unreadable)})
+                continue
+            if (state.feed_id, state.session) == (feed_id, session):
+                found.append((state.snapshot, self._runs_after(index, state.snapshot.channel_id, session)))
+        return found
+
+    def final_heartbeats(self, feed_id: int, session: int) -> list[OutputPacket]:
+        """The last heartbeats of this adapter in earlier sessions, which give the ends of those sessions."""
+        words = []
+        for index in self._final_heartbeats.values():
+            with contextlib.suppress(NoSuchRecord, PacketRefused):  # retention may have released it
+                word = decode_output_packet(self._journal.read(index))
+                if word.feed_id == feed_id and word.session < session:
+                    words.append(word)
+        return words
+
+    def _runs_after(self, index: int, channel_id: int, session: int) -> list[Run]:
+        runs: list[Run] = []
+        provisional = self._provisional_of((session, channel_id))
+        with self._journal.tailer() as tailer:
+            tailer.to_index(index)
+            while batch := tailer.read_many(READ_COUNT):
+                for place, record in batch:
+                    try:
+                        packet = decode_output_packet(record)
+                    except PacketRefused:
+                        continue  # not a packet
+                    if (packet.channel_id, packet.session) == (channel_id, session):
+                        counting = provisional.as_committed(packet, place)
+                        runs += counting.runs if counting is not None else ()
+        return runs
+
+    def replay(self, channel_id: int, first_input_seq: int, end_input_seq: int, session: int = 0) -> Iterator[bytes]:
+        """The packets of a session (0: the newest) that cover any `input_seq` of this range, as retransmissions.
+        Packets that are not here are left out."""
+        for packet in self._lookup(session, channel_id, first_input_seq, end_input_seq, by_message=False):
+            if packet.first_input_seq >= end_input_seq:
+                return
+            if packet.end_input_seq > first_input_seq:
+                yield _retransmission(packet)
+
+    def replay_messages(
+        self, channel_id: int, first_message_seq: int, end_message_seq: int, session: int = 0
+    ) -> Iterator[bytes]:
+        """The same by `message_seq`; packets without messages between them are left out."""
+        for packet in self._lookup(session, channel_id, first_message_seq, end_message_seq, by_message=True):
+            if packet.first_message_seq >= end_message_seq:
+                return
+            if packet.message_count and packet.end_message_seq > first_message_seq:
+                yield _retransmission(packet)
+
+    def replay_provisional(
+        self, channel_id: int, stream: int, first_source_seq: int, end_source_seq: int, session: int = 0
+    ) -> Iterator[bytes]:
+        """The provisional packets of a session (0: the newest) with any of these source messages of a source stream, as
+        retransmissions."""
+        with self._lock:
+            provisional = self._provisional.get((session or self.newest_session, channel_id))
+            places = provisional.holding(stream, first_source_seq, end_source_seq) if provisional is not None else []
+        for index in places:
+            try:
+                yield _retransmission(decode_output_packet(self._journal.read(index)))
+            except (NoSuchRecord, PacketRefused):
+                continue  # released by retention meanwhile
+
+    def close(self) -> None:
+        """Sync and close."""
+        with self._lock:
+            tailers, self._tailers = self._tailers, []
+        for tailer in tailers:
+            tailer.close()
+        self._journal.close()
+
+    def _lookup(
+        self, session: int, channel_id: int, first_seq: int, end_seq: int, *, by_message: bool
+    ) -> Iterator[OutputPacket]:
+        """The numbered packets from the one that may hold `first_seq` on, some beyond `end_seq` included."""
+        with self._lock:
+            where = session or self.newest_session, channel_id
+            channel = self._channels.get(where)
+            if channel is None:
+                return
+            marks = channel.by_message if by_message else channel.by_input
+            stretches = marks.stretches(first_seq, end_seq - 1)
+            provisional = self._provisional.get(where)
+        if not stretches:
+            return
+        with self._lent_tailer() as tailer:
+            for stretch in stretches:
+                for packet in _packets(tailer, stretch.begin_index, where, provisional):
+                    number = packet.first_message_seq if by_message else packet.first_input_seq
+                    if number >= stretch.until_seq:
+                        break
+                    yield packet
+                    if number >= end_seq:
+                        return
+
+    @contextlib.contextmanager
+    def _lent_tailer(self) -> Iterator[Tailer]:
+        """A tailer kept for replays, or a new one."""
+        with self._lock:
+            tailer = self._tailers.pop() if self._tailers else None
+        tailer = tailer or self._journal.tailer()
+        try:
+            yield tailer
+        finally:
+            with self._lock:
+                is_kept = len(self._tailers) < TAILERS_KEPT
+                if is_kept:
+                    self._tailers.append(tailer)
+            if not is_kept:
+                tailer.close()
+
+    def _append(self, record: bytes) -> int | None:
+        if self._full_until_ns:
+            if time.monotonic_ns() < self._full_until_ns:
+                self.dropped_count += 1
+                return None
+            self._full_until_ns = 0  # try again; log only if the disk is still full
+        try:
+            return self._journal.append(record)
+        except DiskFull as full:
+            self.dropped_count += 1
+            self._full_until_ns = time.monotonic_ns() + RETRY_WHEN_FULL_NS
+            LOG.error("disk full; not journaling packets", extra={"why": str(full), "dropped": self.dropped_count})
+            return None
+
+    def _note(self, where: Place, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
+        with self._lock:
+            marks = self._channels.get(where)
+            if marks is None:
+                marks = self._channels[where] = ChannelMarks()
+                self.newest_session = max(self.newest_session, where[0])
+            marks.note(epoch, first_input_seq, first_message_seq, index)
+            if self._has_released:
+                self._has_released = False
+                first_index = self._journal.first_index
+                for each in self._channels.values():
+                    each.release(first_index)
+
+    def _scan(self, batch: Batch) -> None:
+        """Note what an earlier process appended."""
+        headers = batch.heads(OUTPUT_HEADER_SIZE).view(HEADER_FIELDS).reshape(-1)
+        for place in np.flatnonzero(headers["magic"] == int.from_bytes(STATE_MAGIC, "little")).tolist():
+            head = batch[place][: STATE_HEAD.size].tobytes()
+            (channel_id,) = STATE_HEAD.part("channel_id").unpack_from(head, STATE_HEAD.offsets["channel_id"])
+            self._states[channel_id] = batch.first_index + place
+        is_packet = headers["magic"] == OUTPUT_MAGIC
+        is_numbered = is_packet & (headers["flags"] & NOT_NUMBERED_BITS == 0)
+        is_rare = is_packet & (headers["flags"] & PROVISIONAL_BIT != 0)
+        is_rare |= is_packet & (headers["flags"] & HEARTBEAT_BIT != 0)
+        is_rare |= headers["magic"] == int.from_bytes(COMMIT_MAGIC, "little")
+        chosen = np.flatnonzero(is_numbered | is_rare)
+        rows = headers[chosen]
+        columns = [rows[name].tolist() for name in ("session", *HEADER_NUMBERS)]
+        are_rare = is_rare[chosen].tolist()
+        for place, rare, session, channel_id, epoch, first_input, first_message in zip(
+            chosen.tolist(), are_rare, *columns, strict=True
+        ):
+            index = batch.first_index + place
+            if rare:
+                self._scan_rare(batch[place].tobytes(), index)
+            else:
+                self._note((session, channel_id), epoch, first_input, first_message, index)
+
+    def _scan_rare(self, record: bytes, index: int) -> None:
+        """A provisional packet, a commit, or the last heartbeat of a session."""
+        try:
+            if not record.startswith(COMMIT_MAGIC):
+                packet = decode_output_packet(record)
+                place = packet.session, packet.channel_id
+                if packet.flags & PROVISIONAL_BIT:
+                    self._provisional_of(place).note(packet, index)
+                else:
+                    self._final_heartbeats[place] = index
+                return
+            commit = decode_commit(record)
+        except (PacketRefused, ValueError):
+            return
+        where = commit.session, commit.channel_id
+        for found in self._provisional_of(where).commit(commit):
+            self._note(where, commit.epoch, found.first_input_seq, found.first_message_seq, found.journal_index)
+
+    def _provisional_of(self, where: Place) -> ProvisionalIndex:
+        self.newest_session = max(self.newest_session, where[0])
+        return self._provisional.setdefault(where, ProvisionalIndex())
+
+    def _on_released(self, _path: Path) -> None:
+        self._has_released = True  # called in the upkeep thread, and only the loop changes the marks
+
+
+def _retransmission(packet: OutputPacket) -> bytes:
+    return encode_output_packet(packet._replace(flags=packet.flags | RETRANSMISSION_BIT))
+
+
+def _packets(
+    tailer: Tailer, begin_index: int, where: Place, provisional: ProvisionalIndex | None
+) -> Iterator[OutputPacket]:
+    """The channel's packets from a place in the journal on. Provisional packets appear as committed."""
+    try:
+        tailer.to_index(begin_index)
+    except NoSuchRecord:
+        return  # released by retention meanwhile
+    while batch := tailer.read_many(READ_COUNT):
+        for index, record in batch:
+            try:
+                packet = decode_output_packet(record)
+            except PacketRefused:
+                continue  # not a packet
+            if (packet.session, packet.channel_id) != where or not packet.runs:
+                continue
+            counting = packet if provisional is None else provisional.as_committed(packet, index)
+            if counting is not None:
+                yield counting

@@ -1,0 +1,98 @@
+"""Replay for clients: serves missed messages from the output journal, without the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import grpc
+
+from tandemfeed.adapter.records.output_journal import OutputJournal
+from tandemfeed.feedcore.range_set import RangeSet
+from tandemfeed.feedcore.topics import any_topic_matches
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
+from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
+
+REPLAY_CHUNK_PACKETS = 256
+REPLAY_COUNT_MAX = 1_000_000  # numbers in one request; a longer catch-up takes several
+REPLAY_RANGES_MAX = 10_000  # each is a separate lookup
+
+
+class ReplayService(replay_pb2_grpc.ReplayServicer):
+    """Serves clients that are granted a channel's topic, and the feed's adapters.
+
+    Attributes:
+        feed: the feed's name; set with the topics after registration. Until then every channel is unknown.
+        topics: channel_id -> topic, of the channels served.
+    """
+
+    def __init__(self, journal: OutputJournal) -> None:
+        self._journal = journal
+        self.feed = ""
+        self.topics: Mapping[int, str] = {}
+
+    def Replay(  # noqa: N802
+        self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext
+    ) -> Iterator[replay_pb2.ReplayChunk]:
+        """The output journal's packets of the requested ranges, each packet once: first by ascending number, then
+        provisional packets by source stream."""
+        self._check_caller(request.channel_id, context)
+        refusal = refusal_of(_ranges_of(request))
+        if refusal is not None:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal)
+        packets: list[bytes] = []
+        for packet in self._packets(request):
+            packets.append(packet)
+            if len(packets) == REPLAY_CHUNK_PACKETS:
+                yield replay_pb2.ReplayChunk(packets=packets)
+                packets = []
+        if packets:
+            yield replay_pb2.ReplayChunk(packets=packets)
+
+    def _packets(self, request: replay_pb2.ReplayRequest) -> Iterator[bytes]:
+        channel_id, journal, session = request.channel_id, self._journal, request.session
+        for first, end in RangeSet((each.first, each.end) for each in request.input_ranges):
+            yield from journal.replay(channel_id, first, end, session)
+        if request.HasField("message_range"):
+            wanted_messages = request.message_range
+            yield from journal.replay_messages(channel_id, wanted_messages.first, wanted_messages.end, session)
+        wanted: dict[int, RangeSet] = {}
+        for each in request.source_ranges:
+            wanted.setdefault(each.source_stream_id, RangeSet()).add(each.range.first, each.range.end)
+        for stream in sorted(wanted):
+            for first, end in wanted[stream]:
+                yield from journal.replay_provisional(channel_id, stream, first, end, session)
+
+    def _check_caller(self, channel_id: int, context: grpc.ServicerContext) -> None:
+        caller = caller_of(context)
+        topic = self.topics.get(channel_id)
+        if topic is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {channel_id}")
+        if not caller.is_adapter_of(self.feed) and not any_topic_matches(caller.topics, topic):
+            context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{caller.identity} has no grant for topic {topic!r} and is not an adapter of feed {self.feed!r}",
+            )
+
+
+def _ranges_of(request: replay_pb2.ReplayRequest) -> Iterator[replay_pb2.NumberRange]:
+    yield from request.input_ranges
+    if request.HasField("message_range"):
+        yield request.message_range
+    yield from (each.range for each in request.source_ranges)
+
+
+def refusal_of(ranges: Iterable[replay_pb2.NumberRange]) -> str | None:
+    """Why these ranges are not served; None if they are."""
+    number_count = range_count = 0
+    for each in ranges:
+        if not FIRST_SEQ <= each.first < each.end:
+            return f"range [{each.first}, {each.end}) is invalid; first must be >= {FIRST_SEQ} and end > first"
+        number_count += each.end - each.first
+        range_count += 1
+    if number_count > REPLAY_COUNT_MAX or range_count > REPLAY_RANGES_MAX:
+        return (
+            f"the request has {number_count} numbers in {range_count} ranges; at most {REPLAY_COUNT_MAX} "
+            f"in {REPLAY_RANGES_MAX} are allowed; split it"
+        )
+    return None

@@ -1,0 +1,1 @@
+"""What an adapter reports: registration, health, positions, forged packets, and its own death."""

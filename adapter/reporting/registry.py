@@ -1,0 +1,241 @@
+"""The adapter's side of AdapterRegistry: registers, sends reports, and turns the admin server's orders into events.
+
+If the server goes away, the registry retries while the adapter continues. With several servers, it finds the active
+one. Lease times are by this process's monotonic clock and count from the sending of the report that an order answers,
+so a delayed order extends no lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import secrets
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import grpc
+
+from tandemfeed.transport.calls.admin_servers import TRY_TIMEOUT_S, AdminServers, is_elsewhere
+from tandemfeed.transport.calls.login import AuthenticationRefused
+from tandemfeed.transport.calls.reachability import failure_text
+from tandemfeed.transport.calls.rpc import open_channel, status_of
+from tandemfeed.transport.process_shell import StopSignal
+from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+
+LOG = logging.getLogger("tandemfeed.adapter.reporting.registry")
+RETRY_PAUSE_S = 0.2  # never longer: a lease holder must be back within the lease's term
+REGISTER_TIMEOUT_S = 10.0
+LOOK_FOR_STOP_S = 0.05
+REPORTS_REMEMBERED = 256  # their sending times: about ten seconds of reports, many lease terms
+# If an earlier process of this adapter died or hung just now, the server may not have noticed it. So the registration
+# is repeated, after pauses that double from RETRY_PAUSE_S up to this: three seconds in all.
+REPLACED_PAUSE_S_MAX = 1.6
+NONCE_SIZE = 16
+MARGIN_PER_TTL = 10  # an adapter ends its lease a tenth of the term early: clocks drift, packets linger
+
+
+class AnotherProcessRuns(Exception):
+    """Another process is registered as this adapter; the text comes from the admin server and names it."""
+
+
+class Registry:
+    """The connection to the admin server.
+
+    Args:
+        servers: host:port of the admin server, or of all admin servers, separated by commas.
+        on_order: called in the registry's thread with each order and, for lease orders, valid_until_ns.
+        on_registered: called with each reply to a registration, the first one included.
+        on_lost: called in the registry's thread when the stream of reports and orders has ended.
+        held_epoch: returns the epoch of the held lease, 0 for none. A stream begins with the lease's renewal, so that
+            a restarted server finds the holder immediately.
+        on_replaced: called in the registry's thread, with the admin server's reason, when another process has replaced
+            this one. The registry has ended by then, and this process must end.
+        next_counters: returns each channel's first unused packet counter, from which a new receiver accepts packets.
+        token: returns a valid token.
+        request: the registration. The registry fills in the process.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        ca_pem: bytes,
+        token: Callable[[], str],
+        request: admin_pb2.RegisterRequest,
+        on_order: Callable[[admin_pb2.AdapterOrder, int], None],
+        on_registered: Callable[[admin_pb2.RegisterReply], None],
+        on_lost: Callable[[], None],
+        held_epoch: Callable[[], int],
+        on_replaced: Callable[[str], None],
+        next_counters: Callable[[], Mapping[int, int]],
+    ) -> None:
+        self._servers = AdminServers(servers, pause_s=RETRY_PAUSE_S, pause_max_s=RETRY_PAUSE_S)
+        self._asked = self._servers.current
+        self._ca_pem, self._token, self._request = ca_pem, token, request
+        self._on_order, self._on_registered, self._on_lost = on_order, on_registered, on_lost
+        self._held_epoch, self._on_replaced, self._next_counters = held_epoch, on_replaced, next_counters
+        request.process_nonce = secrets.token_bytes(NONCE_SIZE)
+        request.process_id, request.host = os.getpid(), socket.gethostname()
+        self.is_attending = False  # the stream of reports and orders is open
+        self._stopped = threading.Event()
+        self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
+        self._sent_at_ns: dict[int, int] = {}
+        self._report_id = 0
+        self._channel: grpc.Channel | None = None
+        self._thread = threading.Thread(target=self._keep_attending, name="registry", daemon=True)
+
+    def register(self, stop: StopSignal) -> admin_pb2.RegisterReply | None:
+        """Register, and wait for the server as long as it takes; None if the stop signal came first.
+
+        Raises:
+            AuthenticationRefused, grpc.RpcError: the server refuses this adapter; retrying does not help.
+            AnotherProcessRuns: another process is registered as this adapter, and still reports.
+        """
+        level = logging.WARNING
+        pause_s = RETRY_PAUSE_S
+        while not stop.is_set:
+            try:
+                return self._register_once(stop)
+            except grpc.FutureCancelledError:
+                break
+            except grpc.RpcError as error:
+                if (refusal := _another_process(error)) is not None:
+                    if pause_s > REPLACED_PAUSE_S_MAX:
+                        raise AnotherProcessRuns(refusal) from error
+                    LOG.log(level, "refused; retrying, in case that process has just ended", extra={"why": refusal})
+                    level = logging.DEBUG
+                    select.select([stop], [], [], pause_s)
+                    pause_s *= 2
+                    continue
+                if not is_elsewhere(error):
+                    raise
+                if level == logging.WARNING:  # warn once: an outage may be long
+                    why = failure_text(error, self._asked, self._ca_pem)
+                    LOG.warning("the admin server does not answer; retrying", extra={"why": why})
+                    level = logging.DEBUG
+                select.select([stop], [], [], self._servers.move_on(self._asked, error))
+        return None
+
+    def start(self) -> None:
+        """Begin to exchange reports and orders with the server."""
+        self._thread.start()
+
+    def report(self, report: admin_pb2.AdapterReport) -> None:
+        """Send a report if the server is connected; never blocks. The registry fills in its sender and its id."""
+        self._report_id += 1
+        report.incarnation, report.report_id = self._request.resume_incarnation, self._report_id
+        for channel_id, counter in self._next_counters().items():
+            report.next_packet_counters[channel_id] = counter
+        self._sent_at_ns[self._report_id] = time.monotonic_ns()
+        if len(self._sent_at_ns) > REPORTS_REMEMBERED:
+            self._sent_at_ns.pop(next(iter(self._sent_at_ns)), None)
+        if self.is_attending:  # else reports would pile up during an outage
+            self._reports.put(report)
+
+    def stop(self) -> None:
+        """Leave: the server sees the stream end."""
+        self._stopped.set()
+        self._reports.put(None)
+        if self._channel is not None:
+            self._channel.close()
+
+    # ---- inside ----
+
+    def _register_once(self, stop: StopSignal | None = None) -> admin_pb2.RegisterReply:
+        if self._channel is not None:
+            self._channel.close()
+        self._asked = self._servers.current
+        self._channel = open_channel(self._asked, self._ca_pem, self._token)
+        for channel_id, counter in self._next_counters().items():
+            self._request.next_packet_counters[channel_id] = counter
+        timeout_s = TRY_TIMEOUT_S if self._servers.are_several else REGISTER_TIMEOUT_S
+        call = admin_pb2_grpc.AdapterRegistryStub(self._channel).Register.future(self._request, timeout=timeout_s)
+        done = threading.Event()
+        call.add_done_callback(lambda _call: done.set())
+        while not done.wait(LOOK_FOR_STOP_S):
+            if stop is not None and stop.is_set:
+                call.cancel()
+        reply = call.result()
+        self._servers.answered(self._asked)
+        own = own_start(reply)
+        self._request.resume_incarnation, self._request.resume_salt = own.incarnation, own.salt
+        self._request.replace = False  # only once: two processes with --replace would replace each other forever
+        self._on_registered(reply)
+        return reply
+
+    def _keep_attending(self) -> None:
+        is_first, level = True, logging.WARNING
+        while not self._stopped.is_set():
+            error: Exception | None = None
+            try:
+                if not is_first:
+                    self._register_once()
+                is_first, level = False, logging.WARNING
+                self._attend()
+                why = "the server ended the stream"
+            except (grpc.RpcError, AuthenticationRefused, ValueError) as failed:
+                if (refusal := _another_process(failed)) is not None:
+                    LOG.error("another process replaced this one; ending", extra={"why": refusal})
+                    self._on_replaced(refusal)
+                    return
+                error, why = failed, str(failed)[:300]  # ValueError: the channel was closed under us
+            if not self._stopped.is_set():
+                LOG.log(level, "lost the admin server; retrying", extra={"why": why})
+                level = logging.DEBUG  # warn once per outage
+                self._stopped.wait(self._servers.move_on(self._asked, error))
+
+    def _attend(self) -> None:
+        assert self._channel is not None
+        reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
+        self._reports = reports
+        self.is_attending = True
+        self.report(admin_pb2.AdapterReport(renew_epoch=self._held_epoch()))
+        orders = admin_pb2_grpc.AdapterRegistryStub(self._channel).Attend(iter(reports.get, None))
+        try:
+            for order in orders:
+                self._on_order(order, self._valid_until_ns(order))
+        finally:
+            self.is_attending = False
+            reports.put(None)
+            self._on_lost()
+
+    def _valid_until_ns(self, order: admin_pb2.AdapterOrder) -> int:
+        lease: admin_pb2.LeaseGranted | admin_pb2.LeaseOffered | admin_pb2.LeaseRenewed
+        match order.WhichOneof("order"):
+            case "lease_granted":
+                lease = order.lease_granted
+            case "lease_offered":
+                lease = order.lease_offered
+            case _:
+                lease = order.lease_renewed
+        sent_at_ns = self._sent_at_ns.get(lease.report_id)
+        if sent_at_ns is None:
+            return 0  # not a lease order, or one so old that its report is forgotten
+        return sent_at_ns + lease.ttl_ns - lease.ttl_ns // MARGIN_PER_TTL
+
+
+def _another_process(error: Exception) -> str | None:
+    """The server's text if it refused the registration because another process runs as this adapter."""
+    if not isinstance(error, grpc.RpcError):
+        return None
+    code, details = status_of(error)
+    return details if code is grpc.StatusCode.ALREADY_EXISTS else None
+
+
+def own_start(registered: admin_pb2.RegisterReply) -> AnnouncedStart:
+    """This start of the adapter, as the admin server has just announced it.
+
+    Raises:
+        ValueError: the server speaks another version, or is not an admin server.
+    """
+    for start in announced_starts([registered.self]):
+        if start.incarnation == registered.self.incarnation:
+            return start
+    raise ValueError(
+        "the admin server's reply has no salt for this start of the adapter; "
+        "run the admin server and the adapters in the same version"
+    )

@@ -1,0 +1,123 @@
+"""A subscription's grant by the administration server, and how updates change it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
+from tandemfeed.transport.sealing.start_keys import SealingKey
+from tandemfeed.v1 import admin_pb2, common_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedKey:
+    """A channel's key and when it expires."""
+
+    sealing: SealingKey
+    expires_unix_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedAdapter:
+    """An adapter as a subscriber sees it: its multicast groups (by channel_id), its replay endpoint, and its announced
+    starts."""
+
+    adapter_id: int
+    name: str
+    rpc_endpoint: str
+    groups: Mapping[int, str]
+    starts: tuple[AnnouncedStart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Everything a subscription may use.
+
+    Attributes:
+        topics_by_channel: the granted channels.
+        adapters: all adapters of the feed, including those that are away.
+        keys: by key_id; only those of the granted channels.
+        message_model: the SBE message schema of the output (XML).
+    """
+
+    feed_id: int
+    feed_name: str
+    session: int
+    topics_by_channel: Mapping[int, str]
+    source_stream_names: Mapping[int, str]
+    adapters: Mapping[int, GrantedAdapter]
+    keys: Mapping[int, GrantedKey]
+    message_model: bytes
+    active_adapter_id: int = 0
+    epoch: int = 0
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The multicast groups to join."""
+        return frozenset(
+            group
+            for adapter in self.adapters.values()
+            for channel_id, group in adapter.groups.items()
+            if channel_id in self.topics_by_channel
+        )
+
+    @property
+    def starts(self) -> list[AnnouncedStart]:
+        """All announced starts of adapters."""
+        return [start for adapter in self.adapters.values() for start in adapter.starts]
+
+
+@dataclass(frozen=True, slots=True)
+class GrantUpdated:
+    """An update from the server. `is_whole`: the first update of a call; what it omits is no longer granted."""
+
+    update: admin_pb2.SubscriptionUpdate = field(repr=False)
+    is_whole: bool
+
+
+def first_grant(update: admin_pb2.SubscriptionUpdate) -> Grant:
+    """The grant in the first update of a subscription."""
+    feed = update.feed
+    return Grant(
+        feed_id=feed.feed_id,
+        feed_name=feed.name,
+        session=feed.session,
+        topics_by_channel={channel.channel_id: channel.topic for channel in feed.channels},
+        source_stream_names={stream.source_stream_id: stream.name for stream in feed.source_streams},
+        adapters={adapter.adapter_id: _adapter(adapter) for adapter in update.adapters},
+        keys={key.key_id: _key(key) for key in update.keys},
+        message_model=update.message_model,
+        active_adapter_id=update.active_adapter_id,
+        epoch=update.epoch,
+    )
+
+
+def apply_update(grant: Grant, updated: GrantUpdated, now_unix_ns: int) -> Grant:
+    """Apply an update to a grant: add or change the adapters and keys that it names, and remove expired keys.
+
+    A whole update, which follows a reconnection, also removes what it does not name.
+    """
+    update = updated.update
+    adapters = {} if updated.is_whole else dict(grant.adapters)
+    adapters.update({adapter.adapter_id: _adapter(adapter) for adapter in update.adapters})
+    keys = {} if updated.is_whole else dict(grant.keys)
+    keys.update({key.key_id: _key(key) for key in update.keys})
+    keys = {key_id: key for key_id, key in keys.items() if not 0 < key.expires_unix_ns <= now_unix_ns}
+    is_newer = update.epoch >= grant.epoch
+    return replace(
+        grant,
+        adapters=adapters,
+        keys=keys,
+        active_adapter_id=update.active_adapter_id if is_newer else grant.active_adapter_id,
+        epoch=max(update.epoch, grant.epoch),
+    )
+
+
+def _adapter(adapter: common_pb2.AdapterDescription) -> GrantedAdapter:
+    starts = tuple(announced_starts([adapter]))
+    return GrantedAdapter(adapter.adapter_id, adapter.name, adapter.rpc_endpoint, dict(adapter.groups), starts)
+
+
+def _key(key: common_pb2.StreamKey) -> GrantedKey:
+    return GrantedKey(SealingKey(key.key_id, key.channel_id, key.key), key.expires_unix_ns)

@@ -1,0 +1,88 @@
+"""The client's login: obtains a token, and renews it before it expires. Used at the start and by background threads,
+never by the loop. The secret is not sent: the login is a challenge-response."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import grpc
+
+from tandemfeed.client_lib.errors import AdminUnavailable, AuthenticationRefused, client_error
+from tandemfeed.transport.calls import login as transport_login
+from tandemfeed.transport.calls.admin_servers import AdminServers
+from tandemfeed.transport.calls.reachability import why_unreachable
+from tandemfeed.transport.calls.rpc import open_channel, status_of
+
+RETRY_AFTER_S = 0.2  # when no administration server has answered; doubled after each further round
+RETRY_AFTER_MAX_S = 3.0
+FIRST_TRY_S = 1.5  # then find out what is wrong; in all it takes less than three seconds
+RENEW_BEFORE_NS = 60_000_000_000  # time for slow logins before the token expires
+
+
+class Session:
+    """The login of one identity at one cluster.
+
+    Args:
+        servers: host:port of the administration server, or host:port,host:port if there are several.
+        ca_pem: the certificate authority that signs the certificates of all servers of the cluster.
+        timeout_s: how long a login may take.
+    """
+
+    def __init__(self, servers: str, ca_pem: bytes, identity: str, secret: str, *, timeout_s: float = 10) -> None:
+        self.servers = AdminServers(servers, pause_s=RETRY_AFTER_S, pause_max_s=RETRY_AFTER_MAX_S)
+        self.identity = identity
+        self._ca_pem = ca_pem
+        self._secret = secret
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._login: transport_login.Login | None = None
+
+    def ensure_token(self) -> None:
+        """Ensure that the token is valid, with a new login if necessary.
+
+        Raises:
+            AuthenticationRefused: wrong identity or secret.
+            AdminUnavailable: no administration server answered.
+        """
+        with self._lock:
+            if self._login is not None and self._login.expires_unix_ns - time.time_ns() > RENEW_BEFORE_NS:
+                return
+            try:
+                self._login = self._new_login()
+            except transport_login.AuthenticationRefused as refused:
+                raise AuthenticationRefused(str(refused)) from refused
+            except grpc.RpcError as error:
+                raise client_error(error, self.servers.current) from error
+
+    def _new_login(self) -> transport_login.Login:
+        """Log in. If no server answers soon, find out why: a wrong address or certificate needs no further waiting."""
+        known = self.servers, self._ca_pem, self.identity, self._secret
+        first_s = min(self._timeout_s, FIRST_TRY_S)
+        try:
+            return transport_login.login(*known, timeout_s=first_s)
+        except grpc.RpcError as error:
+            if status_of(error)[0] not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise
+            reasons = [why_unreachable(address, self._ca_pem) for address in self.servers.addresses]
+            found = [reason for reason in reasons if reason is not None]
+            if len(found) == len(reasons):
+                raise AdminUnavailable(f"administration server {'; '.join(found)}") from error
+            if self._timeout_s <= first_s:
+                raise
+        return transport_login.login(*known, timeout_s=self._timeout_s - first_s)
+
+    def current_token(self) -> str:
+        """The token of the last login, even if it is old; empty if there is none or a service refused it."""
+        current = self._login
+        return "" if current is None else current.token
+
+    def forget_token(self, token: str) -> None:
+        """Discard a token that a service refused, so that the next call logs in again."""
+        with self._lock:
+            if self._login is not None and self._login.token == token:
+                self._login = None
+
+    def open_channel(self, endpoint: str) -> grpc.Channel:
+        """A TLS channel to any service of the cluster; each call sends the current token."""
+        return open_channel(endpoint, self._ca_pem, self.current_token)

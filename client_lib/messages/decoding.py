@@ -1,0 +1,67 @@
+"""Decoding by the message model. It is parsed at first use, because many applications only forward payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandemfeed.client_lib.messages.sbe_reading import SbeMessage, SbeReader
+from tandemfeed.feedcore.documents.message_model import MessageModel, frame_dtype, is_array, load_message_model
+from tandemfeed.feedcore.sbe.messages import MessageType
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
+
+
+class Decoder:
+    """Decodes the feed's output messages.
+
+    Args:
+        message_model: the SBE message schema (XML) that the administration server granted.
+        document: its name in error messages.
+    """
+
+    def __init__(self, message_model: bytes, document: str = "message model") -> None:
+        self._xml = message_model
+        self._document = document
+
+    @cached_property
+    def model(self) -> MessageModel:
+        """The parsed message model."""
+        return load_message_model(self._xml, self._document)
+
+    def arrays(self, frames: memoryview) -> Iterator[tuple[MessageType, NDArray[np.void]]]:
+        """Structured views in stream order, each of consecutive messages with the same template."""
+        return self.model.arrays(frames)
+
+    def message(self, frame: memoryview) -> tuple[str, Mapping[str, Any]] | None:
+        """One framed message as (name, fields); None if its schema or template is not the model's."""
+        return next(self.messages(frame), None)
+
+    def messages(self, frames: bytes | memoryview) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each message as (name, field values). Slow, because it decodes message by message; for output and tests.
+
+        Values are as on the wire: a decimal is its mantissa, an enumeration its integer or character. Only messages
+        that `arrays` skips have values as `read` returns them.
+        """
+        for message, length, run in self.model.runs(frames):
+            if is_array(message, length):
+                for row in np.frombuffer(run, dtype=frame_dtype(message, length)):
+                    yield message.name, {name: row[name].tolist() for name in message.columns}
+            else:
+                for start in range(0, len(run), length):
+                    yield message.name, self.read(run[start : start + length]).fields
+
+    def read(self, frame: bytes | memoryview) -> SbeMessage:
+        """One framed message, with all SBE features: names of enumeration values, None for nulls, groups, text.
+
+        Raises:
+            SbeReadError: the message is truncated or has another schema.
+        """
+        return self._reader.read(frame, OUTPUT_FRAME_SIZE)
+
+    @cached_property
+    def _reader(self) -> SbeReader:
+        return SbeReader(self.model.schema)

@@ -1,0 +1,1 @@
+"""Recording what a subscription delivers, to compare it with what the source sent."""

@@ -1,0 +1,1 @@
+"""One subscription at work: which packets it believes, merging, replay, statistics."""

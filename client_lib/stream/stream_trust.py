@@ -1,0 +1,375 @@
+"""Which received packets a subscription accepts, after opening and before merging them. Pure.
+
+Every reader of a channel has the channel's key, so a packet that opens may come from another reader. The signature that
+follows it (`transport.sealing.stream_signatures`) shows which packets an adapter sent: it lists their digests.
+
+`verify="signed"`: a packet is accepted only when a signature lists it.
+`verify="alarm"`: a packet is accepted immediately if it continues the accepted stream without a jump: in the same
+session, without a newer epoch or a gap in any sequence number, and neither a heartbeat nor provisional. Any other
+packet waits for its signature, as in the other mode; and at most UNSIGNED_MESSAGES_MAX messages are accepted beyond the
+last signed one. So a forged packet can insert content at the stream's next position, but cannot advance any sequence
+number further. If a signature contradicts an accepted packet, or does not arrive, `Distrusted` is delivered, and only
+signed packets are accepted from that start of the adapter. The genuine stream continues during an attack.
+
+Memory is bounded for any input: waiting packets by number and age, packets accepted without a signature by the range of
+counters allowed beyond the last signature.
+
+Invariant: no packet is accepted twice, and none with a counter that was used before the subscription began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, NamedTuple, TypeAlias
+
+from tandemfeed.client_lib.stream.verification_budget import VerificationBudget
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, MergerConfig
+from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
+from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature
+from tandemfeed.transport.sealing.stream_signatures import HEARTBEATS_PER_SIGNATURE, SignatureDatagram, SignedDigests
+
+MS = 1_000_000
+VerifyMode: TypeAlias = Literal["alarm", "signed"]
+AHEAD_MAX = 4_096  # counters beyond the last signature: a few hundred packets arrive between two signatures
+MISSED_MAX = 4_096  # signed packets that have not arrived, but may arrive late
+WAITING_MAX = 8_192  # packets that wait for a signature, about 12 MB; a flood of 50,000 a second gives each 160 ms
+UNSIGNED_MESSAGES_MAX = 16_384  # accepted beyond the last signed one: 16 ms at a million messages a second
+SIGNED_WITHIN_NS = HEARTBEATS_PER_SIGNATURE * HEARTBEAT_NS  # for a heartbeat; a packet with messages: HEARTBEAT_NS
+WAIT_MAX_NS = 1_000 * MS  # how long a packet waits for its signature
+OVERTAKEN_NS = 100 * MS  # a packet that arrived this long before a signature of only lower counters is forged
+SILENCE_MAX_NS = 1_000 * MS  # without signatures while packets arrive: at least twenty signatures were due
+PAUSE_MAX_NS = 100 * MS  # a longer time between two packets is a pause of the adapter; the excess is not counted
+assert OVERTAKEN_NS > 5 * HEARTBEAT_NS  # longer than any reordering in a network
+assert SILENCE_MAX_NS >= 20 * SIGNED_WITHIN_NS  # packet loss is not mistaken for a forger, even on a slow stream
+assert WAIT_MAX_NS >= 20 * SIGNED_WITHIN_NS
+assert MergerConfig().stale_after_ns > 3 * SIGNED_WITHIN_NS  # an idle stream survives two lost signatures
+# A change is signed with two heartbeats. If both are lost, the heartbeats under the next signature repeat the change.
+assert MergerConfig().lineage_wait_ns > 2 * HEARTBEAT_NS + SIGNED_WITHIN_NS
+
+
+class DistrustReason(StrEnum):
+    """Why packets from a start of an adapter are no longer accepted without signatures."""
+
+    SIGNATURE_MISMATCH = "a signature lists a different packet than the one that was delivered"
+    DUPLICATE_COUNTER = "two packets arrived with the same packet counter, so at least one of them is forged"
+    NOT_SENT = "a packet was delivered, but a later signature shows that its adapter had not sent it"
+    NO_SIGNATURE = "packets arrive without signatures"
+
+
+@dataclass(frozen=True, slots=True)
+class Distrusted:
+    """Another reader sends packets as this start of this adapter, or the adapter's signatures do not arrive.
+
+    From now on, only signed packets from this start are delivered. The delivered messages `first_message_seq` to
+    `end_message_seq - 1` may be forged.
+
+    Attributes:
+        incarnation: the start of the adapter that may be impersonated.
+    """
+
+    channel_id: int
+    adapter_id: int
+    incarnation: int
+    reason: DistrustReason
+    first_message_seq: int
+    end_message_seq: int
+
+
+Verdict: TypeAlias = OutputPacket | Distrusted
+
+
+_SIGNED_ONLY_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT
+
+
+class _Horizon:
+    """The end of the accepted packets, or of the signed ones, over all adapters of a channel, in the newest session."""
+
+    __slots__ = ("_end_input_seq", "_end_message_seq", "_end_source_seqs", "_epoch", "_session")
+
+    def __init__(self) -> None:
+        self._session = 0
+        self._epoch = 0
+        self._end_input_seq = 0
+        self._end_message_seq = 0
+        self._end_source_seqs: dict[int, int] = {}
+
+    def is_continued_by(self, packet: OutputPacket) -> bool:
+        """True if the packet begins at or before the end, so that it skips no sequence number."""
+        if packet.session != self._session or packet.epoch > self._epoch:
+            return False
+        if packet.first_input_seq > self._end_input_seq:
+            return False
+        if packet.first_message_seq > self._end_message_seq:
+            return False
+        for run in packet.runs:  # noqa: SIM110  a generator takes twice as long, and every packet comes here
+            if run.first_source_seq > self._end_source_seqs.get(run.source_stream_id, 0):
+                return False
+        return True
+
+    def is_near(self, packet: OutputPacket) -> bool:
+        """True if the packet ends at most UNSIGNED_MESSAGES_MAX source or application messages beyond the end."""
+        if packet.end_message_seq > self._end_message_seq + UNSIGNED_MESSAGES_MAX:
+            return False
+        if packet.end_input_seq > self._end_input_seq + UNSIGNED_MESSAGES_MAX:
+            return False
+        for run in packet.runs:
+            known = self._end_source_seqs.get(run.source_stream_id, 0)
+            if run.first_source_seq + run.source_count > known + UNSIGNED_MESSAGES_MAX:
+                return False
+        return True
+
+    def extend(self, packet: OutputPacket) -> None:
+        """Move the end to that of a packet. In a new session, all sequence numbers begin at 1."""
+        if packet.session < self._session:
+            return
+        if packet.session > self._session:
+            self._session = packet.session
+            self._end_input_seq, self._end_message_seq, self._end_source_seqs = 0, 0, {}
+        self._epoch = max(self._epoch, packet.epoch)
+        self._end_input_seq = max(self._end_input_seq, packet.end_input_seq)
+        self._end_message_seq = max(self._end_message_seq, packet.end_message_seq)
+        ends = self._end_source_seqs
+        for run in packet.runs:
+            if run.end_source_seq > ends.get(run.source_stream_id, 0):
+                ends[run.source_stream_id] = run.end_source_seq
+
+
+class _Waiting(NamedTuple):
+    """A packet that waits for its signature."""
+
+    heard: ReceivedPacket
+    heard_at_ns: int
+
+
+class _Unsigned(NamedTuple):
+    """A packet that was accepted before its signature arrived."""
+
+    digest: bytes
+    heard_at_ns: int
+    packet: OutputPacket
+
+
+class _KnownStart:
+    """What was received from one start of one adapter."""
+
+    __slots__ = (
+        "budget",
+        "is_trusted",
+        "last_heard_at_ns",
+        "missed",
+        "signed_end",
+        "start",
+        "unsigned",
+        "unsigned_ns",
+        "waiting",
+    )
+
+    def __init__(self, start: AnnouncedStart, first_counter: int, *, is_trusted: bool) -> None:
+        self.start = start
+        self.is_trusted = is_trusted
+        self.signed_end = first_counter  # signatures cover every lower counter
+        self.missed: dict[int, bytes] = {}  # counter -> digest of signed packets that have not arrived
+        self.unsigned: dict[int, _Unsigned] = {}  # by counter, in arrival order
+        self.waiting: dict[bytes, _Waiting] = {}  # by digest, in arrival order
+        self.last_heard_at_ns = 0
+        self.unsigned_ns = 0  # how long packets have arrived without a signature
+        self.budget = VerificationBudget()
+
+    def awaits(self, signature: SignatureDatagram) -> bool:
+        """True if the signature lists a packet that has arrived and is not signed yet."""
+        for counter, digest in enumerate(signature.digests, signature.first_counter):
+            if digest in self.waiting:
+                return True
+            unsigned = self.unsigned.get(counter)
+            if unsigned is not None and unsigned.digest == digest:
+                return True
+        return False
+
+    def distrust(self, reason: DistrustReason, forged: OutputPacket) -> Iterator[Distrusted]:
+        """Raise the alarm, once for each start. Args: forged: the packet that may be forged."""
+        if self.is_trusted:
+            self.is_trusted = False
+            adapter_id, incarnation = self.start.identity
+            place = forged.first_message_seq, forged.end_message_seq
+            yield Distrusted(forged.channel_id, adapter_id, incarnation, reason, *place)
+
+
+class StreamTrust:
+    """Decides which packets of one channel are accepted.
+
+    Args:
+        counters: count refused packets.
+        verify: the mode, see above.
+    """
+
+    def __init__(self, channel_id: int, counters: CounterSet, verify: VerifyMode) -> None:
+        self._channel_id, self._counters = channel_id, counters
+        self._is_trusting = verify == "alarm"
+        self._accepted, self._signed = _Horizon(), _Horizon()
+        self._heard: dict[tuple[int, int], _KnownStart] = {}  # (adapter_id, incarnation)
+
+    def announce(self, starts: Iterable[AnnouncedStart]) -> None:
+        """Accept packets only from these starts. The state of starts that were announced before is kept."""
+        known, self._heard = self._heard, {}
+        for start in starts:
+            heard = known.get(start.identity)
+            if heard is not None and heard.start == start:
+                self._heard[start.identity] = heard
+            elif self._channel_id in start.next_counters:
+                first_counter = start.next_counters[self._channel_id]
+                self._heard[start.identity] = _KnownStart(start, first_counter, is_trusted=self._is_trusting)
+
+    def distrusted(self) -> list[tuple[int, int]]:
+        """(adapter_id, incarnation) of the starts for which the alarm was raised."""
+        return [place for place, heard in self._heard.items() if self._is_trusting and not heard.is_trusted]
+
+    def on_replayed(self, packet: OutputPacket) -> None:
+        """An adapter's replay service sent this packet. It is accepted, because the call is secured."""
+        self._extend_both(packet)
+
+    def on_packet(self, heard: ReceivedPacket, now_ns: int) -> list[Verdict]:
+        """A packet was opened. Return the packets accepted now, in order; alarms come before their consequences.
+
+        Raises:
+            PacketRefused: the packet will never be accepted.
+        """
+        packet, incarnation, counter, digest = heard
+        stream = self._heard.get((packet.adapter_id, incarnation))
+        if stream is None:
+            detail = f"incarnation {incarnation} of adapter {packet.adapter_id}"
+            raise PacketRefused(Refusal.UNANNOUNCED, detail)
+        verdicts: list[Verdict] = []
+        if counter < stream.signed_end:
+            return self._late(stream, packet, counter, digest)
+        if counter >= stream.signed_end + AHEAD_MAX:
+            detail = f"packet {counter} is too far beyond the signed ones, which end at {stream.signed_end}"
+            raise PacketRefused(Refusal.OUT_OF_WINDOW, detail)
+        known = stream.unsigned.get(counter)
+        if (known is not None and known.digest == digest) or digest in stream.waiting:
+            raise PacketRefused(Refusal.REPLAYED, f"packet {counter} of incarnation {incarnation} arrived again")
+        if known is not None:
+            verdicts += stream.distrust(DistrustReason.DUPLICATE_COUNTER, known.packet)
+        elif stream.is_trusted and self._may_precede_signature(packet):
+            if not self._signatures_fail(stream, now_ns):
+                stream.unsigned[counter] = _Unsigned(digest, now_ns, packet)
+                self._accepted.extend(packet)
+                return [packet]
+            first = next(iter(stream.unsigned.values()), None)
+            verdicts += stream.distrust(DistrustReason.NO_SIGNATURE, packet if first is None else first.packet)
+        self._keep_waiting(stream, heard, now_ns)
+        return verdicts
+
+    def on_signature(self, heard: ReceivedSignature, now_ns: int, *, sender: str = "") -> list[Verdict]:
+        """A signature arrived: verify it, unless the limit of bad ones is reached. Return the packets accepted now.
+
+        Args:
+            sender: the source address of the datagram.
+
+        Raises:
+            PacketRefused: UNANNOUNCED; UNVERIFIED; BAD_SIGNATURE.
+        """
+        claimed = heard.claimed
+        stream = self._heard.get((claimed.adapter_id, claimed.incarnation))
+        if stream is None:
+            detail = f"incarnation {claimed.incarnation} of adapter {claimed.adapter_id}"
+            raise PacketRefused(Refusal.UNANNOUNCED, detail)
+        if claimed.end_counter <= stream.signed_end:
+            return []  # repeated: it contains nothing new
+        lane = stream.budget.lane_for(sender, lambda: stream.awaits(claimed), now_ns)
+        if lane is None:
+            detail = f"too many bad signatures in the name of adapter {claimed.adapter_id}"
+            raise PacketRefused(Refusal.UNVERIFIED, detail)
+        try:
+            signed = heard.verified()
+        except PacketRefused:
+            stream.budget.on_failed(lane, now_ns)
+            raise
+        stream.budget.on_verified(sender)
+        return self._on_signed(stream, signed, now_ns)
+
+    # ---- inside ----
+
+    def _on_signed(self, stream: _KnownStart, signed: SignedDigests, now_ns: int) -> list[Verdict]:
+        """Apply a verified signature."""
+        verdicts: list[Verdict] = []
+        fresh = max(stream.signed_end, signed.first_counter)
+        for counter in range(fresh, signed.end_counter):
+            verdicts += self._settle(stream, counter, signed.digests[counter - signed.first_counter])
+        stream.signed_end, stream.unsigned_ns = signed.end_counter, 0
+        for counter in list(stream.unsigned):
+            unsigned = stream.unsigned[counter]
+            if counter < signed.end_counter:
+                del stream.unsigned[counter]  # both copies of its signature were lost
+            elif now_ns - unsigned.heard_at_ns >= OVERTAKEN_NS:
+                del stream.unsigned[counter]
+                verdicts += stream.distrust(DistrustReason.NOT_SENT, unsigned.packet)
+            else:
+                break
+        while len(stream.missed) > MISSED_MAX:
+            del stream.missed[next(iter(stream.missed))]
+        self._drop_old(stream, now_ns)
+        return verdicts
+
+    def _may_precede_signature(self, packet: OutputPacket) -> bool:
+        """True if the packet may be accepted before its signature arrives."""
+        if packet.flags & _SIGNED_ONLY_BITS:
+            return False
+        return self._accepted.is_continued_by(packet) and self._signed.is_near(packet)
+
+    def _extend_both(self, packet: OutputPacket) -> None:
+        self._accepted.extend(packet)
+        self._signed.extend(packet)
+
+    def _late(self, stream: _KnownStart, packet: OutputPacket, counter: int, digest: bytes) -> list[Verdict]:
+        """A packet that arrived after its signature."""
+        listed = stream.missed.get(counter)
+        if listed is None:
+            raise PacketRefused(Refusal.REPLAYED, f"packet {counter} arrived before, or is too old to check")
+        if listed != digest:
+            raise PacketRefused(Refusal.FORGED, f"packet {counter} differs from the one that its adapter signed")
+        del stream.missed[counter]
+        self._extend_both(packet)
+        return [packet]
+
+    def _settle(self, stream: _KnownStart, counter: int, listed: bytes) -> Iterator[Verdict]:
+        """Accept the packet that a signature lists for this counter, or note that it has not arrived."""
+        unsigned = stream.unsigned.pop(counter, None)
+        if unsigned is not None and unsigned.digest == listed:
+            self._signed.extend(unsigned.packet)
+            return
+        if unsigned is not None:
+            yield from stream.distrust(DistrustReason.SIGNATURE_MISMATCH, unsigned.packet)
+        waiting = stream.waiting.pop(listed, None)
+        if waiting is None:
+            stream.missed[counter] = listed
+            return
+        self._extend_both(waiting.heard.packet)
+        yield waiting.heard.packet
+
+    def _keep_waiting(self, stream: _KnownStart, heard: ReceivedPacket, now_ns: int) -> None:
+        self._drop_old(stream, now_ns)
+        if len(stream.waiting) >= WAITING_MAX:
+            del stream.waiting[next(iter(stream.waiting))]
+            self._counters.refuse(Refusal.UNSIGNED)
+        stream.waiting[heard.digest] = _Waiting(heard, now_ns)
+
+    def _drop_old(self, stream: _KnownStart, now_ns: int) -> None:
+        while stream.waiting:
+            digest = next(iter(stream.waiting))
+            if now_ns - stream.waiting[digest].heard_at_ns < WAIT_MAX_NS:
+                return
+            del stream.waiting[digest]
+            self._counters.refuse(Refusal.UNSIGNED)
+
+    @staticmethod
+    def _signatures_fail(stream: _KnownStart, now_ns: int) -> bool:
+        """True once packets have arrived without a signature for SILENCE_MAX_NS."""
+        if stream.last_heard_at_ns:
+            stream.unsigned_ns += min(now_ns - stream.last_heard_at_ns, PAUSE_MAX_NS)
+        stream.last_heard_at_ns = now_ns
+        return stream.unsigned_ns >= SILENCE_MAX_NS

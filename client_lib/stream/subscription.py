@@ -1,0 +1,371 @@
+"""The loop of one subscription: sockets, merger, items. The shell is deliberately dull: it has no sequence arithmetic.
+
+The loop runs in the thread that polls or iterates; no other thread handles messages. Two background threads (replay,
+grant) reach the loop only through the mailbox.
+
+All queues are bounded: datagrams in ZeroMQ's receive queue of each group (`receive_queue_count_max`; replay fills the
+loss after an overflow), letters in the mailbox (MAILBOX_COUNT_MAX; replay slows down), early packets in the merger
+(`MergerConfig.held_count_max`), and the result of a `poll` by DRAIN_COUNT_MAX datagrams for each group.
+
+The loop must never raise because of a peer's data: refused packets are counted by reason.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import zmq
+
+from tandemfeed.client_lib.items import Batch, Item, Revoked
+from tandemfeed.client_lib.items import Filled as FilledItem
+from tandemfeed.client_lib.login.grant import Grant, GrantUpdated, apply_update, first_grant
+from tandemfeed.client_lib.login.grant_reader import GrantReader
+from tandemfeed.client_lib.login.session import Session
+from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.client_lib.stream.mailbox import Mailbox
+from tandemfeed.client_lib.stream.replay import Replayed, ReplayWorker
+from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
+from tandemfeed.client_lib.stream.stream_trust import StreamTrust, Verdict, VerifyMode
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature, StreamOpener
+from tandemfeed.v1 import admin_pb2
+
+DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters are not delayed
+MAILBOX_COUNT_MAX = 256
+Letter = Replayed | GrantUpdated | Revoked
+
+
+class Subscription:
+    """The merged stream of one feed's granted channels. Created by `Client.subscribe`.
+
+    Read it from one thread, with `poll` or by iterating; `stop` and `close` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        feed: str,
+        topics: tuple[str, ...],
+        interface: str,
+        *,
+        start_message_seq: int | None,
+        verify: VerifyMode = "alarm",
+        merger_config: MergerConfig | None = None,
+        grant_timeout_s: float = 10.0,
+        receive_queue_count_max: int = 100_000,
+    ) -> None:
+        self._interface = interface
+        self._receive_queue_count_max = receive_queue_count_max
+        self._mailbox: Mailbox[Letter] = Mailbox(MAILBOX_COUNT_MAX)
+        request = admin_pb2.SubscribeRequest(feed=feed, topics=topics)
+        self._grant_reader = GrantReader(session, request, self._mailbox.put)
+        try:
+            self._grant = first_grant(self._grant_reader.first(grant_timeout_s))
+        except BaseException:
+            self._mailbox.close()
+            self._grant_reader.close()
+            raise
+        self.counters = CounterSet()
+        self._decoder = Decoder(self._grant.message_model, f"message model of {self._grant.feed_name}")
+        self._opener = StreamOpener(self._grant.feed_id)
+        self._trusts = {
+            channel_id: StreamTrust(channel_id, self.counters, verify) for channel_id in self._grant.topics_by_channel
+        }
+        self._mergers = {
+            channel_id: SessionMerger(channel_id, self._grant.session, self.counters, merger_config, start_message_seq)
+            for channel_id in self._grant.topics_by_channel
+        }
+        self._ended: set[int] = set()
+        self._ready: deque[Item] = deque()
+        self._datagrams = 0
+        self._replayed_packets = 0
+        self._is_stopping = False
+        self._is_disposed = False
+        self._revoked: Revoked | None = None
+        self._loop_lock = threading.Lock()
+        self._loop_thread: int | None = None
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._poller.register(self._mailbox.fd, zmq.POLLIN)
+        self._receivers: dict[str, MulticastReceiver] = {}  # by group
+        self._groups_by_socket: dict[Any, str] = {}
+        self._known_keys: set[int] = set()
+        self._replay = ReplayWorker(session, self._mailbox.put)
+        try:
+            self._apply_grant(self._grant)
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- for the application ----
+
+    @property
+    def grant(self) -> Grant:
+        """The present grant."""
+        return self._grant
+
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder for the feed's message model."""
+        return self._decoder
+
+    @property
+    def is_closed(self) -> bool:
+        """True once `stop` or `close` was called, or the grant was revoked."""
+        return self._is_stopping
+
+    @property
+    def has_ended(self) -> bool:
+        """True once every channel has delivered the `Ended` event of its present session."""
+        return len(self._ended) == len(self._mergers)
+
+    def poll(self, timeout_s: float | None = None) -> list[Item]:
+        """Run the loop until there are items, the time-out (None: no limit) has passed or the subscription is closed.
+
+        Returns:
+            The items in stream order; empty after a time-out or once closed.
+        """
+        if not self._loop_lock.acquire(blocking=False):
+            raise RuntimeError("another thread is polling this subscription; poll it from one thread at a time")
+        self._loop_thread = threading.get_ident()
+        try:
+            return self._poll(timeout_s)
+        finally:
+            self._loop_thread = None
+            if self._is_stopping:
+                self._dispose()
+            self._loop_lock.release()
+
+    def __iter__(self) -> Iterator[Item]:
+        while not self._is_stopping:
+            yield from self.poll()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def stop(self) -> None:
+        """End the loop: `poll` returns immediately. Never blocks; safe to call from any thread or signal handler."""
+        self._is_stopping = True
+        self._mailbox.wake()
+
+    def close(self) -> None:
+        """Stop, leave the groups, end the background threads. Safe to call from any thread; idempotent."""
+        self.stop()
+        if self._loop_thread == threading.get_ident():
+            return  # called inside poll, which disposes when it returns
+        with self._loop_lock:
+            self._dispose()
+
+    def statistics(self) -> SubscriptionStatistics:
+        """A snapshot, for views and metrics."""
+        channels = {
+            channel_id: ChannelStatistics(
+                self._grant.topics_by_channel[channel_id],
+                merger.present.lineage.epoch,
+                merger.present.next_input_seq,
+                merger.present.next_message_seq,
+                dict(merger.present.next_source_seqs),
+                tuple(self._trusts[channel_id].distrusted()),
+                merger.session,
+            )
+            for channel_id, merger in self._mergers.items()
+        }
+        return SubscriptionStatistics(
+            datagrams=self._datagrams,
+            replayed_packets=self._replayed_packets,
+            counts={counter.name.lower(): count for counter, count in self.counters.counts.items() if count},
+            refusals={reason.value: count for reason, count in self.counters.refusals.items() if count},
+            channels=channels,
+            groups=tuple(self._receivers),
+            active_adapter_id=self._grant.active_adapter_id,
+        )
+
+    # ---- the loop ----
+
+    def _poll(self, timeout_s: float | None) -> list[Item]:
+        give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
+        while not self._is_stopping:
+            deadline_ns = self._next_deadline_ns()
+            wake_at_ns = _earliest(deadline_ns, give_up_at_ns)
+            wait_ms = -1 if wake_at_ns is None else max(0, -(-(wake_at_ns - time.monotonic_ns()) // 1_000_000))
+            for socket, _ in self._poller.poll(wait_ms):
+                group = self._groups_by_socket.get(socket)
+                if group is not None:
+                    self._drain(self._receivers[group])
+                else:
+                    self._read_letters()
+            now_ns = time.monotonic_ns()
+            if deadline_ns is not None and now_ns >= deadline_ns:
+                for merger in self._mergers.values():
+                    self._perform(merger.on_timer(now_ns, random.random()), now_ns)
+            if self._revoked is not None:  # the last item, after everything else of this turn
+                self._ready.append(self._revoked)
+                self._is_stopping = True
+            if self._ready:
+                items = list(self._ready)
+                self._ready.clear()
+                return items
+            if give_up_at_ns is not None and now_ns >= give_up_at_ns:
+                break
+        return []
+
+    def _drain(self, receiver: MulticastReceiver) -> None:
+        receive, opener_open = receiver.receive, self._opener.open
+        for _ in range(DRAIN_COUNT_MAX):
+            datagram = receive()
+            if datagram is None:
+                return
+            self._datagrams += 1
+            try:
+                verdicts = self._judge(opener_open(datagram), receiver)
+            except PacketRefused as refused:
+                self.counters.refuse(refused.reason)
+                continue
+            for verdict in verdicts:
+                if isinstance(verdict, OutputPacket):
+                    self._merge(verdict)
+                else:
+                    self._ready.append(verdict)
+
+    def _judge(self, opened: ReceivedPacket | ReceivedSignature, receiver: MulticastReceiver) -> list[Verdict]:
+        """The packets and alarms to deliver now.
+
+        Raises:
+            PacketRefused: the datagram is not accepted.
+        """
+        now_ns = time.monotonic_ns()
+        if isinstance(opened, ReceivedSignature):
+            trust = self._trust_of(opened.claimed.channel_id)
+            return trust.on_signature(opened, now_ns, sender=receiver.last_sender)
+        return self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)
+
+    def _trust_of(self, channel_id: int) -> StreamTrust:
+        try:
+            return self._trusts[channel_id]
+        except KeyError:
+            raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {channel_id} is not granted") from None
+
+    def _merge(self, packet: OutputPacket) -> None:
+        merger = self._mergers.get(packet.channel_id)
+        if merger is None:
+            self.counters.refuse(Refusal.WRONG_CHANNEL)
+        else:
+            now_ns = time.monotonic_ns()
+            self._perform(merger.on_packet(packet, now_ns), now_ns)
+
+    def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self._ready.append(Batch(effect.packet, time.time_ns(), now_ns, self._decoder))
+            elif isinstance(effect, RequestReplay):
+                self._replay.request(effect)
+            elif isinstance(effect, Filled):
+                batch = Batch(effect.packet, time.time_ns(), now_ns, self._decoder)
+                self._ready.append(FilledItem(batch))
+            else:
+                if isinstance(effect, Ended):
+                    self._ended.add(effect.channel_id)
+                elif isinstance(effect, SessionChanged):
+                    self._ended.discard(effect.channel_id)
+                self._ready.append(effect)
+
+    def _next_deadline_ns(self) -> int | None:
+        earliest: int | None = None
+        for merger in self._mergers.values():
+            earliest = _earliest(earliest, merger.next_deadline_ns())
+        return earliest
+
+    # ---- letters from the background threads ----
+
+    def _read_letters(self) -> None:
+        self._mailbox.acknowledge()
+        letter = self._mailbox.take()
+        if letter is None:
+            return
+        self._mailbox.wake()  # one letter a turn, so that a long replay does not starve the live stream
+        if isinstance(letter, Replayed):
+            for datagram in letter.packets:
+                self._on_replayed(datagram, letter.adapter_id)
+        elif isinstance(letter, GrantUpdated):
+            self._apply_grant(apply_update(self._grant, letter, time.time_ns()))
+        else:
+            self._revoked = letter
+
+    def _on_replayed(self, datagram: bytes, adapter_id: int) -> None:
+        self._replayed_packets += 1
+        try:
+            packet = decode_output_packet(datagram)
+            if packet.feed_id != self._grant.feed_id:
+                raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}, expected {self._grant.feed_id}")
+            if packet.adapter_id != adapter_id:  # confirm=2 relies on each adapter replaying only its own packets
+                raise PacketRefused(Refusal.FORGED, f"adapter {adapter_id} replays a packet of {packet.adapter_id}")
+            self._trust_of(packet.channel_id).on_replayed(packet)
+        except PacketRefused as refused:
+            self.counters.refuse(refused.reason)
+            return
+        self._merge(packet)
+
+    def _apply_grant(self, grant: Grant) -> None:
+        """Change sockets, keys and replay services to match a grant."""
+        self._grant = grant
+        for key_id in self._known_keys - grant.keys.keys():
+            self._opener.remove_key(key_id)
+        for key_id in grant.keys.keys() - self._known_keys:
+            self._opener.add_key(grant.keys[key_id].sealing)
+        self._known_keys = set(grant.keys)
+        starts = grant.starts
+        self._opener.announce(starts)
+        for trust in self._trusts.values():
+            trust.announce(starts)
+        for group in self._receivers.keys() - grant.groups:
+            self._leave(group)
+        for group in sorted(grant.groups - self._receivers.keys()):
+            receiver = MulticastReceiver(
+                self._context, self._interface, group, receive_queue_count_max=self._receive_queue_count_max
+            )
+            self._receivers[group] = receiver
+            self._groups_by_socket[receiver.socket] = group
+            self._poller.register(receiver.socket, zmq.POLLIN)
+        self._replay.set_adapters(tuple(grant.adapters[adapter_id] for adapter_id in sorted(grant.adapters)))
+
+    def _leave(self, group: str) -> None:
+        receiver = self._receivers.pop(group)
+        del self._groups_by_socket[receiver.socket]
+        self._poller.unregister(receiver.socket)
+        receiver.close()
+
+    def _dispose(self) -> None:
+        if self._is_disposed:
+            return
+        self._is_disposed = True
+        self._mailbox.close()
+        self._grant_reader.close()
+        self._replay.close()
+        for group in list(self._receivers):
+            self._leave(group)
+        self._context.destroy(linger=0)
+
+
+def _earliest(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def delivered_count(counters: CounterSet) -> int:
+    """Application messages delivered so far."""
+    return counters.counts[Counter.MERGE_DELIVERED]

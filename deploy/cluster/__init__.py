@@ -1,0 +1,1 @@
+"""A cluster on one machine: its settings, processes, ports, hosts and disks."""

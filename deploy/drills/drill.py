@@ -1,0 +1,177 @@
+"""`tandemfeed drill`: injects faults into a running cluster, round after round, and reports what a client received."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from tandemfeed.deploy.cluster.processes import ProcessFailed
+from tandemfeed.deploy.cluster.topology import Shape
+from tandemfeed.deploy.demo.demo import VAR
+from tandemfeed.deploy.drills.ledger import is_clean
+from tandemfeed.deploy.drills.ledger_report import print_ledger, print_rounds, render_ledger
+from tandemfeed.deploy.drills.rounds import DrillPlan, DrillResult, run_drill
+from tandemfeed.deploy.faults.context import FaultUnavailable
+from tandemfeed.deploy.faults.table import FAULTS
+
+ALL = "all"
+ROUNDS_DEFAULT = 10
+FAILED = ": failed; the error is above"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play ticks through a cluster on this machine, inject a fault in every round,
+    and report what a client received.
+
+    Exit status: 0 if no message was lost, repeated, reordered or changed; 1 if one
+    was; 2 if a drill could not run; 130 if it was interrupted."""
+    arguments = _parser().parse_args(argv)
+    try:
+        plans = _plans(arguments)
+    except ValueError as wrong:
+        _parser().error(str(wrong))
+    console = Console(stderr=True, highlight=False)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {line}")
+
+    VAR.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="drill-", dir=VAR)).absolute()
+    rows: list[dict[str, Any]] = []
+    results: list[DrillResult] = []
+    refused: list[str] = []
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        for plan in plans:
+            try:
+                result = run_drill(plan, folder / plan.name, say)
+            except FaultUnavailable as unavailable:
+                shutil.rmtree(folder / plan.name, ignore_errors=True)
+                refused.append(f"{plan.name}: {unavailable}")
+                say(f"skipped {refused[-1]}")
+                continue
+            except ProcessFailed as failed:
+                refused.append(f"{plan.name}{FAILED}")
+                console.print(f"drill: {plan.name}: {failed}", markup=False)
+                continue
+            rows.append(result.row)
+            results.append(result)
+            print_rounds(result, console)
+            if is_clean(result.row) and not arguments.keep:
+                shutil.rmtree(folder / plan.name, ignore_errors=True)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        console.print("drill: interrupted; all its processes have ended")
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    print_ledger(rows, refused)
+    _write(arguments, rows, results, refused)
+    if any(folder.iterdir()):
+        say(f"logs and journals are in {folder}")
+    else:
+        folder.rmdir()
+    if not all(is_clean(row) for row in rows):
+        return 1
+    return 2 if refused and (arguments.fault != ALL or len(rows) == 0 or _has_failed(refused)) else 0
+
+
+def _has_failed(refused: Sequence[str]) -> bool:
+    return any(each.endswith(FAILED) for each in refused)
+
+
+def _plans(arguments: argparse.Namespace) -> list[DrillPlan]:
+    shape = Shape(
+        arguments.feeds,
+        arguments.channels,
+        arguments.streams_per_channel,
+        arguments.backups,
+        arguments.lease_ms,
+    )
+    if arguments.rounds < 1:
+        raise ValueError(f"--rounds is {arguments.rounds}; it must be at least 1")
+    if arguments.rate <= 0:
+        raise ValueError(f"--rate is {arguments.rate:g}; it must be greater than 0")
+    names = list(FAULTS) if arguments.fault == ALL else [arguments.fault]
+    return [DrillPlan(name, FAULTS[name], arguments.rounds, arguments.rate, arguments.seed, shape) for name in names]
+
+
+def _parser() -> argparse.ArgumentParser:
+    faults = "\n".join(f"  {name:<24} {fault.text}" for name, fault in FAULTS.items())
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
+        prog="tandemfeed drill",
+        description=inspect.cleandoc(main.__doc__ or ""),
+        epilog=f"faults:\n{faults}\n  {ALL:<24} each fault in turn",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--fault",
+        choices=[*FAULTS, ALL],
+        default="kill-active",
+        metavar="NAME",
+        help="fault to inject, from the list below (default %(default)s)",
+    )
+    for option, default, text in (
+        ("--rounds", ROUNDS_DEFAULT, "number of rounds; each injects the fault once"),
+        ("--backups", 1, "backup adapters per feed"),
+        ("--channels", 1, "channels per feed"),
+        ("--streams-per-channel", 2, "source streams per channel"),
+        ("--feeds", 1, "number of feeds; rounds take them in turn"),
+        ("--seed", 1, "seed of the times of the faults and of the choice of the backup"),
+    ):
+        parser.add_argument(option, type=int, default=default, metavar="N", help=f"{text} (default %(default)s)")
+    parser.add_argument(
+        "--rate", type=float, default=20_000.0, metavar="N", help="messages per second, per feed (default %(default)g)"
+    )
+    parser.add_argument(
+        "--lease-ms", type=int, default=300, metavar="MS", help="term of a lease in milliseconds (default %(default)s)"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the clusters' folders: logs, journals, recordings")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the ledger to FILE as a JSON array")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        default=VAR / "drill-report.html",
+        metavar="FILE",
+        help="write the ledger, with plots, to FILE (default %(default)s)",
+    )
+    return parser
+
+
+def _write(
+    arguments: argparse.Namespace, rows: list[dict[str, Any]], results: list[DrillResult], refused: list[str]
+) -> None:
+    settings = {
+        "rate": arguments.rate,
+        "backups": arguments.backups,
+        "channels": arguments.channels,
+        "streams_per_channel": arguments.streams_per_channel,
+        "feeds": arguments.feeds,
+        "lease_ms": arguments.lease_ms,
+        "seed": arguments.seed,
+    }
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps([row | {"settings": settings} for row in rows]) + "\n")
+    arguments.html.parent.mkdir(parents=True, exist_ok=True)
+    arguments.html.write_text(render_ledger(rows, results, refused, settings))
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

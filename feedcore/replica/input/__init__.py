@@ -1,0 +1,1 @@
+"""What a replica takes in: source packets in order, decisions in order, and the application of one to the other."""

@@ -1,0 +1,1 @@
+"""The Spark job: assigns ticks to source streams, encodes, numbers and packs them."""

@@ -1,0 +1,1 @@
+"""Recordings of ticks: generated, or converted from CSV, Parquet and DBN files."""

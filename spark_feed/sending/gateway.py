@@ -1,0 +1,350 @@
+"""The source gateway: sends the packets of the source journal at a set pace and serves those that adapters missed.
+
+The shell around `spark_feed.sending.send_core`: it reads records, performs effects, and waits for the next deadline
+or the stop signal. It outlives the Spark driver. After a crash it resumes at its durable position; a few packets may
+go out twice, with the same numbers. Never: numbers, packs or drops a packet.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tandemfeed.journal import Batch, NamedPosition, Tailer
+from tandemfeed.spark_feed.sending.fill_service import (
+    CALLER_ROLES,
+    SERVICE_NAME,
+    JournalReader,
+    PreviousSession,
+    SourceReplayService,
+)
+from tandemfeed.spark_feed.sending.pacing import Pacer
+from tandemfeed.spark_feed.sending.send_core import AllSent, SendCore, SendPacket, stamped
+from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
+from tandemfeed.spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, RecordKind, packets_in, streams_ended_in
+from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
+from tandemfeed.transport.calls.login import TokenSource
+from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, open_channel, serve
+from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.process_shell import Connection, StopSignal, alone_with, announce, announce_ready
+from tandemfeed.transport.scheduling import tune_for_low_latency
+from tandemfeed.transport.sealing.source_sealing import SourceSealer
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2_grpc
+
+LOG = logging.getLogger(__name__)
+RECOVER_COUNT = 65_536  # records per batch when reading the journal after a restart
+JOURNAL_POLL_NS = 1_000_000  # how often to look for new records when there are none
+STORE_POSITION_NS = 10_000_000  # after a crash at most this much is sent twice
+DESCRIBE_TIMEOUT_S = 20.0
+ALL_INTERFACES = {"0.0.0.0", "::"}
+
+
+class GatewayError(Exception):
+    """The gateway cannot serve this feed from this journal; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """Options of one run.
+
+    Attributes:
+        wait_for_start: send no packets until the line "start" arrives on standard input.
+        session: the session to send; 0: the session of the journal, or of the feed if the journal is still empty.
+        former_journal: journal of the previous session, from which adapters fill gaps in that session.
+    """
+
+    feed: str
+    journal: Path
+    rpc_listen: str
+    tls_certificate: bytes
+    tls_key: bytes = field(repr=False)
+    wait_for_start: bool = False
+    session: int = 0
+    former_journal: Path | None = None
+
+
+def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescription:
+    """Ask the admin server for the feed's description.
+
+    Raises:
+        AuthenticationRefused, grpc.RpcError.
+    """
+    servers = AdminServers(connection.admin)
+    tokens = TokenSource(servers, connection.ca_pem, connection.identity, connection.secret)
+
+    def ask(address: str, timeout_s: float) -> common_pb2.FeedDescription:
+        with open_channel(address, connection.ca_pem, tokens()) as channel:
+            stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+            request = admin_pb2.DescribeFeedRequest(feed=feed)
+            return stub.DescribeFeed(request, timeout=timeout_s, wait_for_ready=not servers.are_several)
+
+    return ask_active(servers, ask, DESCRIBE_TIMEOUT_S)
+
+
+def listen_address(asked: str | None, description: common_pb2.FeedDescription) -> str:
+    """Where to serve gap fills: the address at which the feed's adapters ask for them.
+
+    Args:
+        asked: --rpc-listen; it may name all interfaces, as 0.0.0.0.
+
+    Raises:
+        GatewayError: adapters would ask at another address.
+    """
+    endpoint = description.source_replay_endpoint
+    if asked is None or asked == endpoint:
+        return endpoint
+    host, _, port = asked.rpartition(":")
+    expected_host, _, expected_port = endpoint.rpartition(":")
+    hosts, expected_hosts = _addresses_of(host), _addresses_of(expected_host)
+    if port != expected_port or not (hosts & (expected_hosts | ALL_INTERFACES)):
+        raise GatewayError(
+            f"--rpc-listen is {asked}, but adapters of feed {description.name} request gap fills at {endpoint}, its "
+            "source_replay_endpoint in the cluster file; leave the option out, or correct the cluster file"
+        )
+    return asked
+
+
+def _addresses_of(host: str) -> set[str]:
+    try:
+        return {str(place[4][0]) for place in socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)}
+    except socket.gaierror:
+        return {host}
+
+
+@contextmanager
+def sole_gateway(journal: Path) -> Iterator[None]:
+    """Make this process the only gateway of a source journal: two would double the rate and undo each other's position.
+
+    Raises:
+        OSError: another gateway sends from the journal.
+    """
+    if not journal.is_dir():
+        LOG.warning("%s does not exist yet; waiting for the source job to create this source journal", journal)
+        journal.mkdir(parents=True)
+    with alone_with(journal / POSITION_NAME, f"another gateway sends from {journal}; stop that one first"):
+        yield
+
+
+def session_of(journal: Path) -> int:
+    """The session of a source journal; 0 if the journal is still empty."""
+    if not journal.is_dir():
+        return 0
+    with Tailer(journal) as tailer:
+        entry = tailer.read()
+    if entry is None or entry[1][0] != RecordKind.BEGIN:
+        return 0
+    return int(json.loads(entry[1][BEGIN_HEAD.size :])["feed"]["session"])
+
+
+class SourceGateway:
+    """A gateway. `run` closes it when it returns.
+
+    Args:
+        sealer: seals every packet; None if the feed does not seal its source packets.
+
+    Raises:
+        OSError: the RPC address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        options: GatewayOptions,
+        description: common_pb2.FeedDescription,
+        interface: str,
+        pacer: Pacer,
+        sealer: SourceSealer | None = None,
+    ) -> None:
+        self._options, self._sealer = options, sealer
+        self._description = description
+        stream_ids = [stream.source_stream_id for stream in description.source_streams]
+        self._groups = {stream.source_stream_id: stream.group.encode() for stream in description.source_streams}
+        self._session = options.session or session_of(options.journal) or description.session
+        if self._session < description.session:
+            LOG.warning(
+                "the feed has moved on to a later session; sending this one only for adapters that missed parts of it",
+                extra={"session": self._session, "feed_is_in": description.session},
+            )
+        self.core = SendCore(description.feed_id, self._session, stream_ids, pacer)
+        self.index = SentIndex(stream_ids)
+        self._tailer = Tailer(options.journal)
+        self._position = NamedPosition(options.journal / POSITION_NAME)
+        self._stored_position = self._position.load()
+        self._stored_at_ns = 0
+        self._is_begun = False
+        self._recover()
+        previous = None if options.former_journal is None else self._read_previous(options.former_journal)
+        self.replay = SourceReplayService(
+            self.index, JournalReader(options.journal), description.name, self._session, previous
+        )
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._sender = MulticastSender(
+            self._context, interface, datagram_size_max=description.datagram_size_max or 1_472
+        )
+        self._rpc = self._serve()
+        self.packet_count = self.heartbeat_count = 0
+
+    @property
+    def endpoint(self) -> str:
+        """The address that serves SourceReplay."""
+        return self._rpc.endpoint
+
+    def run(self, stop: StopSignal) -> None:
+        """Send until stopped."""
+        watched: list[Any] = [stop]
+        if self._options.wait_for_start:
+            watched.append(sys.stdin)
+        else:
+            self.core.start()
+        announce_ready(rpc=self.endpoint)
+        tune_for_low_latency()
+        try:
+            while not stop.is_set:
+                self._turn()
+                ready = select.select(watched, [], [], self._wait_s())[0]
+                if sys.stdin in ready and sys.stdin.readline().strip() in ("start", ""):  # end of input also starts
+                    self.core.start()
+                    watched.remove(sys.stdin)
+        finally:
+            self._close()
+
+    def _turn(self) -> None:
+        for _ in range(self.core.records_needed_count):
+            entry = self._tailer.read()
+            if entry is None:
+                break
+            if not self._is_begun:
+                self._check_begin(entry[1])
+            self.core.on_record(*entry)
+        now_ns = time.monotonic_ns()
+        for effect in self.core.on_time(now_ns):
+            if isinstance(effect, AllSent):
+                per_stream = {str(stream_id): count for stream_id, count in effect.message_counts.items()}
+                announce("sent", messages=sum(effect.message_counts.values()), per_stream=per_stream)
+                continue
+            sent_at_ns = time.time_ns()
+            datagram = stamped(effect.datagram, sent_at_ns)
+            if self._sealer is not None:
+                datagram = self._sealer.seal(datagram)
+            self._sender.send(self._groups[effect.source_stream_id], datagram)
+            if isinstance(effect, SendPacket):
+                self.packet_count += 1
+                packet = SentPacket(effect.first_source_seq, effect.datagram, sent_at_ns)
+                self.index.add(effect.source_stream_id, packet, effect.message_count, effect.journal_index)
+            else:
+                self.heartbeat_count += 1
+        if now_ns - self._stored_at_ns >= STORE_POSITION_NS:
+            self._stored_at_ns = now_ns
+            self._store_position()
+
+    def _wait_s(self) -> float:
+        now_ns = time.monotonic_ns()
+        deadline_ns = self.core.next_deadline_ns(now_ns)
+        if self.core.is_starved:
+            deadline_ns = min(deadline_ns, now_ns + JOURNAL_POLL_NS)
+        return max(deadline_ns - now_ns, 0) / 1e9
+
+    def _recover(self) -> None:
+        """Index what this gateway sent before it restarted, and resume after it."""
+        position = self._stored_position
+        if position is None:
+            return
+        while (here := self._tailer.position) is None or here < position:
+            batch = self._tailer.read_batch(RECOVER_COUNT if here is None else min(RECOVER_COUNT, position - here))
+            if batch is None:
+                break
+            if not self._is_begun:
+                self._check_begin(batch[0].tobytes())
+            if batch.next_index > position:  # the position is the end of a block, or the first batch passes it
+                self._tailer.to_index(max(batch.first_index, position))
+                batch = batch.until(position)
+            self._index_sent(batch)
+        LOG.info("resumed at the stored position", extra={"next_source_seqs": self.core.next_source_seqs})
+
+    def _index_sent(self, batch: Batch) -> None:
+        for index, stream_id, first, count in packets_in(batch):
+            self.index.add_journaled(stream_id, first, count, index)
+        self.core.resume_at(batch.next_index, streams_ended_in(batch), self.index.next_source_seqs)
+
+    def _check_begin(self, record: bytes) -> None:
+        if record[0] != RecordKind.BEGIN:
+            raise GatewayError(
+                f"{self._options.journal} is not a source journal; give the folder that the source job writes to"
+            )
+        feed = json.loads(record[BEGIN_HEAD.size :])["feed"]
+        found = (feed["feed_id"], feed["session"], sorted(feed["source_stream_ids"]))
+        expected = (self._description.feed_id, self._session, sorted(self._groups))
+        if found != expected:
+            raise GatewayError(
+                f"{self._options.journal} contains (feed, session, source streams) {found}; expected {expected}: "
+                "use the journal of this session, or correct --session or the cluster file"
+            )
+        self._is_begun = True
+
+    def _read_previous(self, journal: Path) -> PreviousSession:
+        """Index the journal of the previous session."""
+        session = session_of(journal)
+        if not 0 < session < self._session:
+            raise GatewayError(
+                f"--former-journal {journal} contains {f'session {session}' if session else 'no session'}; it must "
+                f"contain a session before {self._session}"
+            )
+        index = SentIndex(list(self._groups))
+        with Tailer(journal) as tailer:
+            while (batch := tailer.read_batch(RECOVER_COUNT)) is not None:
+                for place, stream_id, first, count in packets_in(batch):
+                    index.add_journaled(stream_id, first, count, place)
+        return PreviousSession(self._description.feed_id, session, index, JournalReader(journal))
+
+    def _serve(self) -> RpcServer:
+        verifier = TokenVerifier(self._description.token_public_key)
+        return serve(
+            [lambda server: replay_pb2_grpc.add_SourceReplayServicer_to_server(self.replay, server)],
+            [SERVICE_NAME],
+            self._options.rpc_listen,
+            self._options.tls_certificate,
+            self._options.tls_key,
+            [AuthorizationInterceptor(verifier, {SERVICE_NAME: CALLER_ROLES})],
+        )
+
+    def _store_position(self) -> None:
+        if self.core.position != self._stored_position and self.core.position:
+            self._stored_position = self.core.position
+            self._position.store(self.core.position)
+
+    def _close(self) -> None:
+        self._store_position()
+        self._rpc.stop()
+        self._sender.close()
+        self._context.term()
+        self._tailer.close()
+        self._position.close()
+
+
+class GatewayCollector(Collector):
+    """The gateway's counters for Prometheus."""
+
+    def __init__(self, gateway: SourceGateway) -> None:
+        self._gateway = gateway
+
+    def collect(self) -> Iterator[Metric]:
+        """The current values."""
+        gateway = self._gateway
+        for name, text, count in (
+            ("packets", "Source packets sent, without retransmissions.", gateway.packet_count),
+            ("heartbeats", "Heartbeats sent.", gateway.heartbeat_count),
+            ("filled_packets", "Source packets served to adapters that missed them.", gateway.replay.datagram_count),
+        ):
+            yield CounterMetricFamily(f"tandemfeed_source_{name}", text, value=count)

@@ -1,0 +1,205 @@
+"""Calls to peers over real connections: a peer that hangs or is gone delays no other; invalid messages are refused."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.peers.peer_calls import PeerCalls
+from tandemfeed.adapter.peers.peer_input import PeerInput
+from tandemfeed.adapter.peers.translation import peer_state_to_proto, runs_to_proto
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.replica.channel_state import Answer, ChannelStatus, PeerState, RunsReply
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestRuns
+from tandemfeed.feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.wire.refusal import Refusal
+from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
+from tests.adapter.peers.rpc_by_hand import CA, serve_by_hand, token
+from tests.adapter.peers.test_peer_input import HEALTH
+
+WAIT_S = 20
+POSITION = MessageStreamState(1, 1, 1, {1: 1})
+STATUS = ChannelStatus(1, ReplicaState.ACTIVE, POSITION, Lineage().opened(1, 1, 1))
+SESSION = 20_261_121
+REPLY = RunsReply(Lineage().opened(1, 1, 1), (Run(1, 1, 1, 1, 1, 2, 2),))
+
+
+class Peer(sync_pb2_grpc.AdapterSyncServicer):
+    """Another adapter; hangs on request."""
+
+    def __init__(self, adapter_id: int, *, says_id: int | None = None) -> None:
+        self.released = threading.Event()
+        self.released.set()
+        self.followers: queue.SimpleQueue[str] = queue.SimpleQueue()  # "came", "left"
+        self._says_id = adapter_id if says_id is None else says_id
+        self.reply = REPLY
+        self.server = serve_by_hand(lambda server: sync_pb2_grpc.add_AdapterSyncServicer_to_server(self, server))
+
+    def Follow(  # noqa: N802
+        self, _request: sync_pb2.FollowRequest, context: grpc.ServicerContext
+    ) -> Iterator[common_pb2.FeedAdapterState]:
+        """Send one state, and keep the stream open."""
+        left = threading.Event()
+
+        def leave() -> None:  # not after the yield: a caller that leaves immediately never resumes the generator
+            self.followers.put("left")
+            left.set()
+
+        self.followers.put("came")
+        context.add_callback(leave)
+        yield peer_state_to_proto(PeerState(self._says_id, 1, 1, (STATUS,)), HEALTH)
+        left.wait(WAIT_S)
+
+    def GetRuns(  # noqa: N802
+        self, _request: sync_pb2.GetRunsRequest, _context: grpc.ServicerContext
+    ) -> sync_pb2.GetRunsReply:
+        """Reply when released."""
+        assert self.released.wait(WAIT_S)
+        return runs_to_proto(self.reply)
+
+
+class Caller:
+    """PeerCalls with a mailbox that this object reads in place of the loop."""
+
+    def __init__(self) -> None:
+        self.mailbox = Mailbox()
+        self.counters = CounterSet()
+        self.heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        config = EngineConfig(1, 1, SESSION, (ChannelConfig(1, (1,)),))
+        engine = _RecordingEngine(config, self.heard)
+        peer_input = PeerInput({1: frozenset({1})}, self.counters, self.mailbox.post)
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            source = f"127.0.0.1:{unused.getsockname()[1]}"
+        self.calls = PeerCalls(
+            engine, self.mailbox, peer_input, CA, lambda: token("adapter", feeds=("equities",)), source
+        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._turn, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.calls.stop()
+        self._ended.set()
+        self._thread.join()
+
+    def _turn(self) -> None:
+        while not self._ended.wait(0.005):
+            for event in self.mailbox.take():
+                event(0)
+
+
+class _RecordingEngine(AdapterEngine):
+    """Has a real configuration, and records the calls that it receives."""
+
+    def __init__(self, config: EngineConfig, heard: queue.SimpleQueue[tuple[str, Any]]) -> None:
+        self.config, self._heard = config, heard
+
+    def on_answer(self, channel_id: int, answer: Answer, now_ns: int) -> list[AdapterEffect]:
+        self._heard.put(("runs", answer))
+        return []
+
+    def on_peer_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:
+        self._heard.put(("state", state.adapter_id))
+        return []
+
+
+@pytest.fixture
+def caller() -> Iterator[Caller]:
+    made = Caller()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def peer_of() -> Iterator[Callable[..., Peer]]:
+    made: list[Peer] = []
+
+    def make(*args: Any, **options: Any) -> Peer:
+        made.append(Peer(*args, **options))
+        return made[-1]
+
+    yield make
+    for peer in made:
+        peer.released.set()
+        peer.server.stop(0)
+
+
+def take(caller: Caller, kind: str, count: int = 1) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        each, value = caller.heard.get(timeout=WAIT_S)
+        if each == kind:
+            found.append(value)
+    return found
+
+
+def test_a_peer_that_hangs_does_not_delay_calls_to_others(caller: Caller, peer_of: Callable[..., Peer]) -> None:
+    hanging, well = peer_of(2), peer_of(3)
+    hanging.released.clear()
+    caller.calls.set_peers({2: hanging.server.endpoint, 3: well.server.endpoint})
+    assert sorted(take(caller, "state", 2)) == [2, 3]
+    for channel_id in (1, 2, 3, 4):
+        caller.calls.request_runs(RequestRuns(channel_id, 2, POSITION, SESSION))
+    caller.calls.request_runs(RequestRuns(1, 3, POSITION, SESSION))
+    assert take(caller, "runs") == [REPLY]  # while the other call still hangs
+
+
+def test_a_call_that_hangs_is_cancelled_so_that_the_next_one_gets_through(
+    caller: Caller, peer_of: Callable[..., Peer]
+) -> None:
+    peer = peer_of(2)
+    caller.calls.set_peers({2: peer.server.endpoint})
+    take(caller, "state")
+    peer.released.clear()
+    caller.calls.request_runs(RequestRuns(1, 2, POSITION, SESSION))
+    line = caller.calls._links[2][1].line
+    assert line._busy
+    with line._ended:
+        assert line._ended.wait_for(lambda: not line._busy, WAIT_S)
+    peer.released.set()
+    caller.calls.request_runs(RequestRuns(1, 2, POSITION, SESSION))
+    assert take(caller, "runs") == [REPLY]
+
+
+def test_following_ends_when_a_peer_leaves_or_changes_its_address(caller: Caller, peer_of: Callable[..., Peer]) -> None:
+    before, after = peer_of(2), peer_of(2)
+    caller.calls.set_peers({2: before.server.endpoint})
+    take(caller, "state")
+    caller.calls.set_peers({2: after.server.endpoint})
+    take(caller, "state")
+    assert [before.followers.get(timeout=WAIT_S) for _ in range(2)] == ["came", "left"]
+    link = caller.calls._links[2][1]
+    caller.calls.set_peers({})
+    assert [after.followers.get(timeout=WAIT_S) for _ in range(2)] == ["came", "left"]
+    link._thread.join(WAIT_S)
+    assert not link._thread.is_alive()
+
+
+def test_a_state_in_another_adapters_name_or_with_unknown_streams_is_refused_and_counted(
+    caller: Caller, peer_of: Callable[..., Peer]
+) -> None:
+    impostor, invalid, valid = peer_of(2, says_id=3), peer_of(3), peer_of(4)
+    invalid.reply = RunsReply(REPLY.lineage, (REPLY.runs[0]._replace(source_stream_id=9),))
+    caller.calls.set_peers({2: impostor.server.endpoint, 3: invalid.server.endpoint, 4: valid.server.endpoint})
+    assert sorted(take(caller, "state", 2)) == [3, 4]
+    assert impostor.followers.get(timeout=WAIT_S) == "came"
+    caller.calls.request_runs(RequestRuns(1, 3, POSITION, SESSION))
+    line = caller.calls._links[3][1].line
+    with line._ended:
+        assert line._ended.wait_for(lambda: not line._busy, WAIT_S)
+    caller.calls.request_runs(RequestRuns(1, 4, POSITION, SESSION))
+    assert take(caller, "runs") == [REPLY]  # only that of the valid peer
+    refusals = caller.counters.refusals
+    assert refusals[Refusal.UNKNOWN_STREAM] == 1
+    assert refusals[Refusal.WRONG_ADAPTER] >= 1

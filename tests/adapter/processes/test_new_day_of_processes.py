@@ -1,0 +1,134 @@
+"""The source ends its day and begins the next one while real processes run: adapters, admin server, client library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.client_lib import Batch, Subscription, connect
+from tandemfeed.deploy.cluster.ports import free_endpoint
+from tandemfeed.feedcore.merge.effects import SessionChanged
+from tandemfeed.feedcore.wire.source_packet import SourceFlag
+from tests.adapter.processes.adapter_processes import AdapterUnderTest, SourceByHand
+from tests.adapter.processes.source_replay import SourceReplay
+from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, running_server, secret_of
+
+pytestmark = pytest.mark.processes
+Identity = tuple[int, int, int]  # session, source_stream_id, source_seq
+PACKETS, SIZE = 10, 5  # per stream and session
+
+
+@pytest.fixture
+def replay_at() -> str:
+    return free_endpoint()
+
+
+@pytest.fixture
+def server(tmp_path: Path, replay_at: str) -> Iterator[AdminServer]:
+    with running_server(tmp_path, cluster_text=PATIENT.replace(SOURCE_REPLAY, replay_at)) as running:
+        yield running
+
+
+@pytest.fixture
+def source(server: AdminServer, replay_at: str) -> Iterator[SourceByHand]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    by_hand = SourceByHand(context)
+    replay = SourceReplay(by_hand, replay_at, server.folder.path)
+    yield by_hand
+    replay.close()
+    by_hand.close()
+    context.term()
+
+
+class Reader:
+    """Collects what a subscription delivers, in order."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self.delivered: list[Identity] = []
+        self.changes: list[SessionChanged] = []
+
+    def read_until(self, count: int) -> None:
+        """Read until this number of source messages has been delivered in total."""
+        while len(self.delivered) < count:
+            items = self._subscription.poll(20)
+            assert items, f"only {len(self.delivered)} of {count}: {self.changes}"
+            for item in items:
+                if isinstance(item, Batch):
+                    session = item.packet.session
+                    for run in item.sources():
+                        seqs = range(run.first_source_seq, run.end_source_seq)
+                        self.delivered += [(session, run.source_stream_id, seq) for seq in seqs]
+                elif isinstance(item, SessionChanged):
+                    self.changes.append(item)
+
+
+def play(source: SourceByHand) -> None:
+    for _ in range(PACKETS):
+        source.send(1, SIZE)
+        source.send(2, SIZE)
+
+
+def check(reader: Reader, first_session: int) -> None:
+    """Check that every message was delivered once and in order, the first session before the second."""
+    sessions = [session for session, _, _ in reader.delivered]
+    assert sessions == sorted(sessions)
+    for session in (first_session, first_session + 1):
+        for stream in (1, 2):
+            seqs = [seq for each, of, seq in reader.delivered if (each, of) == (session, stream)]
+            assert seqs == list(range(1, PACKETS * SIZE + 1))
+    assert reader.changes == [SessionChanged(1, first_session, first_session + 1, is_complete=True)]
+
+
+@pytest.mark.parametrize("is_active_killed", [False, True])
+def test_a_new_day_loses_repeats_and_reorders_nothing(
+    server: AdminServer, source: SourceByHand, tmp_path: Path, is_active_killed: bool
+) -> None:
+    adapters = {name: AdapterUnderTest(server, name, tmp_path) for name in "ab"}
+    first_session = source.session
+    try:
+        adapters["a"].await_state("active")
+        adapters["b"].await_state("synchronized")
+        ca = (server.folder.path / "ca.pem").read_bytes()
+        with (
+            connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
+            client.subscribe("equities", start=1) as subscription,
+        ):
+            reader = Reader(subscription)
+            play(source)
+            reader.read_until(2 * PACKETS * SIZE)
+            if is_active_killed:
+                adapters["a"].kill()
+            source.beat(SourceFlag.END_OF_STREAM)
+            source.begin_session()
+            play(source)
+            reader.read_until(4 * PACKETS * SIZE)
+            check(reader, first_session)
+            adapters["b"].await_log("the session has changed")
+            assert subscription.grant.session >= first_session
+    finally:
+        for adapter in adapters.values():
+            adapter.stop()
+
+
+def test_an_adapter_that_starts_later_begins_in_the_session_that_the_server_remembers(
+    server: AdminServer, source: SourceByHand, tmp_path: Path
+) -> None:
+    adapters = {"a": AdapterUnderTest(server, "a", tmp_path)}
+    try:
+        adapters["a"].await_state("active")
+        play(source)
+        source.beat(SourceFlag.END_OF_STREAM)
+        source.begin_session()
+        play(source)
+        adapters["a"].await_log("the session has changed")
+        adapters["b"] = AdapterUnderTest(server, "b", tmp_path)
+        adapters["b"].await_state("synchronized")
+        assert not any(log.get("event") == "the session has changed" for log in adapters["b"].logs)
+    finally:
+        for adapter in adapters.values():
+            adapter.stop()

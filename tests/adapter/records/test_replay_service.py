@@ -1,0 +1,131 @@
+"""The replay service over a real connection: by number and by source message, within limits, for authorised callers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tandemfeed.adapter.records.output_journal import OutputJournal
+from tandemfeed.adapter.records.replay_service import REPLAY_COUNT_MAX, REPLAY_RANGES_MAX, ReplayService
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet
+from tandemfeed.transport.calls.rpc import RpcServer
+from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
+from tests.adapter.peers.rpc_by_hand import channel_to, serve_by_hand, token
+from tests.adapter.records.test_output_journal import BLOCK, packet
+
+ADAPTER = token("adapter", feeds=("equities",))
+CLIENT = token("client", topics=("ticks.#",))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RpcServer]:
+    journal = OutputJournal(Path(tmp_path_factory.mktemp("journal")), block_size=BLOCK)
+    for first in (1, 4, 7):
+        journal.append(packet(1, first, 3))
+    for first in (10, 13):
+        journal.append(packet(1, first, 3)._replace(flags=OutputFlag.PROVISIONAL))
+    service = ReplayService(journal)
+    service.feed, service.topics = "equities", {1: "ticks.us", 2: "ticks.eu"}
+    running = serve_by_hand(lambda server: replay_pb2_grpc.add_ReplayServicer_to_server(service, server))
+    yield running
+    running.stop()
+    journal.close()
+
+
+def span(first: int, end: int) -> replay_pb2.NumberRange:
+    return replay_pb2.NumberRange(first=first, end=end)
+
+
+def source_span(first: int, end: int, stream: int = 1) -> replay_pb2.SourceRange:
+    return replay_pb2.SourceRange(source_stream_id=stream, range=span(first, end))
+
+
+def replay(server: RpcServer, bearer: str, request: replay_pb2.ReplayRequest) -> list[OutputPacket]:
+    with channel_to(server, bearer) as channel:
+        chunks = replay_pb2_grpc.ReplayStub(channel).Replay(request, timeout=20)
+        return [decode_output_packet(data) for chunk in chunks for data in chunk.packets]
+
+
+@pytest.mark.parametrize("bearer", [ADAPTER, CLIENT])
+def test_numbered_packets_come_by_number_and_provisional_ones_by_source_message(server: RpcServer, bearer: str) -> None:
+    found = replay(
+        server,
+        bearer,
+        replay_pb2.ReplayRequest(channel_id=1, input_ranges=[span(4, 21)], source_ranges=[source_span(12, 14)]),
+    )
+    numbered, provisional = found[:2], found[2:]
+    assert [each.first_input_seq for each in numbered] == [4, 7]
+    assert not any(each.flags & OutputFlag.PROVISIONAL for each in numbered)
+    assert [each.runs[0].first_source_seq for each in provisional] == [10, 13]
+    assert all(each.flags == OutputFlag.PROVISIONAL | OutputFlag.RETRANSMISSION for each in provisional)
+
+
+def test_a_packet_named_by_several_ranges_comes_once(server: RpcServer) -> None:
+    found = replay(
+        server,
+        CLIENT,
+        replay_pb2.ReplayRequest(
+            channel_id=1,
+            input_ranges=[span(7, 10), span(1, 6), span(2, 9), span(7, 10)],
+            source_ranges=[source_span(13, 15), source_span(10, 14), source_span(13, 16)],
+        ),
+    )
+    assert [each.first_input_seq for each in found[:3]] == [1, 4, 7]
+    assert [each.runs[0].first_source_seq for each in found[3:]] == [10, 13]
+
+
+def test_a_client_without_an_input_seq_requests_by_message_seq(server: RpcServer) -> None:
+    found = replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=1, message_range=span(5, 8)))
+    assert [each.first_input_seq for each in found] == [4, 7]
+
+
+def test_packets_that_are_not_in_the_journal_are_left_out(server: RpcServer) -> None:
+    for wanted in (source_span(40, 51), source_span(10, 13, stream=2)):
+        assert replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=1, source_ranges=[wanted])) == []
+    assert replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=2, source_ranges=[source_span(10, 13)])) == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        replay_pb2.ReplayRequest(input_ranges=[span(5, 5)]),
+        replay_pb2.ReplayRequest(input_ranges=[span(0, 4)]),
+        replay_pb2.ReplayRequest(message_range=span(5, 4)),
+        replay_pb2.ReplayRequest(message_range=span(0, 0)),
+        replay_pb2.ReplayRequest(source_ranges=[source_span(5, 4)]),
+        replay_pb2.ReplayRequest(input_ranges=[span(1, REPLAY_COUNT_MAX + 2)]),
+        replay_pb2.ReplayRequest(input_ranges=[span(1, REPLAY_COUNT_MAX + 1)], source_ranges=[source_span(1, 2)]),
+        replay_pb2.ReplayRequest(input_ranges=[span(1, REPLAY_COUNT_MAX + 1)], message_range=span(1, 2)),
+        replay_pb2.ReplayRequest(input_ranges=[span(REPLAY_COUNT_MAX + 9, 1), span(1, REPLAY_COUNT_MAX + 9)]),
+        replay_pb2.ReplayRequest(source_ranges=[source_span(1, 2)] * (REPLAY_RANGES_MAX + 1)),
+    ],
+)
+def test_invalid_ranges_and_too_many_numbers_are_refused(server: RpcServer, request_: replay_pb2.ReplayRequest) -> None:
+    request_.channel_id = 1
+    with pytest.raises(grpc.RpcError) as refused:
+        replay(server, CLIENT, request_)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "bearer",
+    [
+        token("adapter", feeds=("bonds",)),
+        token("adapter"),
+        token("client", feeds=("equities",)),
+        token("client", topics=("futures.#",)),
+    ],
+)
+def test_neither_an_adapter_of_another_feed_nor_a_client_of_other_topics_is_served(
+    server: RpcServer, bearer: str
+) -> None:
+    for request in (
+        replay_pb2.ReplayRequest(channel_id=1, input_ranges=[span(1, 2)]),
+        replay_pb2.ReplayRequest(channel_id=1, source_ranges=[source_span(10, 11)]),
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            replay(server, bearer, request)
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]

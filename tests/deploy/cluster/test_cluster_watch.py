@@ -1,0 +1,27 @@
+"""The watch on a feed, with an admin server whose updates the test chooses."""
+
+from __future__ import annotations
+
+import contextlib
+
+from tandemfeed.deploy.cluster.cluster_watch import ClusterWatch
+from tandemfeed.v1 import admin_pb2
+from tests.client_lib.toy_cluster import IDENTITY, SECRET, ToyCluster
+
+TIMEOUT_S = 20
+
+
+def test_watch_counts_epochs_that_had_an_active_even_if_their_numbers_have_gaps() -> None:
+    with contextlib.closing(ToyCluster()) as cluster:
+        endpoint = cluster.admin_rpc.endpoint
+        watch = ClusterWatch(endpoint, cluster.ca_pem, IDENTITY, SECRET, "equities", lambda: None)
+        with contextlib.closing(watch):
+            watch.wait_for(lambda: watch.epoch == 1, TIMEOUT_S, "the first update")
+            assert cluster.admin.subscribed.acquire(timeout=TIMEOUT_S)
+            adapters = [cluster.describe(each) for each in cluster.adapters]
+            updates = [(0, 64), (1, 65), (1, 65), (0, 66), (2, 67), (2, 68)]  # (active, epoch); 0: no active
+            for active, epoch in updates:
+                update = admin_pb2.SubscriptionUpdate(adapters=adapters, active_adapter_id=active, epoch=epoch)
+                cluster.admin.send(update)
+            watch.wait_for(lambda: watch.epoch == 68, TIMEOUT_S, "the last update")
+            assert watch.epochs_seen == 4, "epochs 1, 65, 67 and 68"

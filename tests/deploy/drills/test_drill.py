@@ -1,0 +1,168 @@
+"""Drills, as users run them: real processes on separate hosts, with real faults. Speed is not asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemfeed.deploy.cluster.network import why_no_network
+from tandemfeed.deploy.drills.drill import ALL, main
+from tandemfeed.deploy.faults.forging import forge_at
+from tandemfeed.deploy.faults.table import FAULTS
+from tandemfeed.deploy.isolation import STATE_VARIABLE
+
+ROOT = Path(__file__).resolve().parents[3]
+SLOW_RATE = 500  # messages per second; with more, eleven processes with one packet per message overload two processors
+processes = pytest.mark.processes
+
+
+def run_clean_drill(folder: Path, fault: str, *options: str, rate: int = 5_000) -> dict[str, Any]:
+    """Run a drill that must lose nothing; returns its row of the ledger."""
+    figures = folder / "ledger.json"
+    arguments = ["--fault", fault, "--rate", str(rate), "--json", str(figures), "--html", str(folder / "page.html")]
+    assert main([*arguments, *options]) == 0, fault
+    (row,) = json.loads(figures.read_text())
+    assert row["fault"] == fault
+    assert row["sent"] == row["delivered"] > 2 * rate
+    assert row["lost"] == row["duplicated"] == row["out_of_order"] == row["content_wrong"] == 0
+    assert "<svg" in (folder / "page.html").read_text()
+    checked: dict[str, Any] = row
+    return checked
+
+
+@pytest.mark.long
+@processes
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "fault", ["kill-active", "pause-active", "cut-active-from-clients", "loss-both-lines-5", "hand-over"]
+)
+def test_one_fault_of_each_kind_loses_repeats_and_reorders_nothing(fault: str, tmp_path: Path) -> None:
+    if FAULTS[fault].needs_network and (reason := why_no_network()):
+        pytest.skip(reason)
+    row = run_clean_drill(tmp_path, fault, "--rounds", "1")
+    assert row["rounds"] == 1
+    assert set(row["stall_ms"]) == {"p50", "p99", "max"}
+    assert row["normal_interarrival_max_ms"] > 0
+    if fault.endswith("-active") or fault == "hand-over":
+        assert row["takeovers"] >= 1
+    if fault == "cut-active-from-clients":
+        assert max(row["detail"][0]["served_by"].values()) > 0.9  # only the backup's packets arrived
+
+
+@pytest.mark.long
+@processes
+@pytest.mark.timeout(120)
+def test_forged_packets_change_no_role_and_their_sender_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = replace(FAULTS["forge"], inject=forge_at(rate=1_000.0, seconds=3.0), round_s=12.0)
+    monkeypatch.setitem(FAULTS, "forge", short)
+    row = run_clean_drill(tmp_path, "forge", "--rounds", "1", rate=2_000)
+    assert re.search(
+        r"forged \d[\d,]+ packets in .* from \d+\.\d+\.\d+\.\d+:\d+; .+; "
+        r"the adapters refused [1-9][\d,]+ as untagged and named the sender",
+        row["detail"][0]["what"],
+    )
+
+
+@pytest.mark.long
+@processes
+@pytest.mark.timeout(300)
+def test_rounds_take_several_feeds_in_turn(tmp_path: Path) -> None:
+    # Nine processes. A third adapter per feed makes eleven, too many for two busy processors (decision 13).
+    size = ["--feeds", "2", "--channels", "2", "--streams-per-channel", "1", "--backups", "1"]
+    row = run_clean_drill(tmp_path, "kill-active", "--rounds", "2", *size, rate=SLOW_RATE)
+    assert [each["feed_id"] for each in row["detail"]] == [1, 2]
+
+
+@pytest.mark.long
+@processes
+@pytest.mark.timeout(300)
+def test_a_feed_with_four_backups_loses_nothing_when_the_active_is_killed(tmp_path: Path) -> None:
+    run_clean_drill(tmp_path, "kill-active", "--rounds", "1", "--backups", "4", rate=SLOW_RATE)
+
+
+@pytest.mark.long
+@processes
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_killing_the_spark_driver_in_mid_batch_changes_nothing_for_clients(tmp_path: Path) -> None:
+    row = run_clean_drill(tmp_path, "kill-driver", "--rounds", "1", rate=10_000)
+    assert "restarted it" in row["detail"][0]["what"]
+
+
+@pytest.mark.long
+@processes
+@pytest.mark.timeout(120)
+def test_an_interrupted_drill_leaves_no_process_and_no_link_behind(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tandemfeed.deploy.isolation",
+        sys.executable,
+        "-m",
+        "tandemfeed.deploy.command",
+        "drill",
+    ]
+    command += ["--rounds", "3", "--rate", "2000", "--html", str(tmp_path / "page.html")]
+    environment = {name: value for name, value in os.environ.items() if name != STATE_VARIABLE}
+    drill = subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert drill.stderr is not None
+    for line in drill.stderr:
+        if "processes are ready" in line:
+            break
+    children = children_of(drill.pid)
+    assert len(children) >= 5
+    drill.send_signal(signal.SIGINT)
+    assert "all its processes have ended" in drill.stderr.read()
+    assert drill.wait(30) == 130
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def children_of(pid: int) -> list[str]:
+    """The child processes of a process, started by any of its threads."""
+    return [child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+
+
+def test_without_isolation_a_fault_that_needs_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(STATE_VARIABLE, "0")
+    page = str(tmp_path / "page.html")
+    assert main(["--fault", "cut-active", "--rounds", "1", "--html", page]) == 2
+    assert "did not run: cut-active: it needs a separate network namespace" in capsys.readouterr().out
+
+
+def test_the_help_lists_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listing = capsys.readouterr().out
+    for name, fault in FAULTS.items():
+        assert name in listing
+        assert fault.text in listing
+        assert fault.inject.__doc__ is not None or "loss" in name
+    assert ALL in listing
+
+
+def test_every_fault_is_in_the_manual() -> None:
+    manual = (ROOT / "docs" / "drills.md").read_text()
+    assert not [name for name in FAULTS if f"`{name}`" not in manual]
+
+
+@pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--backups", "9"], ["--fault", "sharks"], ["--rate", "-1"]])
+def test_invalid_options_are_refused_before_anything_starts(
+    wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(wrong)
+    assert ended.value.code == 2
+    assert "usage" in capsys.readouterr().err

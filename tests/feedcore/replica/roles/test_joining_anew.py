@@ -1,0 +1,153 @@
+"""Rejoining: the adapter forgets its place in the channel, but not the source messages that wait (clause 5.1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import RequestSnapshot, RequestSource, SaveState
+from tandemfeed.feedcore.replica.input.source_tracker import SourceTracker, TrackerConfig
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
+from tests.feedcore.replica.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
+from tests.simulation.toy_feed import FEED_ID, SESSION, encode_source
+
+VALUES = [11, 13, 17, 19]  # one message each
+
+
+def test_a_rejoining_backup_that_is_granted_the_lease_decides_the_waiting_messages() -> None:
+    _, backup = pair()
+    backup.source(1, 1, VALUES, 30 * MS)
+    backup.source(2, 1, [23], 30 * MS)
+    backup.lose_place(40 * MS)
+    backup.source(1, 5, [29], 50 * MS)
+    decided = [run for packet in data(backup.activate(5, SECOND)) for run in packet.runs]
+    assert sorted((run.source_stream_id, run.first_source_seq, run.source_count) for run in decided) == [
+        (1, 1, 4),
+        (1, 5, 1),
+        (2, 1, 1),
+    ]
+    assert not of(backup.engine.on_timer(2 * SECOND), RequestSource)
+
+
+def test_waiting_messages_before_the_snapshots_position_are_not_applied_twice() -> None:
+    active, backup = pair()
+    decided = active.source(1, 1, VALUES[:2], 30 * MS)
+    backup.source(1, 1, VALUES, 30 * MS)  # the same messages, cut differently
+    backup.lose_place(40 * MS)
+    backup.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), 41 * MS)
+    hear(backup, decided, 42 * MS)
+    assert backup.next_message_seq == 3
+    copies = hear(backup, active.source(1, 3, VALUES[2:], 43 * MS), 44 * MS)
+    assert [(packet.first_message_seq, packet.message_count) for packet in data(copies)] == [(3, 2)]
+    assert backup.converter.snapshot() == active.converter.snapshot()
+
+
+def test_a_snapshot_is_saved_immediately_because_the_journal_does_not_lead_up_to_it() -> None:
+    active, backup = pair()
+    active.source(1, 1, VALUES, 30 * MS)  # unheard
+    backup.lose_place(40 * MS)
+    snapshot = active.engine.snapshot(CHANNEL)
+    assert of(backup.engine.on_answer(CHANNEL, snapshot, 41 * MS), SaveState) == [SaveState(snapshot)]
+
+
+def test_a_snapshot_for_a_replica_with_restart_state_keeps_the_waiting_messages() -> None:
+    active, _ = pair()
+    active.source(2, 1, [23], 30 * MS)
+    restarted = Adapter(3)
+    restarted.engine.resume_from(active.engine.snapshot(CHANNEL))
+    restarted.source(1, 1, VALUES, 31 * MS)
+    restarted.engine.on_cluster_changed(1, 1, 32 * MS)
+    restarted.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), 33 * MS)
+    assert restarted.state is not ReplicaState.JOINING
+    copies = hear(restarted, active.source(1, 1, VALUES, 43 * MS), 44 * MS)
+    assert [(packet.first_message_seq, packet.message_count) for packet in data(copies)] == [(2, 4)]
+
+
+def test_without_a_place_the_oldest_messages_are_dropped_first_in_any_order_of_arrival() -> None:
+    tracker = SourceTracker(1, TrackerConfig(held_count_max=2))
+    for first in (5, 7, 1, 3):
+        datagram = encode_source(1, first, [(0, 1), (0, 2)], 0, 0)
+        assert tracker.on_packet(decode_source_packet(datagram, FEED_ID), first, 0) == []
+    assert len(tracker._held) == 2
+    assert [piece.first_source_seq for piece in tracker.anchor(5, 0)] == [5, 7]
+
+
+# ---- the snapshot (clause 5.1) ----
+
+RETRY_NS = ReplicaConfig().snapshot_retry_ns
+
+
+def test_a_snapshot_is_requested_as_soon_as_the_active_is_known_and_again_at_intervals() -> None:
+    joining = Adapter(2)
+    assert not of(joining.engine.on_timer(MS), RequestSnapshot)
+    joining.engine.on_cluster_changed(1, 1, 2 * MS)
+    assert joining.engine.next_deadline_ns() == 2 * MS
+    assert of(joining.engine.on_timer(2 * MS), RequestSnapshot) == [RequestSnapshot(CHANNEL, 1, SESSION)]
+    assert not of(joining.engine.on_timer(2 * MS + RETRY_NS - 1), RequestSnapshot)
+    assert of(joining.engine.on_timer(2 * MS + RETRY_NS), RequestSnapshot)
+    joining.engine.on_cluster_changed(3, 2, 300 * MS)  # another active is asked immediately
+    assert of(joining.engine.on_timer(300 * MS), RequestSnapshot) == [RequestSnapshot(CHANNEL, 3, SESSION)]
+
+
+def test_a_snapshot_is_requested_from_an_active_that_is_heard_even_if_no_admin_server_named_it() -> None:
+    active, joining = Adapter(1), Adapter(2)
+    hear(joining, active.activate(), MS)
+    assert of(joining.engine.on_timer(MS), RequestSnapshot) == [RequestSnapshot(CHANNEL, 1, SESSION)]
+
+
+def test_a_snapshot_from_before_the_newest_epoch_is_ignored() -> None:
+    active, heir = pair()
+    old = active.engine.snapshot(CHANNEL)
+    joining = Adapter(3)
+    hear(joining, heir.activate(2, 30 * MS), 30 * MS)
+    assert joining.engine.on_answer(CHANNEL, old, 31 * MS) == []
+    assert joining.state is ReplicaState.JOINING
+    joining.engine.on_answer(CHANNEL, heir.engine.snapshot(CHANNEL), 32 * MS)
+    assert joining.state is ReplicaState.SYNCHRONIZED
+
+
+def test_a_snapshot_of_another_table_fails_the_adapter() -> None:
+    active, backup = pair()
+    backup.lose_place(30 * MS)
+    snapshot = replace(active.engine.snapshot(CHANNEL), conversion_state=b"another table's")
+    backup.engine.on_answer(CHANNEL, snapshot, 31 * MS)
+    assert backup.state is ReplicaState.FAILED
+
+
+def test_a_snapshot_that_contradicts_heard_decisions_is_not_used_and_the_next_is_requested_immediately() -> None:
+    active, backup = pair()
+    (decided,) = data(active.source(1, 1, VALUES, 30 * MS))
+    backup.lose_place(30 * MS)
+    backup.engine.on_timer(30 * MS)
+    run = decided.runs[0]._replace(first_message_seq=9)
+    backup.engine.on_output_packet(decided._replace(runs=(run,)), 31 * MS)
+    stale = pair()[0].engine.snapshot(CHANNEL)  # at input_seq 1, where the decision above contradicts it
+    assert not of(backup.engine.on_answer(CHANNEL, stale, 32 * MS), SaveState)
+    assert backup.state is ReplicaState.JOINING
+    assert of(backup.engine.on_timer(32 * MS), RequestSnapshot)
+
+
+def test_a_resumed_adapter_whose_conversion_differs_requests_a_snapshot() -> None:
+    active, _ = pair()
+    snapshot = active.engine.snapshot(CHANNEL)
+    (decided,) = data(active.source(1, 1, VALUES, 30 * MS))
+    restarted = Adapter(3)
+    restarted.engine.resume_from(snapshot, [decided.runs[0]._replace(message_count=9)])
+    restarted.engine.on_cluster_changed(1, 1, 30 * MS)
+    restarted.source(1, 1, VALUES, 31 * MS)
+    assert restarted.counters.counts[Counter.DIGESTS_UNEQUAL] == 1
+    assert of(restarted.engine.on_timer(31 * MS), RequestSnapshot)
+
+
+def test_a_resumed_adapter_with_too_many_waiting_messages_requests_a_snapshot() -> None:
+    active, _ = pair()
+    restarted = Adapter(3, replica=ReplicaConfig(backlog_count_max=3))
+    restarted.engine.resume_from(active.engine.snapshot(CHANNEL))
+    restarted.engine.on_cluster_changed(1, 1, 30 * MS)
+    restarted.engine.on_timer(30 * MS)
+    restarted.source(1, 1, VALUES[:3], 31 * MS)
+    assert not of(restarted.engine.on_timer(31 * MS), RequestSnapshot)
+    restarted.source(1, 4, VALUES[:1], 32 * MS)
+    assert of(restarted.engine.on_timer(32 * MS), RequestSnapshot)

@@ -1,0 +1,297 @@
+"""Secured calls over real TLS connections: accepted calls, refused calls with their reasons, and a peer that dies."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandemfeed.transport.calls.rpc import (
+    AuthorizationInterceptor,
+    Caller,
+    RpcServer,
+    TokenRefused,
+    TokenVerifier,
+    caller_of,
+    open_channel,
+    serve,
+    status_of,
+)
+from tests.client_lib.toy_cluster import make_certificates
+
+KEY = Ed25519PrivateKey.generate()
+DEADLINE_S = 20
+Call: TypeAlias = Callable[[Any, str], list[bytes]]
+
+
+def token(
+    identity: str = "ann", roles: tuple[str, ...] = ("client",), *, key: Any = KEY, valid_s: int = 60, **more: object
+) -> str:
+    claims = {"iss": "tandemfeed", "sub": identity, "roles": list(roles), "topics": ["a.#"]}
+    return jwt.encode(claims | {"exp": int(time.time()) + valid_s} | more, key, algorithm="EdDSA")
+
+
+def who(context: grpc.ServicerContext) -> bytes:
+    return caller_of(context).identity.encode()
+
+
+def handlers(service: str) -> grpc.GenericRpcHandler:
+    """One method of each of the four kinds; each returns the caller's name."""
+    return grpc.method_handlers_generic_handler(
+        service,
+        {
+            "UnaryUnary": grpc.unary_unary_rpc_method_handler(lambda _request, context: who(context)),
+            "UnaryStream": grpc.unary_stream_rpc_method_handler(
+                lambda _request, context: (who(context) for _ in range(2))
+            ),
+            "StreamUnary": grpc.stream_unary_rpc_method_handler(
+                lambda requests, context: b"%d " % len(list(requests)) + who(context)
+            ),
+            "StreamStream": grpc.stream_stream_rpc_method_handler(
+                lambda requests, context: (each + who(context) for each in requests)
+            ),
+        },
+    )
+
+
+SHAPES: dict[str, tuple[Call, list[bytes]]] = {
+    "UnaryUnary": (lambda channel, name: [channel.unary_unary(name)(b"", timeout=DEADLINE_S)], [b"ann"]),
+    "UnaryStream": (lambda channel, name: list(channel.unary_stream(name)(b"", timeout=DEADLINE_S)), [b"ann", b"ann"]),
+    "StreamUnary": (
+        lambda channel, name: [channel.stream_unary(name)(iter([b"1", b"2"]), timeout=DEADLINE_S)],
+        [b"2 ann"],
+    ),
+    "StreamStream": (
+        lambda channel, name: list(channel.stream_stream(name)(iter([b"1", b"2"]), timeout=DEADLINE_S)),
+        [b"1ann", b"2ann"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def certificates() -> tuple[bytes, bytes, bytes]:
+    return make_certificates()
+
+
+@pytest.fixture(scope="module")
+def server(certificates: tuple[bytes, bytes, bytes]) -> Iterator[RpcServer]:
+    _, certificate, key = certificates
+    interceptor = AuthorizationInterceptor(
+        TokenVerifier(KEY.public_key().public_bytes_raw()),
+        {"toy.Clients": frozenset({"client"}), "toy.Admins": frozenset({"admin"})},
+    )
+    services = ("toy.Clients", "toy.Admins", "toy.Unlisted")
+    running = serve(
+        [lambda server: server.add_generic_rpc_handlers([handlers(each) for each in services])],
+        services,
+        "127.0.0.1:0",
+        certificate,
+        key,
+        [interceptor],
+        thread_count=8,
+    )
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def open_as(server: RpcServer, certificates: tuple[bytes, bytes, bytes]) -> Iterator[Callable[..., grpc.Channel]]:
+    opened: list[grpc.Channel] = []
+
+    def open_with(bearer: str | Callable[[], str] | None) -> grpc.Channel:
+        opened.append(open_channel(server.endpoint, certificates[0], bearer))
+        return opened[-1]
+
+    yield open_with
+    for channel in opened:
+        channel.close()
+
+
+def refusal_of(call: Call, channel: grpc.Channel, method: str) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as refused:
+        call(channel, method)
+    error: Any = refused.value
+    return error.code(), error.details() or ""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_call_of_any_shape_with_the_role_succeeds_and_its_caller_is_known(shape: str, open_as: Any) -> None:
+    call, expected = SHAPES[shape]
+    assert call(open_as(token()), f"/toy.Clients/{shape}") == expected
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_call_of_any_shape_without_a_token_is_unauthenticated(shape: str, open_as: Any) -> None:
+    code, details = refusal_of(SHAPES[shape][0], open_as(None), f"/toy.Clients/{shape}")
+    assert code is grpc.StatusCode.UNAUTHENTICATED
+    assert "toy.Clients needs a token" in details
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_error_for_a_call_of_any_shape_without_the_role_names_the_role(shape: str, open_as: Any) -> None:
+    code, details = refusal_of(SHAPES[shape][0], open_as(token()), f"/toy.Admins/{shape}")
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    assert "role admin; ann has ['client']" in details
+
+
+@pytest.mark.parametrize(
+    ("bearer", "why"),
+    [
+        (lambda: token(valid_s=-10), "expired"),
+        (lambda: token(key=Ed25519PrivateKey.generate()), "Signature"),
+        (lambda: token(iss="someone"), "issuer"),
+        (lambda: "not-a-token", "segments"),
+        (lambda: jwt.encode({"sub": "ann", "exp": 2**40}, "x" * 64, algorithm="HS256"), "alg"),
+        (lambda: jwt.encode({"sub": "ann", "roles": ["admin"], "exp": 2**40}, "", algorithm="none"), "alg"),
+    ],
+)
+def test_a_bad_token_is_unauthenticated_with_the_reason(bearer: Callable[[], str], why: str, open_as: Any) -> None:
+    code, details = refusal_of(SHAPES["UnaryUnary"][0], open_as(bearer()), "/toy.Clients/UnaryUnary")
+    assert code is grpc.StatusCode.UNAUTHENTICATED
+    assert why.lower() in details.lower()
+
+
+def test_an_unlisted_service_is_denied_to_every_caller(open_as: Any) -> None:
+    everything = token(roles=("client", "adapter", "source", "admin"))
+    code, details = refusal_of(SHAPES["UnaryUnary"][0], open_as(everything), "/toy.Unlisted/UnaryUnary")
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    assert "cannot be called" in details
+
+
+def test_concurrent_callers_are_never_confused(open_as: Any) -> None:
+    channels = {name: open_as(token(name)) for name in ("ann", "bob", "cid", "dora")}
+
+    def call(name: str) -> bool:
+        method = channels[name].stream_stream("/toy.Clients/StreamStream")
+        return list(method(iter([b""] * 20), timeout=DEADLINE_S)) == [name.encode()] * 20
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(call, list(channels) * 10))
+
+
+def test_a_channel_requests_its_token_for_every_call(open_as: Any) -> None:
+    names = iter(["ann", "bob"])
+    method = open_as(lambda: token(next(names))).unary_unary("/toy.Clients/UnaryUnary")
+    assert [method(b"", timeout=DEADLINE_S) for _ in range(2)] == [b"ann", b"bob"]
+
+
+def test_health_and_reflection_need_no_token(open_as: Any) -> None:
+    channel = open_as(None)
+    health = health_pb2_grpc.HealthStub(channel)
+    for service in ("", "toy.Clients"):
+        answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_S)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    (listed,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]))
+    names = {each.name for each in listed.list_services_response.service}
+    assert {"toy.Clients", "toy.Admins", "grpc.health.v1.Health"} <= names
+
+
+def test_a_server_with_a_certificate_of_another_ca_is_refused(server: RpcServer) -> None:
+    stranger = make_certificates()[0]
+    with open_channel(server.endpoint, stranger, token()) as channel:
+        code, _ = refusal_of(SHAPES["UnaryUnary"][0], channel, "/toy.Clients/UnaryUnary")
+    assert code is grpc.StatusCode.UNAVAILABLE
+
+
+def test_the_error_for_an_address_in_use_names_the_address(
+    server: RpcServer, certificates: tuple[bytes, bytes, bytes]
+) -> None:
+    with pytest.raises(OSError, match=server.endpoint):
+        serve([], [], server.endpoint, certificates[1], certificates[2], [])
+
+
+def test_a_verifier_refuses_every_token_until_it_has_a_key() -> None:
+    verifier = TokenVerifier()
+    with pytest.raises(TokenRefused, match="not registered"):
+        verifier.verify(token())
+    verifier.trust(KEY.public_key().public_bytes_raw())
+    assert verifier.verify(token()) == Caller("ann", frozenset({"client"}), ("a.#",))
+
+
+DOTTED = st.lists(st.binary(max_size=20), max_size=4).map(lambda parts: b".".join(parts).decode("latin-1"))
+
+
+@given(st.text(max_size=60) | DOTTED)
+def test_the_verifier_refuses_any_malformed_token_and_raises_nothing_else(text: str) -> None:
+    with pytest.raises(TokenRefused):
+        TokenVerifier(KEY.public_key().public_bytes_raw()).verify(text)
+
+
+DOOMED_SERVER = """
+import json, sys, threading
+from pathlib import Path
+import grpc
+from tandemfeed.transport.calls.rpc import serve
+
+folder = Path(sys.argv[1])
+silence = threading.Event()
+def stream(_request, _context):
+    yield b"begun"
+    silence.wait()
+handler = grpc.method_handlers_generic_handler("toy.Doomed", {"Stream": grpc.unary_stream_rpc_method_handler(stream)})
+server = serve([lambda server: server.add_generic_rpc_handlers([handler])], ["toy.Doomed"], "127.0.0.1:0",
+               (folder / "crt").read_bytes(), (folder / "key").read_bytes(), [])
+print(json.dumps(server.endpoint), flush=True)
+silence.wait()
+"""
+
+
+@pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_a_silent_stream_of_a_peer_that_is_gone_ends_long_before_its_deadline(
+    fate: signal.Signals, tmp_path: Path, certificates: tuple[bytes, bytes, bytes]
+) -> None:
+    """A killed process breaks its connection; a frozen process, like a vanished host, answers no ping."""
+    for name, content in zip(("ca", "crt", "key"), certificates, strict=True):
+        (tmp_path / name).write_bytes(content)
+    with subprocess.Popen([sys.executable, "-c", DOOMED_SERVER, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            with open_channel(json.loads(process.stdout.readline()), certificates[0]) as channel:
+                method: Any = channel.unary_stream("/toy.Doomed/Stream")
+                stream = method(b"", timeout=120)
+                assert next(stream) == b"begun"
+                process.send_signal(fate)
+                with pytest.raises(grpc.RpcError) as ended:
+                    next(stream)
+                assert ended.value.code() is grpc.StatusCode.UNAVAILABLE  # not DEADLINE_EXCEEDED
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("listen", "why"),
+    [
+        ("127.0.0.1:{used}", "another process listens there; end it, or choose another address"),
+        ("198.51.100.1:7400", "this host does not have that address"),
+        ("no-such-host.invalid:7400", "the host name no-such-host.invalid cannot be resolved"),
+        ("7400", "it must be HOST:PORT"),
+        ("127.0.0.1:seven", "it must be HOST:PORT"),
+        ("127.0.0.1:70000", "it must be HOST:PORT"),
+    ],
+)
+def test_a_server_says_why_it_cannot_listen(listen: str, why: str, capfd: pytest.CaptureFixture[str]) -> None:
+    _, certificate, key = make_certificates()
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match=f"cannot listen on .*{why}"):
+        serve([], [], listen.format(used=taken.getsockname()[1]), certificate, key, [])
+    assert capfd.readouterr().err == ""  # grpc would print a line of its own
+
+
+def test_a_failed_call_has_a_status_even_if_it_was_raised_outside_a_call() -> None:
+    assert status_of(grpc.RpcError("closed")) == (grpc.StatusCode.UNKNOWN, "closed")
