@@ -16,7 +16,7 @@ from tandemfeed.adapter.feed_settings import engine_config
 from tandemfeed.adapter.loop import AdapterLoop, SourceLine
 from tandemfeed.adapter.mailbox import Mailbox
 from tandemfeed.adapter.mold_source import MoldSource
-from tandemfeed.adapter.peers.peer_calls import PeerCalls
+from tandemfeed.adapter.peers.peer_calls import PeerCalls, ServerAddress
 from tandemfeed.adapter.peers.peer_input import PeerInput
 from tandemfeed.adapter.peers.services import ROLES_BY_SERVICE, AdapterSyncService
 from tandemfeed.adapter.records.dead_letter_journal import DeadLetterJournal
@@ -39,7 +39,9 @@ from tandemfeed.feedcore.replica.effects import (
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.transport.calls.login import TokenSource
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
+from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, serve
+from tandemfeed.transport.calls.server_names import adapter_server, check_certificate, source_gateway
+from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from tandemfeed.transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
 from tandemfeed.transport.scheduling import tune_for_low_latency
@@ -99,7 +101,7 @@ class AdapterProcess:
 
     def __init__(self, options: AdapterOptions, connection: Connection, stop: StopSignal) -> None:
         self._options, self._connection, self._stop = options, connection, stop
-        self._verifier = TokenVerifier()
+        self._verifier = TokenVerifier(adapter_server(options.feed, options.name))
         self._mailbox = Mailbox()
         self._counters = CounterSet()
         self._context = zmq.Context()
@@ -110,7 +112,7 @@ class AdapterProcess:
         self._private_key = Ed25519PrivateKey.generate()  # for this start only, and never stored
         self._protocol = b""
         self._replaced_by = ""  # the process that replaced this one
-        self._token = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
+        self._tokens = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
 
     def run(self) -> None:
         """Serve until the stop signal.
@@ -131,7 +133,7 @@ class AdapterProcess:
         self._registry = Registry(
             connection.admin,
             connection.ca_pem,
-            self._token,
+            self._tokens,
             request,
             self._on_order,
             self._on_registered,
@@ -185,6 +187,7 @@ class AdapterProcess:
         """Bind before registering, because the registration carries the address. Calls are refused until registered."""
         options = self._options
         self._sync_service, self._replay_service = AdapterSyncService(self._mailbox), ReplayService(self._journal)
+        check_certificate(options.tls_certificate, adapter_server(options.feed, options.name))
         interceptor = AuthorizationInterceptor(self._verifier, ROLES_BY_SERVICE)
         return serve(
             [
@@ -230,8 +233,9 @@ class AdapterProcess:
         )
         streams = {each.channel_id: frozenset(each.source_stream_ids) for each in feed.channels}
         peer_input = PeerInput(streams, self._counters, self._mailbox.post)
-        ca_pem, source = self._connection.ca_pem, feed.source_replay_endpoint
-        self._peers = PeerCalls(engine, self._mailbox, peer_input, ca_pem, self._token, source)
+        ca_pem = self._connection.ca_pem
+        source = ServerAddress(feed.source_replay_endpoint, source_gateway(feed.name))
+        self._peers = PeerCalls(engine, self._mailbox, peer_input, ca_pem, self._tokens, source)
         self._sync_service.serve_for(engine, feed.name, self._reporter.state, registered.sync_interval_ns)
         self._replay_service.feed = feed.name
         self._replay_service.topics = {each.channel_id: each.topic for each in feed.channels}
@@ -388,6 +392,8 @@ class AdapterProcess:
         self._loop.receive_outputs_from(
             [MulticastReceiver(self._context, self._connection.interface, group) for group in fresh]
         )
-        endpoints = {each.adapter_id: each.rpc_endpoint for each in others}
-        self._peers.set_peers(endpoints)
-        return list(endpoints)
+        feed = self._options.feed
+        self._peers.set_peers(
+            {each.adapter_id: ServerAddress(each.rpc_endpoint, adapter_server(feed, each.name)) for each in others}
+        )
+        return [each.adapter_id for each in others]

@@ -20,7 +20,7 @@ import scramp
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.state_folder import MECHANISM, StateFolder
 from tandemfeed.admin_server.settings import IdentitySettings
-from tandemfeed.transport.calls.rpc import TOKEN_ALGORITHM, TOKEN_ISSUER
+from tandemfeed.transport.calls.tokens import TOKEN_ALGORITHM, TOKEN_ISSUER, binding, key_from_text
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 TOKEN_VALID_S = 3_600
@@ -34,6 +34,7 @@ REFUSED = "authentication failed: unknown identity or wrong secret"
 class _Conversation:
     server: scramp.core.ScramServer
     identity: str
+    public_key: bytes  # the client's nonce; the token is bound to it
     began_at_s: float
 
 
@@ -68,9 +69,14 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
             reply = server.get_server_first()
         except scramp.ScramException as malformed:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"client_first is not a SCRAM message: {malformed}")
+        try:
+            public_key = _key_in(request.client_first)
+        except ValueError as bad:
+            detail = f"the nonce of client_first must be the public key for the token: {bad}; use this server's version"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
         conversation_id = secrets.token_urlsafe(18)
         with self._lock:
-            self._conversations[conversation_id] = _Conversation(server, claimed[0], time.monotonic())
+            self._conversations[conversation_id] = _Conversation(server, claimed[0], public_key, time.monotonic())
             while len(self._conversations) > CONVERSATION_COUNT_MAX:
                 self._conversations.popitem(last=False)
         return admin_pb2.BeginAuthenticationReply(conversation_id=conversation_id, server_first=reply)
@@ -91,12 +97,18 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
         identity = self._policy.get(conversation.identity)
         if identity is None:
             self._refuse(conversation.identity, context)
-        token, expires_unix_ns = self.issue_token(identity)
+        token, expires_unix_ns = self.issue_token(identity, conversation.public_key)
         self._audit.write("authenticated", identity=identity.name, peer=context.peer())
         return admin_pb2.FinishAuthenticationReply(server_final=final, token=token, expires_unix_ns=expires_unix_ns)
 
-    def issue_token(self, identity: IdentitySettings, valid_s: int = TOKEN_VALID_S) -> tuple[str, int]:
-        """(token, expiry). The token names the identity, its roles, the topics it may subscribe to and its feeds."""
+    def issue_token(
+        self, identity: IdentitySettings, public_key: bytes, valid_s: int = TOKEN_VALID_S
+    ) -> tuple[str, int]:
+        """(token, expiry). The token names the identity, its roles, the topics it may subscribe to and its feeds.
+
+        Args:
+            public_key: of the caller's login; the token is of no use without the private key.
+        """
         now = int(time.time())
         claims = {
             "iss": TOKEN_ISSUER,
@@ -106,6 +118,7 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
             "feeds": list(identity.feeds),
             "iat": now,
             "exp": now + valid_s,
+            **binding(public_key),
         }
         token = jwt.encode(claims, self._folder.token_key, algorithm=TOKEN_ALGORITHM)
         return token, (now + valid_s) * 1_000_000_000
@@ -114,3 +127,13 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
         self._audit.refuse(
             context, grpc.StatusCode.UNAUTHENTICATED, REFUSED, "authentication refused", identity=identity
         )
+
+
+def _key_in(client_first: str) -> bytes:
+    """The public key that is the nonce of a client-first message (RFC 5802, which escapes commas in names).
+
+    Raises:
+        ValueError: the nonce is not a key.
+    """
+    nonce = next(part for part in client_first.split(",")[2:] if part.startswith("r="))
+    return key_from_text(nonce[2:])

@@ -24,6 +24,7 @@ from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.login import AuthenticationRefused, login
 from tandemfeed.transport.calls.reachability import failure_text
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import (
     Connection,
     StopSignal,
@@ -182,10 +183,10 @@ def _request(arguments: argparse.Namespace) -> tuple[Message, Callable[[Any], No
 
 def _call(connection: Connection, request: Message) -> Message:
     servers = AdminServers(connection.admin)
-    token = login(servers, connection.ca_pem, connection.identity, connection.secret, timeout_s=LOGIN_TIMEOUT_S).token
+    session = login(servers, connection.ca_pem, connection.identity, connection.secret, timeout_s=LOGIN_TIMEOUT_S)
 
     def ask(address: str, timeout_s: float) -> Message:
-        with open_channel(address, connection.ca_pem, token) as channel:
+        with open_channel(address, connection.ca_pem, ADMIN_SERVER, session.bearer) as channel:
             operations = admin_pb2_grpc.OperationsStub(channel)
             methods: dict[type[Message], Callable[..., Message]] = {
                 admin_pb2.GetStatusRequest: operations.GetStatus,

@@ -27,9 +27,11 @@ from tandemfeed.admin_server.services import (
     OperationsService,
     StreamAdministrationService,
 )
-from tandemfeed.admin_server.settings import IdentitySettings, check_identities, load_cluster, load_policy
+from tandemfeed.admin_server.settings import FeedSettings, IdentitySettings, check_identities, load_cluster, load_policy
 from tandemfeed.transport.calls.death_notice import DeathNoticeReceiver
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
+from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, serve
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
+from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.v1 import admin_pb2_grpc
 
 SUBSCRIBER_COUNT_MAX = 200
@@ -81,16 +83,16 @@ class AdminServer:
         identities = check_identities(cluster, self._feeds, identities)
         self._gate = LeadershipGate(is_open=zookeeper is None)
         self.brokers: dict[str, FeedBroker] = {}
-        host = listen.rpartition(":")[0]
+        server_names = _server_names(self._feeds, identities)
         with ExitStack() as opened:
             if zookeeper is None:
-                self.folder = StateFolder(state, identities, host)
+                self.folder = StateFolder(state, server_names)
             else:
                 client = connect(zookeeper)
                 opened.callback(client.close)
                 opened.callback(client.stop)
                 known = cluster_fingerprint(client, zookeeper)
-                self.folder = StateFolder(state, identities, host, must_be_prepared=bool(known))
+                self.folder = StateFolder(state, server_names, must_be_prepared=bool(known))
             opened.callback(self.folder.close)
             self._audit = AuditLog(state / "audit.jsonl")
             opened.callback(self._audit.close)
@@ -180,7 +182,24 @@ class AdminServer:
             [
                 RefusalAudit(self._audit),
                 self._gate,
-                AuthorizationInterceptor(TokenVerifier(public_key), ROLES_BY_SERVICE, PUBLIC_SERVICES),
+                AuthorizationInterceptor(TokenVerifier(ADMIN_SERVER, public_key), ROLES_BY_SERVICE, PUBLIC_SERVICES),
             ],
             thread_count=subscriber_count_max + adapter_stream_count_max + THREADS_FOR_CALLS,
         )
+
+
+def _server_names(
+    feeds: Mapping[str, FeedSettings], identities: Mapping[str, IdentitySettings]
+) -> dict[str, tuple[str, ...]]:
+    """What each identity serves: the adapters that the cluster file makes it; a source, the gap fills of every feed."""
+    names: dict[str, tuple[str, ...]] = {}
+    for name, identity in identities.items():
+        adapters = [
+            adapter_server(feed.name, adapter.name)
+            for feed in feeds.values()
+            for adapter in feed.adapters
+            if adapter.identity == name
+        ]
+        gateways = [source_gateway(feed) for feed in feeds] if "source" in identity.roles else []
+        names[name] = (*adapters, *gateways)
+    return names

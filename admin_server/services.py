@@ -26,7 +26,8 @@ from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings
 from tandemfeed.feedcore.topics import any_topic_matches
-from tandemfeed.transport.calls.rpc import Caller, caller_of
+from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.transport.calls.tokens import Caller
 from tandemfeed.transport.sealing.announced_starts import PUBLIC_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 

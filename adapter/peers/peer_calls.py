@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import NamedTuple
 
 import grpc
 
@@ -20,12 +21,19 @@ from tandemfeed.feedcore.replica.channel_state import Answer, PeerState, RunsRef
 from tandemfeed.feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
-from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.rpc import BearerFor, open_channel
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2
 
 QUICK_TIMEOUT_S = 1.0  # decisions and buckets: some milliseconds' work
 BULK_TIMEOUT_S = 10.0  # a snapshot of hundreds of megabytes takes seconds
 SNAPSHOT_SIZE_MAX = 1 << 30  # bytes; no conversion state is larger
+
+
+class ServerAddress(NamedTuple):
+    """Where a server listens, and what its certificate must name."""
+
+    endpoint: str
+    server_name: str
 
 
 class PeerCalls:
@@ -37,13 +45,13 @@ class PeerCalls:
         mailbox: Mailbox,
         peer_input: PeerInput,
         ca_pem: bytes,
-        token: Callable[[], str],
-        source_endpoint: str,
+        tokens: BearerFor,
+        source: ServerAddress,
     ) -> None:
         self._engine, self._mailbox, self._input = engine, mailbox, peer_input
-        self._ca_pem, self._token = ca_pem, token
-        self._source = CallLine("source", open_channel(source_endpoint, ca_pem, token))
-        self._links: dict[int, tuple[str, PeerLink]] = {}
+        self._ca_pem, self._tokens = ca_pem, tokens
+        self._source = CallLine("source", self._open_channel(source))
+        self._links: dict[int, tuple[ServerAddress, PeerLink]] = {}
 
     # ---- the engine's requests ----
 
@@ -103,17 +111,17 @@ class PeerCalls:
 
     # ---- the cluster ----
 
-    def set_peers(self, endpoints: dict[int, str]) -> None:
+    def set_peers(self, addresses: dict[int, ServerAddress]) -> None:
         """Set the peers' present addresses: follow each of them, and drop the peers that are gone."""
-        for adapter_id in [known for known, (endpoint, _) in self._links.items() if endpoints.get(known) != endpoint]:
+        for adapter_id in [known for known, (address, _) in self._links.items() if addresses.get(known) != address]:
             self._links.pop(adapter_id)[1].close()
-        for adapter_id, endpoint in endpoints.items():
-            if endpoint and adapter_id not in self._links:
+        for adapter_id, address in addresses.items():
+            if address.endpoint and adapter_id not in self._links:
                 self._links[adapter_id] = (
-                    endpoint,
+                    address,
                     PeerLink(
                         adapter_id,
-                        open_channel(endpoint, self._ca_pem, self._token),
+                        self._open_channel(address),
                         self._engine.config.adapter_id,
                         self._input.state,
                         self._on_state,
@@ -127,6 +135,9 @@ class PeerCalls:
         self._source.close()
 
     # ---- inside ----
+
+    def _open_channel(self, address: ServerAddress) -> grpc.Channel:
+        return open_channel(address.endpoint, self._ca_pem, address.server_name, self._tokens)
 
     def _hear(self, channel_id: int, answer: Answer) -> None:
         self._mailbox.post(partial(self._engine.on_answer, channel_id, answer))

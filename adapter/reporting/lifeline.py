@@ -28,6 +28,7 @@ from tandemfeed.transport.calls.admin_servers import AdminServers
 from tandemfeed.transport.calls.death_notice import KEY_SIZE, DeathNoticeSender
 from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import Connection, configure_logging
 from tandemfeed.transport.scheduling import request_background_slices
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
@@ -156,7 +157,7 @@ class _Guard:
     def __init__(self, connection: Connection) -> None:
         self._servers = AdminServers(connection.admin)
         self._ca_pem = connection.ca_pem
-        self._token = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
+        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
         self._messages = _Messages()  # of the open call
         self._sender: DeathNoticeSender | None = None
         self._lock = threading.Lock()
@@ -178,7 +179,7 @@ class _Guard:
         while True:
             address = self._servers.current
             try:
-                with open_channel(address, self._ca_pem, self._token) as channel:
+                with open_channel(address, self._ca_pem, ADMIN_SERVER, self._tokens) as channel:
                     stub = admin_pb2_grpc.AdapterRegistryStub(channel)
                     call = stub.Guard.future(
                         iter(self._messages.get, None), wait_for_ready=not self._servers.are_several

@@ -22,7 +22,8 @@ import grpc
 from tandemfeed.transport.calls.admin_servers import TRY_TIMEOUT_S, AdminServers, is_elsewhere
 from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import failure_text
-from tandemfeed.transport.calls.rpc import open_channel, status_of
+from tandemfeed.transport.calls.rpc import BearerFor, open_channel, status_of
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
@@ -64,7 +65,7 @@ class Registry:
         self,
         servers: str,
         ca_pem: bytes,
-        token: Callable[[], str],
+        tokens: BearerFor,
         request: admin_pb2.RegisterRequest,
         on_order: Callable[[admin_pb2.AdapterOrder, int], None],
         on_registered: Callable[[admin_pb2.RegisterReply], None],
@@ -75,7 +76,7 @@ class Registry:
     ) -> None:
         self._servers = AdminServers(servers, pause_s=RETRY_PAUSE_S, pause_max_s=RETRY_PAUSE_S)
         self._asked = self._servers.current
-        self._ca_pem, self._token, self._request = ca_pem, token, request
+        self._ca_pem, self._tokens, self._request = ca_pem, tokens, request
         self._on_order, self._on_registered, self._on_lost = on_order, on_registered, on_lost
         self._held_epoch, self._on_replaced, self._next_counters = held_epoch, on_replaced, next_counters
         request.process_nonce = secrets.token_bytes(NONCE_SIZE)
@@ -149,7 +150,7 @@ class Registry:
         if self._channel is not None:
             self._channel.close()
         self._asked = self._servers.current
-        self._channel = open_channel(self._asked, self._ca_pem, self._token)
+        self._channel = open_channel(self._asked, self._ca_pem, ADMIN_SERVER, self._tokens)
         for channel_id, counter in self._next_counters().items():
             self._request.next_packet_counters[channel_id] = counter
         timeout_s = TRY_TIMEOUT_S if self._servers.are_several else REGISTER_TIMEOUT_S

@@ -8,30 +8,26 @@ identity; an installation with its own identities removes `secrets/`.
 from __future__ import annotations
 
 import base64
-import datetime
 import fcntl
-import ipaddress
 import json
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import scramp
-from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tandemfeed.admin_server.records.authority import Authority, write_private
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER, check_certificate
 from tandemfeed.transport.settings_file import SettingsError
 
 MECHANISM = "SCRAM-SHA-256"
 SCRAM_ITERATIONS = 16_384  # RFC 7677 requires at least 4,096
 SALT_SIZE = 32  # as scramp's own salts, so that a decoy salt has the same size
-VALID_FOR = datetime.timedelta(days=825)
 SHARED_BY_SERVERS = ("ca.pem", "ca.key", "token.key", "credentials.json")  # the same in every admin server's folder
 
 
@@ -48,28 +44,31 @@ class StateFolder:
     """The folder's files; missing ones are created at the first start.
 
     Args:
+        server_names: identity -> the names of what it serves; none for a client.
         must_be_prepared: create no authority, token key or secrets, because the cluster's other servers have them.
 
     Raises:
         OSError: another server uses the folder, or it lacks files although `must_be_prepared` is set.
+        WrongCertificate: server.crt was replaced by a certificate that is not an admin server's.
         SettingsError: credentials.json is invalid.
     """
 
     def __init__(
-        self, path: Path, identities: Iterable[str], listen_host: str, *, must_be_prepared: bool = False
+        self, path: Path, server_names: Mapping[str, Sequence[str]], *, must_be_prepared: bool = False
     ) -> None:
         self.path = path
         if must_be_prepared:
-            _check_prepared(path, identities := list(identities))
+            _check_prepared(path, server_names)
         for folder in (path, path / "certs", path / "secrets"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.chmod(0o700)
         self._lock_fd = _lock(path / "server.lock")
-        self._ca_key, self._ca = self._authority()
-        self._issue("server", path / "server.crt", path / "server.key", listen_host)
+        self._authority = Authority(path)
+        self._authority.issue(path / "server.crt", path / "server.key", "admin-server", [ADMIN_SERVER])
+        check_certificate(self.server_certificate[0], ADMIN_SERVER)
         self.token_key = self._token_key()
         self._credentials_path = path / "credentials.json"
-        self.credentials = self._make_credentials(list(identities))
+        self.credentials = self._make_credentials(server_names)
 
     @property
     def server_certificate(self) -> tuple[bytes, bytes]:
@@ -80,7 +79,7 @@ class StateFolder:
     def fingerprint(self) -> str:
         """Identifies the authority and the token key; the same for all admin servers of a cluster."""
         digest = hashes.Hash(hashes.SHA256())
-        digest.update(self._ca.public_bytes(serialization.Encoding.DER))
+        digest.update(self._authority.certificate.public_bytes(serialization.Encoding.DER))
         digest.update(self.token_key.public_key().public_bytes_raw())
         return digest.finalize().hex()
 
@@ -108,61 +107,25 @@ class StateFolder:
 
     # ---- credentials ----
 
-    def _make_credentials(self, identities: list[str]) -> dict[str, dict[str, str]]:
+    def _make_credentials(self, server_names: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
         known: dict[str, dict[str, str]] = {}
         if self._credentials_path.exists():
             known = _read_credentials(self._credentials_path)
-        for identity in identities:
-            self._issue(identity, self.path / "certs" / f"{identity}.crt", self.path / "certs" / f"{identity}.key")
+        certificates = self.path / "certs"
+        for identity, names in server_names.items():
+            self._authority.issue(certificates / f"{identity}.crt", certificates / f"{identity}.key", identity, names)
             if identity not in known:
                 secret = secrets.token_urlsafe(24)
-                _write_private(self.path / "secrets" / f"{identity}.secret", secret.encode() + b"\n")
+                write_private(self.path / "secrets" / f"{identity}.secret", secret.encode() + b"\n")
                 known[identity] = hash_secret(secret)
-        _write_private(self._credentials_path, json.dumps(known, indent=1).encode())
+        write_private(self._credentials_path, json.dumps(known, indent=1).encode())
         return known
 
     def _token_key(self) -> Ed25519PrivateKey:
         path = self.path / "token.key"
         if not path.exists():
-            _write_private(path, Ed25519PrivateKey.generate().private_bytes_raw())
+            write_private(path, Ed25519PrivateKey.generate().private_bytes_raw())
         return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
-
-    # ---- certificates ----
-
-    def _authority(self) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-        key_path, path = self.path / "ca.key", self.path / "ca.pem"
-        if not path.exists():
-            key = ec.generate_private_key(ec.SECP256R1())
-            name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tandemfeed development authority")])
-            certificate = (
-                _builder(name, name, key)
-                .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-                .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-                .sign(key, hashes.SHA256())
-            )
-            _write_private(key_path, _key_pem(key))
-            _write_private(path, certificate.public_bytes(serialization.Encoding.PEM))
-        key = serialization.load_pem_private_key(key_path.read_bytes(), None)  # type: ignore[assignment]
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        return key, x509.load_pem_x509_certificate(path.read_bytes())
-
-    def _issue(self, name: str, path: Path, key_path: Path, host: str = "127.0.0.1") -> None:
-        if path.exists() and key_path.exists():
-            return
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
-        certificate = (
-            _builder(subject, self._ca.subject, key)
-            .add_extension(x509.SubjectAlternativeName(_alternative_names(host)), critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
-                critical=False,
-            )
-            .sign(self._ca_key, hashes.SHA256())
-        )
-        _write_private(key_path, _key_pem(key))
-        _write_private(path, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def hash_secret(secret: str) -> dict[str, str]:
@@ -214,47 +177,3 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         raise OSError(f"{path.parent} is in use by another admin server; stop it, or choose another --state") from None
     return descriptor
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + VALID_FOR)
-    )
-
-
-def _alternative_names(host: str) -> list[x509.GeneralName]:
-    names: list[x509.GeneralName] = [
-        x509.DNSName("localhost"),
-        x509.IPAddress(ipaddress.IPv4Address("127.0.0.1")),
-    ]
-    if host not in ("localhost", "127.0.0.1", ""):
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(host)))
-        except ValueError:
-            names.append(x509.DNSName(host))
-    return names
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    """Replace a file atomically; only the server's user can read it at any time."""
-    draft = path.with_name(path.name + ".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    draft.rename(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tandemfeed.transport.calls.server_names import adapter_server
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
 from tandemfeed.transport.sealing.start_keys import SealingKey
 from tandemfeed.v1 import admin_pb2, common_pb2
@@ -20,12 +21,13 @@ class GrantedKey:
 
 @dataclass(frozen=True, slots=True)
 class GrantedAdapter:
-    """An adapter as a subscriber sees it: its multicast groups (by channel_id), its replay endpoint, and its announced
-    starts."""
+    """An adapter as a subscriber sees it: its multicast groups (by channel_id), its replay endpoint, the server name
+    that its certificate must have, and its announced starts."""
 
     adapter_id: int
     name: str
     rpc_endpoint: str
+    server_name: str
     groups: Mapping[int, str]
     starts: tuple[AnnouncedStart, ...] = ()
 
@@ -85,7 +87,7 @@ def first_grant(update: admin_pb2.SubscriptionUpdate) -> Grant:
         session=feed.session,
         topics_by_channel={channel.channel_id: channel.topic for channel in feed.channels},
         source_stream_names={stream.source_stream_id: stream.name for stream in feed.source_streams},
-        adapters={adapter.adapter_id: _adapter(adapter) for adapter in update.adapters},
+        adapters={adapter.adapter_id: _adapter(feed.name, adapter) for adapter in update.adapters},
         keys={key.key_id: _key(key) for key in update.keys},
         message_model=update.message_model,
         active_adapter_id=update.active_adapter_id,
@@ -100,7 +102,7 @@ def apply_update(grant: Grant, updated: GrantUpdated, now_unix_ns: int) -> Grant
     """
     update = updated.update
     adapters = {} if updated.is_whole else dict(grant.adapters)
-    adapters.update({adapter.adapter_id: _adapter(adapter) for adapter in update.adapters})
+    adapters.update({adapter.adapter_id: _adapter(grant.feed_name, adapter) for adapter in update.adapters})
     keys = {} if updated.is_whole else dict(grant.keys)
     keys.update({key.key_id: _key(key) for key in update.keys})
     keys = {key_id: key for key_id, key in keys.items() if not 0 < key.expires_unix_ns <= now_unix_ns}
@@ -114,9 +116,15 @@ def apply_update(grant: Grant, updated: GrantUpdated, now_unix_ns: int) -> Grant
     )
 
 
-def _adapter(adapter: common_pb2.AdapterDescription) -> GrantedAdapter:
-    starts = tuple(announced_starts([adapter]))
-    return GrantedAdapter(adapter.adapter_id, adapter.name, adapter.rpc_endpoint, dict(adapter.groups), starts)
+def _adapter(feed: str, adapter: common_pb2.AdapterDescription) -> GrantedAdapter:
+    return GrantedAdapter(
+        adapter.adapter_id,
+        adapter.name,
+        adapter.rpc_endpoint,
+        adapter_server(feed, adapter.name),
+        dict(adapter.groups),
+        tuple(announced_starts([adapter])),
+    )
 
 
 def _key(key: common_pb2.StreamKey) -> GrantedKey:

@@ -23,6 +23,7 @@ from tandemfeed.client_lib.errors import (
 from tandemfeed.client_lib.items import Revoked
 from tandemfeed.client_lib.login.grant import GrantUpdated
 from tandemfeed.client_lib.login.session import Session
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class GrantReader:
         self._session.ensure_token()
         token = self._session.current_token()
         self._asked = self._session.servers.current
-        channel = self._session.open_channel(self._asked)
+        channel = self._session.open_channel(self._asked, ADMIN_SERVER)
         is_whole = True
         try:
             call = admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(self._request)

@@ -83,6 +83,14 @@ class Session:
             if self._login is not None and self._login.token == token:
                 self._login = None
 
-    def open_channel(self, endpoint: str) -> grpc.Channel:
-        """A TLS channel to any service of the cluster; each call sends the current token."""
-        return open_channel(endpoint, self._ca_pem, self.current_token)
+    def open_channel(self, endpoint: str, server_name: str) -> grpc.Channel:
+        """A TLS channel to a server of the cluster; each call sends the current token, proved for this server.
+
+        Args:
+            server_name: what the server's certificate must name.
+        """
+        return open_channel(endpoint, self._ca_pem, server_name, self._bearer)
+
+    def _bearer(self, server_name: str) -> str:
+        current = self._login
+        return "" if current is None else current.bearer(server_name)

@@ -156,7 +156,7 @@ class ReplayWorker:
     def _ask_once(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> grpc.StatusCode:
         endpoint = adapter.rpc_endpoint
         token = self._token()
-        call = replay_pb2_grpc.ReplayStub(self._channel(endpoint)).Replay(pending.message(), timeout=CALL_TIMEOUT_S)
+        call = replay_pb2_grpc.ReplayStub(self._channel(adapter)).Replay(pending.message(), timeout=CALL_TIMEOUT_S)
         with self._condition:
             self._call = call
             if self._is_closed:
@@ -209,8 +209,9 @@ class ReplayWorker:
                 self._login_at_ns = time.monotonic_ns() + LOGIN_RETRY_NS
         return self._session.current_token()
 
-    def _channel(self, endpoint: str) -> grpc.Channel:
+    def _channel(self, adapter: GrantedAdapter) -> grpc.Channel:
+        endpoint = adapter.rpc_endpoint
         channel = self._channels.get(endpoint)
         if channel is None:
-            channel = self._channels[endpoint] = self._session.open_channel(endpoint)
+            channel = self._channels[endpoint] = self._session.open_channel(endpoint, adapter.server_name)
         return channel

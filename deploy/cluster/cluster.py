@@ -20,7 +20,6 @@ from typing import Any, Self
 import grpc
 
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
-from tandemfeed.deploy.cluster.certificates import issue_certificate
 from tandemfeed.deploy.cluster.cluster_watch import ClusterWatch
 from tandemfeed.deploy.cluster.network import Network
 from tandemfeed.deploy.cluster.ports import LOOPBACK, free_ports
@@ -39,6 +38,7 @@ from tandemfeed.deploy.cluster.topology import (
 from tandemfeed.deploy.drills.source import JournalLead
 from tandemfeed.transport.calls.login import login
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 START_TIMEOUT_S = 60.0
@@ -131,7 +131,7 @@ class Cluster:
         arguments = ["adapter", "--feed", feed.name, "--name", name, "--journal", str(journal)]
         arguments += ["--source-format", str(EXAMPLES / "source-format.xml")]
         arguments += ["--table", str(EXAMPLES / "converter-table.xml")]
-        arguments += ["--rpc-listen", f"{self._addresses[process]}:0", *self._tls(process, process)]
+        arguments += ["--rpc-listen", f"{self._addresses[process]}:0", *self._tls(process)]
         arguments += ["--metrics-port", str(self._metrics_ports[process])]
         disk = (journal, self._disk_size) if self._disk_size else None
         return self._start(process, [*arguments, *self._connection(process, process)], disk=disk)
@@ -140,7 +140,7 @@ class Cluster:
         """Start the source gateway; it begins to send when it reads the line "start"."""
         listen = f"{self._addresses[feed.gateway]}:{self._source_ports[feed.gateway]}"
         arguments = ["source-gateway", "--feed", feed.name, "--journal", str(self.journal(feed)), "--rate", str(rate)]
-        arguments += ["--rpc-listen", listen, "--wait-for-start", *self._tls("source", feed.gateway)]
+        arguments += ["--rpc-listen", listen, "--wait-for-start", *self._tls("source")]
         if self.days[feed.feed_id]:
             arguments += ["--former-journal", str(self.journal(feed, self.days[feed.feed_id] - 1))]
         return self._start(feed.gateway, [*arguments, *self._connection("source", feed.gateway)])
@@ -225,8 +225,8 @@ class Cluster:
     @contextlib.contextmanager
     def operations(self) -> Iterator[admin_pb2_grpc.OperationsStub]:
         """A connected stub for the operator's calls to the admin server."""
-        token = login(self.admin, self._ca_pem(), OPERATOR, self._secret(OPERATOR)).token
-        with open_channel(self.admin, self._ca_pem(), token) as channel:
+        session = login(self.admin, self._ca_pem(), OPERATOR, self._secret(OPERATOR))
+        with open_channel(self.admin, self._ca_pem(), ADMIN_SERVER, session.bearer) as channel:
             grpc.channel_ready_future(channel).result(START_TIMEOUT_S)
             yield admin_pb2_grpc.OperationsStub(channel)
 
@@ -359,14 +359,9 @@ class Cluster:
     def _secret(self, identity: str) -> str:
         return (self._state / "secrets" / f"{identity}.secret").read_text().strip()
 
-    def _tls(self, identity: str, process: str) -> list[str]:
-        if self.network is None:
-            folder = self._state / "certs"
-            certificate, key = folder / f"{identity}.crt", folder / f"{identity}.key"
-        else:
-            address = self._addresses[process]
-            certificate, key = issue_certificate(self._state, process, address, self.folder / "certificates")
-        return ["--tls-cert", str(certificate), "--tls-key", str(key)]
+    def _tls(self, identity: str) -> list[str]:
+        folder = self._state / "certs"
+        return ["--tls-cert", str(folder / f"{identity}.crt"), "--tls-key", str(folder / f"{identity}.key")]
 
     def _connection(self, identity: str, process: str) -> list[str]:
         options = {

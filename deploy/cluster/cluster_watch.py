@@ -14,6 +14,7 @@ import grpc
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.transport.calls.login import login
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 RETRY_PAUSE_S = 0.1
@@ -43,7 +44,7 @@ class ClusterWatch:
         self._check = check
         self._changed = threading.Condition()
         self._is_closed = threading.Event()
-        self._channel = open_channel(admin, ca_pem, login(admin, ca_pem, identity, secret).token)
+        self._channel = open_channel(admin, ca_pem, ADMIN_SERVER, login(admin, ca_pem, identity, secret).bearer)
         self._updates: grpc.Call | None = None
         threading.Thread(target=self._keep_reading, name=f"watch-{feed}", daemon=True).start()
 

@@ -37,7 +37,9 @@ from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
 from tandemfeed.spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, RecordKind, packets_in, streams_ended_in
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.login import TokenSource
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, open_channel, serve
+from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, open_channel, serve
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER, check_certificate, source_gateway
+from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.process_shell import Connection, StopSignal, alone_with, announce, announce_ready
 from tandemfeed.transport.scheduling import tune_for_low_latency
@@ -86,7 +88,7 @@ def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescripti
     tokens = TokenSource(servers, connection.ca_pem, connection.identity, connection.secret)
 
     def ask(address: str, timeout_s: float) -> common_pb2.FeedDescription:
-        with open_channel(address, connection.ca_pem, tokens()) as channel:
+        with open_channel(address, connection.ca_pem, ADMIN_SERVER, tokens) as channel:
             stub = admin_pb2_grpc.AdapterRegistryStub(channel)
             request = admin_pb2.DescribeFeedRequest(feed=feed)
             return stub.DescribeFeed(request, timeout=timeout_s, wait_for_ready=not servers.are_several)
@@ -309,7 +311,9 @@ class SourceGateway:
         return PreviousSession(self._description.feed_id, session, index, JournalReader(journal))
 
     def _serve(self) -> RpcServer:
-        verifier = TokenVerifier(self._description.token_public_key)
+        server_name = source_gateway(self._options.feed)
+        check_certificate(self._options.tls_certificate, server_name)
+        verifier = TokenVerifier(server_name, self._description.token_public_key)
         return serve(
             [lambda server: replay_pb2_grpc.add_SourceReplayServicer_to_server(self.replay, server)],
             [SERVICE_NAME],

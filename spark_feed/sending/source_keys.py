@@ -17,6 +17,7 @@ import grpc
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import Connection
 from tandemfeed.transport.sealing.source_sealing import SourceSealer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
@@ -74,7 +75,7 @@ class SourceKeys:
 
     def _refresh(self) -> None:
         def ask(address: str, timeout_s: float) -> admin_pb2.SourceKeysReply:
-            with open_channel(address, self._connection.ca_pem, self._tokens()) as channel:
+            with open_channel(address, self._connection.ca_pem, ADMIN_SERVER, self._tokens) as channel:
                 stub = admin_pb2_grpc.AdapterRegistryStub(channel)
                 request = admin_pb2.SourceKeysRequest(feed=self._feed)
                 return stub.GetSourceKeys(request, timeout=timeout_s, wait_for_ready=not self._servers.are_several)

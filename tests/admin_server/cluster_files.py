@@ -12,6 +12,7 @@ import grpc
 from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
 from tandemfeed.transport.calls.login import login
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 
@@ -131,5 +132,5 @@ def secret_of(server: Server, identity: str) -> str:
 
 def channel_as(server: Server, identity: str) -> grpc.Channel:
     """A channel authenticated as an identity of the policy."""
-    token = login(server.endpoint, ca_of(server), identity, secret_of(server, identity)).token
-    return open_channel(server.endpoint, ca_of(server), token)
+    session = login(server.endpoint, ca_of(server), identity, secret_of(server, identity))
+    return open_channel(server.endpoint, ca_of(server), ADMIN_SERVER, session.bearer)

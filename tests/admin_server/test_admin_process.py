@@ -210,11 +210,11 @@ def test_a_server_that_cannot_start_says_why_and_exits_with_status_2(tmp_path: P
     ],
 )
 def test_invalid_credentials_are_refused_with_their_place(tmp_path: Path, content: str, error: str) -> None:
-    StateFolder(tmp_path, ["reader"], "127.0.0.1").close()
+    StateFolder(tmp_path, {"reader": ()}).close()
     path = tmp_path / "credentials.json"
     path.write_text(content)
     with pytest.raises(SettingsError) as refused:
-        StateFolder(tmp_path, ["reader"], "127.0.0.1")
+        StateFolder(tmp_path, {"reader": ()})
     assert str(refused.value).startswith(f"{path}{error}")
 
 

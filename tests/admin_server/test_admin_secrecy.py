@@ -14,10 +14,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tandemfeed.admin_server.authentication import CLIENT_FIRST_SIZE_MAX, CONVERSATION_COUNT_MAX
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.tokens import key_to_text
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import ca_of, channel_as, running_server
 
+NONCE = key_to_text(bytes(range(32)))
 Refused = pytest.ExceptionInfo[grpc.RpcError]
 
 
@@ -32,9 +35,9 @@ def audit_of(server: AdminServer) -> list[dict[str, Any]]:
 
 
 def begin(server: AdminServer, identity: str) -> admin_pb2.BeginAuthenticationReply:
-    with open_channel(server.endpoint, ca_of(server)) as channel:
+    with open_channel(server.endpoint, ca_of(server), ADMIN_SERVER) as channel:
         return admin_pb2_grpc.AuthenticationStub(channel).Begin(
-            admin_pb2.BeginAuthenticationRequest(client_first=f"n,,n={identity},r=nonce")
+            admin_pb2.BeginAuthenticationRequest(client_first=f"n,,n={identity},r={NONCE}")
         )
 
 
@@ -58,7 +61,7 @@ def test_a_conversation_can_be_used_only_once_and_the_number_of_conversations_is
     request = admin_pb2.FinishAuthenticationRequest(
         conversation_id=begun.conversation_id, client_final=f"c=biws,r={nonce},p=AAAA"
     )
-    with open_channel(server.endpoint, ca_of(server)) as channel:
+    with open_channel(server.endpoint, ca_of(server), ADMIN_SERVER) as channel:
         stub = admin_pb2_grpc.AuthenticationStub(channel)
         for reason in ("wrong secret", "this login is unknown"):
             with pytest.raises(grpc.RpcError, match=reason) as refused:
@@ -66,7 +69,7 @@ def test_a_conversation_can_be_used_only_once_and_the_number_of_conversations_is
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         oldest = begin(server, "reader")
         for _ in range(CONVERSATION_COUNT_MAX):
-            stub.Begin(admin_pb2.BeginAuthenticationRequest(client_first="n,,n=flood,r=nonce"))
+            stub.Begin(admin_pb2.BeginAuthenticationRequest(client_first=f"n,,n=flood,r={NONCE}"))
         with pytest.raises(grpc.RpcError, match="this login is unknown"):
             stub.Finish(admin_pb2.FinishAuthenticationRequest(conversation_id=oldest.conversation_id))
 
@@ -74,7 +77,7 @@ def test_a_conversation_can_be_used_only_once_and_the_number_of_conversations_is
 @pytest.mark.parametrize("first", ["", "n,,", "n,,n=,r=a", "p=tls,,n=a,r=b", "n,,n=a=2,r=b", "n" * 2_000])
 def test_a_malformed_login_is_an_invalid_argument(server: AdminServer, first: str) -> None:
     assert len("n" * 2_000) > CLIENT_FIRST_SIZE_MAX
-    with open_channel(server.endpoint, ca_of(server)) as channel, pytest.raises(grpc.RpcError) as refused:
+    with open_channel(server.endpoint, ca_of(server), ADMIN_SERVER) as channel, pytest.raises(grpc.RpcError) as refused:
         admin_pb2_grpc.AuthenticationStub(channel).Begin(admin_pb2.BeginAuthenticationRequest(client_first=first))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -98,7 +101,10 @@ def test_a_client_does_not_learn_of_feeds_and_topics_that_it_may_not_use(server:
 
 
 def test_every_refused_call_is_audited_once(server: AdminServer) -> None:
-    with open_channel(server.endpoint, ca_of(server), "nonsense") as channel, pytest.raises(grpc.RpcError):
+    with (
+        open_channel(server.endpoint, ca_of(server), ADMIN_SERVER, lambda _server: "nonsense") as channel,
+        pytest.raises(grpc.RpcError),
+    ):
         admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest())
     with channel_as(server, "reader") as channel, pytest.raises(grpc.RpcError):
         admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest())
@@ -132,7 +138,7 @@ def test_subscribers_beyond_the_limit_are_refused_and_adapters_are_still_served(
 def test_health_watchers_without_a_token_do_not_use_up_threads(tmp_path: Path) -> None:
     with (
         running_server(tmp_path, subscriber_count_max=1) as server,
-        open_channel(server.endpoint, ca_of(server)) as channel,
+        open_channel(server.endpoint, ca_of(server), ADMIN_SERVER) as channel,
     ):
         stub = health_pb2_grpc.HealthStub(channel)
         watches = []

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster, load_policy
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.death_notice import DeathNoticeSender
-from tandemfeed.transport.calls.login import AuthenticationRefused, login
-from tandemfeed.transport.calls.rpc import TokenVerifier, open_channel
+from tandemfeed.transport.calls.login import AuthenticationRefused, Login, login
+from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter, started_when_allowed
@@ -49,8 +52,11 @@ def test_a_wrong_secret_and_an_unknown_identity_are_refused_identically(server: 
 
 
 def test_a_call_without_a_valid_token_is_unauthenticated(server: AdminServer) -> None:
-    for token in (None, "nonsense", server.authentication.issue_token(next(iter(load_policy_of(server))), -5)[0]):
-        with open_channel(server.endpoint, ca_of(server), token) as channel:
+    key = Ed25519PrivateKey.generate()
+    identity, public_key = next(iter(load_policy_of(server))), key.public_key().public_bytes_raw()
+    expired = Login(*server.authentication.issue_token(identity, public_key, -5), key)
+    for bearer in (None, lambda _server: "nonsense", expired.bearer):
+        with open_channel(server.endpoint, ca_of(server), ADMIN_SERVER, bearer) as channel:
             stub = admin_pb2_grpc.StreamAdministrationStub(channel)
             with pytest.raises(grpc.RpcError) as refused:
                 stub.ListFeeds(admin_pb2.ListFeedsRequest())
@@ -179,8 +185,9 @@ def test_an_adapter_of_one_feed_has_no_rights_on_another(tmp_path: Path) -> None
             with pytest.raises(grpc.RpcError, match="adapter-b is not an adapter of feed 'bonds'") as refused:
                 stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed="bonds"))
             assert code_of(refused) is grpc.StatusCode.PERMISSION_DENIED
-        token = login(server.endpoint, ca_of(server), "adapter-b", secret_of(server, "adapter-b")).token
-        caller = TokenVerifier(server.folder.token_key.public_key().public_bytes_raw()).verify(token)
+        session = login(server.endpoint, ca_of(server), "adapter-b", secret_of(server, "adapter-b"))
+        verifier = TokenVerifier(ADMIN_SERVER, server.folder.token_key.public_key().public_bytes_raw())
+        caller = verifier.verify(session.bearer(ADMIN_SERVER))
         assert caller.is_adapter_of("equities")
         assert not caller.is_adapter_of("bonds")
     audit = (tmp_path / "state" / "audit.jsonl").read_text()

@@ -8,13 +8,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tests.admin_server.cluster_files import running_server
 
 
 def test_reflection_and_health_answer_without_a_token(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         ca = (server.folder.path / "ca.pem").read_bytes()
-        with open_channel(server.endpoint, ca) as channel:
+        with open_channel(server.endpoint, ca, ADMIN_SERVER) as channel:
             request = reflection_pb2.ServerReflectionRequest(list_services="")
             reply = next(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request])))
             names = {service.name for service in reply.list_services_response.service}

@@ -5,7 +5,6 @@ seals, multicast, and replay over gRPC. The test decides what goes wrong, and wh
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import os
 import queue
 import threading
@@ -37,7 +36,9 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_runs,
 )
 from tandemfeed.feedcore.wire.position import Run
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, caller_of, serve
+from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, caller_of, serve
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server
+from tandemfeed.transport.calls.tokens import TokenVerifier, binding, key_from_text
 from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
 from tandemfeed.transport.sealing.sealing import Sealer
@@ -114,8 +115,8 @@ def channel_key(key_id: int) -> SealingKey:
     return SealingKey(key_id, CHANNEL_ID, os.urandom(32), os.urandom(32))
 
 
-def make_certificates() -> tuple[bytes, bytes, bytes]:
-    """(CA, certificate, key) in PEM, for 127.0.0.1."""
+def make_certificates(*server_names: str) -> tuple[bytes, bytes, bytes]:
+    """(CA, certificate, key) in PEM, for the servers of these names."""
     now = datetime.datetime.now(datetime.UTC)
 
     def build(name: str, issuer: str, key: Any, signer: Any, *, is_ca: bool) -> x509.Certificate:
@@ -128,9 +129,7 @@ def make_certificates() -> tuple[bytes, bytes, bytes]:
             .not_valid_before(now - datetime.timedelta(minutes=5))
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-            )
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(each) for each in server_names]), critical=False)
             .sign(signer, hashes.SHA256())
         )
 
@@ -166,22 +165,22 @@ class ToyAdmin(
             return self._auth_info
 
         server = self._mechanism.make_server(auth_info)
-        name = os.urandom(8).hex()
+        name, public_key = os.urandom(8).hex(), request.client_first.rpartition("r=")[2]
         try:
             server.set_client_first(request.client_first)
         except (KeyError, scramp.ScramException):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "identity or secret is wrong")
-        self._conversations[name] = server
+        self._conversations[name] = server, public_key
         return admin_pb2.BeginAuthenticationReply(conversation_id=name, server_first=server.get_server_first())
 
     def Finish(self, request: Any, context: grpc.ServicerContext) -> admin_pb2.FinishAuthenticationReply:  # noqa: N802
-        server = self._conversations.pop(request.conversation_id)
+        server, public_key = self._conversations.pop(request.conversation_id)
         try:
             server.set_client_final(request.client_final)
         except scramp.ScramException:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "identity or secret is wrong")
         self.logins += 1
-        token, expires = self._cluster.make_token()
+        token, expires = self._cluster.make_token(public_key)
         return admin_pb2.FinishAuthenticationReply(
             server_final=server.get_server_final(), token=token, expires_unix_ns=expires * 1_000_000_000
         )
@@ -238,7 +237,10 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.replay_calls = 0
         self.replay_fault = ""  # "refuse"; "silent": never answers; "impostor": replays in another adapter's name
         self.asked: list[replay_pb2.ReplayRequest] = []
-        self.rpc = cluster.serve(self, replay_pb2_grpc.add_ReplayServicer_to_server, "tandemfeed.v1.Replay")
+        self.server_name = adapter_server("equities", f"toy-{adapter_id}")
+        self.rpc = cluster.serve(
+            self.server_name, self, replay_pb2_grpc.add_ReplayServicer_to_server, "tandemfeed.v1.Replay"
+        )
 
     def send(self, *packets: OutputPacket) -> None:
         """Journal and multicast packets."""
@@ -293,21 +295,30 @@ class ToyCluster:
     is_revoked: bool = False
 
     def __post_init__(self) -> None:
-        self.ca_pem, self._certificate, self._key_pem = make_certificates()
+        names = [adapter_server("equities", name) for name in ("toy-1", "toy-2", "toy-3")]
+        self.ca_pem, self._certificate, self._key_pem = make_certificates(ADMIN_SERVER, *names)
         self._token_key = ed25519.Ed25519PrivateKey.generate()
         self.admin = ToyAdmin(self)
         self.adapters = [ToyAdapter(self, 1, "239.192.2.1:5011"), ToyAdapter(self, 2, "239.192.2.2:5012")]
         self.admin_rpc = self._serve_admin(f"{INTERFACE}:0")
 
-    def make_token(self) -> tuple[str, int]:
-        """(token, expiry in Unix seconds)."""
+    def make_token(self, public_key: str) -> tuple[str, int]:
+        """(token for the owner of the key, expiry in Unix seconds)."""
         now = int(time.time())
-        claims = {"sub": IDENTITY, "roles": ["client"], "topics": ["equities.#"], "iat": now, "exp": now + 3600}
+        claims = binding(key_from_text(public_key)) | {
+            "sub": IDENTITY,
+            "roles": ["client"],
+            "topics": ["equities.#"],
+            "iat": now,
+            "exp": now + 3600,
+        }
         return jwt.encode({**claims, "iss": "tandemfeed"}, self._token_key, algorithm="EdDSA"), now + 3600
 
-    def serve(self, servicer: Any, add: Callable[[Any, grpc.Server], None], *names: str, listen: str = "") -> RpcServer:
+    def serve(
+        self, server_name: str, servicer: Any, add: Callable[[Any, grpc.Server], None], *names: str, listen: str = ""
+    ) -> RpcServer:
         """A TLS server for one servicer."""
-        verifier = TokenVerifier(self._token_key.public_key().public_bytes_raw())
+        verifier = TokenVerifier(server_name, self._token_key.public_key().public_bytes_raw())
         return serve(
             [lambda server: add(servicer, server)],
             names,
@@ -384,7 +395,7 @@ class ToyCluster:
             admin_pb2_grpc.add_StreamAdministrationServicer_to_server(servicer, server)
 
         names = ("tandemfeed.v1.Authentication", "tandemfeed.v1.StreamAdministration")
-        return self.serve(self.admin, add, *names, listen=listen)
+        return self.serve(ADMIN_SERVER, self.admin, add, *names, listen=listen)
 
 
 def subscribe_and_hear_all(

@@ -1,6 +1,7 @@
 """Authentication of this process at the admin server: SCRAM-SHA-256 (RFC 5802, RFC 7677) with the `scramp` library.
 
-The secret never travels, and the server proves that it knows the verifier.
+The secret never travels, and the server proves that it knows the verifier. The client's nonce is a new public key, so
+that both proofs cover it: the token is bound to this key, and is of no use to a server that relays the login.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from dataclasses import dataclass, field
 
 import grpc
 import scramp
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.tokens import PROOF_VALID_S, SEPARATOR, key_to_text, make_proof
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 MECHANISM = "SCRAM-SHA-256"
@@ -28,10 +32,21 @@ class AuthenticationRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A token and when it expires (wall clock)."""
+    """A token, when it expires (wall clock), and the key that it is bound to."""
 
     token: str = field(repr=False)
     expires_unix_ns: int
+    key: Ed25519PrivateKey = field(repr=False)
+    _proofs: dict[str, tuple[str, int]] = field(default_factory=dict, repr=False)  # by server: proof, when to renew
+
+    def bearer(self, server_name: str) -> str:
+        """What to send to this server; of no use at another one. Thread-safe."""
+        now_ns = time.time_ns()
+        proof, renew_at_ns = self._proofs.get(server_name, ("", 0))
+        if now_ns >= renew_at_ns:
+            proof = make_proof(self.key, server_name)
+            self._proofs[server_name] = proof, now_ns + PROOF_VALID_S * 1_000_000_000 // 2
+        return f"{self.token}{SEPARATOR}{proof}"
 
 
 def login(servers: str | AdminServers, ca_pem: bytes, identity: str, secret: str, *, timeout_s: float = 10) -> Login:
@@ -53,10 +68,12 @@ def login(servers: str | AdminServers, ca_pem: bytes, identity: str, secret: str
 
 
 def _login_at(endpoint: str, ca_pem: bytes, identity: str, secret: str, timeout_s: float, *, is_only: bool) -> Login:
-    with open_channel(endpoint, ca_pem) as channel:
+    key = Ed25519PrivateKey.generate()
+    nonce = key_to_text(key.public_key().public_bytes_raw())
+    with open_channel(endpoint, ca_pem, ADMIN_SERVER) as channel:
         stub = admin_pb2_grpc.AuthenticationStub(channel)
         try:
-            client = scramp.ScramClient([MECHANISM], identity, secret)
+            client = scramp.ScramClient([MECHANISM], identity, secret, c_nonce=nonce)
             begun = stub.Begin(
                 admin_pb2.BeginAuthenticationRequest(client_first=client.get_client_first()),
                 timeout=timeout_s,
@@ -76,7 +93,7 @@ def _login_at(endpoint: str, ca_pem: bytes, identity: str, secret: str, timeout_
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise AuthenticationRefused(f"{identity}: {error.details()}") from error
             raise
-    return Login(finished.token, finished.expires_unix_ns)
+    return Login(finished.token, finished.expires_unix_ns, key)
 
 
 class TokenSource:
@@ -90,29 +107,29 @@ class TokenSource:
         known = AdminServers(servers) if isinstance(servers, str) else servers
         self._arguments = (known, ca_pem, identity, secret)
         self._lock = threading.Lock()
-        self._token = ""
-        self._renew_at_ns = self._expires_at_ns = 0
+        self._login: Login | None = None
+        self._renew_at_ns = 0
 
-    def __call__(self) -> str:
-        """The token; logs in if there is none or half its life is over.
+    def __call__(self, server_name: str) -> str:
+        """What to send to this server; logs in if there is no token or half its life is over.
 
         Raises:
             AuthenticationRefused, grpc.RpcError: as in `login`; the latter only if no valid token is left.
         """
         with self._lock:
             now_ns = time.time_ns()
-            if now_ns >= self._renew_at_ns:
-                self._renew(now_ns)
-            return self._token
+            if self._login is None or now_ns >= self._renew_at_ns:
+                self._login = self._renew(now_ns)
+            return self._login.bearer(server_name)
 
-    def _renew(self, now_ns: int) -> None:
-        is_valid = now_ns < self._expires_at_ns
+    def _renew(self, now_ns: int) -> Login:
+        present = self._login if self._login is not None and now_ns < self._login.expires_unix_ns else None
         try:
-            fresh = login(*self._arguments, timeout_s=PATIENCE_WITH_TOKEN_S if is_valid else PATIENCE_S)
+            fresh = login(*self._arguments, timeout_s=PATIENCE_S if present is None else PATIENCE_WITH_TOKEN_S)
         except grpc.RpcError:
-            if not is_valid:
+            if present is None:
                 raise
-            self._renew_at_ns = min(now_ns + TRY_AGAIN_NS, self._expires_at_ns)
-            return
-        self._token, self._expires_at_ns = fresh.token, fresh.expires_unix_ns
+            self._renew_at_ns = min(now_ns + TRY_AGAIN_NS, present.expires_unix_ns)
+            return present
         self._renew_at_ns = now_ns + max(0, fresh.expires_unix_ns - now_ns) // 2
+        return fresh

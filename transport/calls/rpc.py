@@ -1,7 +1,8 @@
 """Secured calls: TLS channels and servers, and which roles may call which services.
 
-Every call carries an EdDSA token (RFC 8037) of the admin server, except calls to public services. Every process checks
-tokens with only the server's public key. This module must never allow a call to a service that is not listed.
+Every call carries a bearer (`transport.calls.tokens`), except calls to public services. Every process checks bearers
+with only the admin server's public key. This module must never allow a call to a service that is not listed, and never
+open a channel to a server without checking its name.
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import grpc
-import jwt
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-TOKEN_ISSUER = "tandemfeed"
-TOKEN_ALGORITHM = "EdDSA"
+from tandemfeed.transport.calls.tokens import Caller, TokenRefused, TokenVerifier
+
 MESSAGE_SIZE_MAX = 64 << 20  # a snapshot chunk or a replay chunk, with room
 PUBLIC_SERVICES = frozenset(
     {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection"}
@@ -45,70 +44,7 @@ BIND_REFUSALS = {
 }
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-
-
-class TokenRefused(Exception):
-    """The token is not the admin server's or has expired; the text says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The caller of an RPC.
-
-    Attributes:
-        identity: the authenticated name.
-        roles: some of client, adapter, source, admin.
-        topics: patterns of the topics granted for subscription.
-        feeds: names of the feeds that the caller is an adapter of.
-    """
-
-    identity: str
-    roles: frozenset[str]
-    topics: tuple[str, ...]
-    feeds: frozenset[str] = frozenset()
-
-    def is_adapter_of(self, feed: str) -> bool:
-        """True if the caller may act as an adapter of this feed. A token for one feed does not open another's."""
-        return "adapter" in self.roles and feed in self.feeds
-
-
-class TokenVerifier:
-    """Checks tokens with the admin server's raw Ed25519 public key.
-
-    Args:
-        public_key_raw: 32 bytes; None: refuse everything until `trust` is called, for a server that must know its own
-            address before it can register and learn the key.
-    """
-
-    def __init__(self, public_key_raw: bytes | None = None) -> None:
-        self._key: Ed25519PublicKey | None = None
-        if public_key_raw is not None:
-            self.trust(public_key_raw)
-
-    def trust(self, public_key_raw: bytes) -> None:
-        """Check with this key from now on."""
-        self._key = Ed25519PublicKey.from_public_bytes(public_key_raw)
-
-    def verify(self, token: str) -> Caller:
-        """The caller that the token names.
-
-        Raises:
-            TokenRefused: the text says why.
-        """
-        if self._key is None:
-            raise TokenRefused("this server is not registered yet")
-        try:
-            claims = jwt.decode(
-                token, self._key, algorithms=[TOKEN_ALGORITHM], issuer=TOKEN_ISSUER, options={"require": ["exp", "sub"]}
-            )
-        except jwt.PyJWTError as refused:
-            raise TokenRefused(str(refused)) from refused
-        return Caller(
-            str(claims["sub"]),
-            frozenset(claims.get("roles", ())),
-            tuple(claims.get("topics", ())),
-            frozenset(claims.get("feeds", ())),
-        )
+BearerFor: TypeAlias = Callable[[str], str]
 
 
 # Per call, not per thread: a thread of the server serves different callers in turn.
@@ -218,27 +154,32 @@ def _with_caller(handler: Handler, caller: Caller) -> Handler:
     return rebuild(handler, serve_stream if handler.response_streaming else serve_unary)
 
 
-class BearerToken(grpc.AuthMetadataPlugin):
-    """Adds the token to every call. `token` is called each time, so that the token can be renewed."""
+class _BearerPlugin(grpc.AuthMetadataPlugin):
+    """Adds a bearer for this server to every call. `bearer` is called each time, so that tokens can be renewed."""
 
-    def __init__(self, token: Callable[[], str]) -> None:
-        self._token = token
+    def __init__(self, server_name: str, bearer: BearerFor) -> None:
+        self._server_name, self._bearer = server_name, bearer
 
     def __call__(self, _context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
         """grpc's hook."""
-        callback((("authorization", f"Bearer {self._token()}"),), None)
+        callback((("authorization", f"Bearer {self._bearer(self._server_name)}"),), None)
 
 
-def open_channel(endpoint: str, ca_pem: bytes, token: str | Callable[[], str] | None = None) -> grpc.Channel:
-    """A TLS channel that soon notices a dead peer and, given a token, authenticates every call."""
+def open_channel(endpoint: str, ca_pem: bytes, server_name: str, bearer: BearerFor | None = None) -> grpc.Channel:
+    """A TLS channel that soon notices a dead peer and, given bearers, authenticates every call.
+
+    Args:
+        server_name: what the server's certificate must name (`transport.calls.server_names`), at any address.
+        bearer: server name -> what to send to that server.
+    """
     credentials = grpc.ssl_channel_credentials(root_certificates=ca_pem)
-    if token is not None:
-        source = token if callable(token) else lambda: token
+    if bearer is not None:
         credentials = grpc.composite_channel_credentials(
-            credentials, grpc.metadata_call_credentials(BearerToken(source))
+            credentials, grpc.metadata_call_credentials(_BearerPlugin(server_name, bearer))
         )
     options = [
         *_SIZE_OPTIONS,
+        ("grpc.ssl_target_name_override", server_name),  # TLS itself checks it, in place of the address
         ("grpc.keepalive_time_ms", 2_000),
         *_PING_TIMEOUT_OPTIONS,
         ("grpc.keepalive_permit_without_calls", 1),

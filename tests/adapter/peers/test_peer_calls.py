@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from tandemfeed.adapter.mailbox import Mailbox
-from tandemfeed.adapter.peers.peer_calls import PeerCalls
+from tandemfeed.adapter.peers.peer_calls import PeerCalls, ServerAddress
 from tandemfeed.adapter.peers.peer_input import PeerInput
 from tandemfeed.adapter.peers.translation import peer_state_to_proto, runs_to_proto
 from tandemfeed.feedcore.counters import CounterSet
@@ -23,8 +23,9 @@ from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 from tandemfeed.feedcore.wire.refusal import Refusal
+from tandemfeed.transport.calls.server_names import adapter_server
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
-from tests.adapter.peers.rpc_by_hand import CA, serve_by_hand, token
+from tests.adapter.peers.rpc_by_hand import CA, SERVER_NAME, serve_by_hand, token
 from tests.adapter.peers.test_peer_input import HEALTH
 
 WAIT_S = 20
@@ -68,6 +69,11 @@ class Peer(sync_pb2_grpc.AdapterSyncServicer):
         return runs_to_proto(self.reply)
 
 
+def address(endpoint: str) -> ServerAddress:
+    """Where a server by hand listens."""
+    return ServerAddress(endpoint, SERVER_NAME)
+
+
 class Caller:
     """PeerCalls with a mailbox that this object reads in place of the loop."""
 
@@ -82,7 +88,7 @@ class Caller:
             unused.bind(("127.0.0.1", 0))
             source = f"127.0.0.1:{unused.getsockname()[1]}"
         self.calls = PeerCalls(
-            engine, self.mailbox, peer_input, CA, lambda: token("adapter", feeds=("equities",)), source
+            engine, self.mailbox, peer_input, CA, token("adapter", feeds=("equities",)), address(source)
         )
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._turn, daemon=True)
@@ -147,7 +153,7 @@ def take(caller: Caller, kind: str, count: int = 1) -> list[Any]:
 def test_a_peer_that_hangs_does_not_delay_calls_to_others(caller: Caller, peer_of: Callable[..., Peer]) -> None:
     hanging, well = peer_of(2), peer_of(3)
     hanging.released.clear()
-    caller.calls.set_peers({2: hanging.server.endpoint, 3: well.server.endpoint})
+    caller.calls.set_peers({2: address(hanging.server.endpoint), 3: address(well.server.endpoint)})
     assert sorted(take(caller, "state", 2)) == [2, 3]
     for channel_id in (1, 2, 3, 4):
         caller.calls.request_runs(RequestRuns(channel_id, 2, POSITION, SESSION))
@@ -159,7 +165,7 @@ def test_a_call_that_hangs_is_cancelled_so_that_the_next_one_gets_through(
     caller: Caller, peer_of: Callable[..., Peer]
 ) -> None:
     peer = peer_of(2)
-    caller.calls.set_peers({2: peer.server.endpoint})
+    caller.calls.set_peers({2: address(peer.server.endpoint)})
     take(caller, "state")
     peer.released.clear()
     caller.calls.request_runs(RequestRuns(1, 2, POSITION, SESSION))
@@ -174,9 +180,9 @@ def test_a_call_that_hangs_is_cancelled_so_that_the_next_one_gets_through(
 
 def test_following_ends_when_a_peer_leaves_or_changes_its_address(caller: Caller, peer_of: Callable[..., Peer]) -> None:
     before, after = peer_of(2), peer_of(2)
-    caller.calls.set_peers({2: before.server.endpoint})
+    caller.calls.set_peers({2: address(before.server.endpoint)})
     take(caller, "state")
-    caller.calls.set_peers({2: after.server.endpoint})
+    caller.calls.set_peers({2: address(after.server.endpoint)})
     take(caller, "state")
     assert [before.followers.get(timeout=WAIT_S) for _ in range(2)] == ["came", "left"]
     link = caller.calls._links[2][1]
@@ -186,12 +192,28 @@ def test_following_ends_when_a_peer_leaves_or_changes_its_address(caller: Caller
     assert not link._thread.is_alive()
 
 
+def test_a_server_with_the_certificate_of_another_adapter_receives_no_call(
+    caller: Caller, peer_of: Callable[..., Peer]
+) -> None:
+    impostor, well = peer_of(2), peer_of(3)
+    named = ServerAddress(impostor.server.endpoint, adapter_server("equities", "b"))
+    caller.calls.set_peers({2: named, 3: address(well.server.endpoint)})
+    caller.calls.request_runs(RequestRuns(1, 2, POSITION, SESSION))
+    assert take(caller, "state") == [3]
+    line = caller.calls._links[2][1].line
+    with line._ended:
+        assert line._ended.wait_for(lambda: not line._busy, WAIT_S)
+    assert impostor.followers.empty()
+
+
 def test_a_state_in_another_adapters_name_or_with_unknown_streams_is_refused_and_counted(
     caller: Caller, peer_of: Callable[..., Peer]
 ) -> None:
     impostor, invalid, valid = peer_of(2, says_id=3), peer_of(3), peer_of(4)
     invalid.reply = RunsReply(REPLY.lineage, (REPLY.runs[0]._replace(source_stream_id=9),))
-    caller.calls.set_peers({2: impostor.server.endpoint, 3: invalid.server.endpoint, 4: valid.server.endpoint})
+    caller.calls.set_peers(
+        {2: address(impostor.server.endpoint), 3: address(invalid.server.endpoint), 4: address(valid.server.endpoint)}
+    )
     assert sorted(take(caller, "state", 2)) == [3, 4]
     assert impostor.followers.get(timeout=WAIT_S) == "came"
     caller.calls.request_runs(RequestRuns(1, 3, POSITION, SESSION))

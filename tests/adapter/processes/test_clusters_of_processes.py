@@ -12,6 +12,7 @@ from tandemfeed.feedcore.merge.effects import Gap, Takeover
 from tandemfeed.journal import Tailer
 from tandemfeed.transport.calls.login import login
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import adapter_server
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
 from tests.adapter.processes.adapter_processes import WAIT_S, SourceByHand
 from tests.adapter.processes.clusters import Feed, Reader, running_cluster
@@ -92,7 +93,9 @@ def test_two_feeds_of_two_channels_each_run_in_one_cluster_without_interference(
             assert not any(isinstance(event, Takeover) and event.epoch > 1 for event in readers["bonds"].events)
             assert "active" in cluster.adapters[two.adapters[actives["bonds"].active_adapter_id - 1]].moves()
         survivor = "b" if victim == "a" else "a"
-        _assert_refused_as_an_adapter_of_another_feed(cluster.server, cluster.adapters[survivor].rpc, "adapter-c")
+        _assert_refused_as_an_adapter_of_another_feed(
+            cluster.server, survivor, cluster.adapters[survivor].rpc, "adapter-c"
+        )
 
 
 def test_adapters_that_all_restart_together_continue_where_their_journals_end(tmp_path: Path) -> None:
@@ -157,10 +160,10 @@ def _send_everywhere(sources: dict[str, SourceByHand], readers: dict[str, Reader
         readers[name].take(300)
 
 
-def _assert_refused_as_an_adapter_of_another_feed(server: Server, rpc: str, identity: str) -> None:
-    token = login(server.endpoint, ca_of(server), identity, secret_of(server, identity)).token
+def _assert_refused_as_an_adapter_of_another_feed(server: Server, name: str, rpc: str, identity: str) -> None:
+    session = login(server.endpoint, ca_of(server), identity, secret_of(server, identity))
     position = common_pb2.MessageStreamState(epoch=1, next_input_seq=1, next_message_seq=1)
-    with open_channel(rpc, ca_of(server), token) as channel:
+    with open_channel(rpc, ca_of(server), adapter_server("equities", name), session.bearer) as channel:
         sync, replay = sync_pb2_grpc.AdapterSyncStub(channel), replay_pb2_grpc.ReplayStub(channel)
         for call in (
             lambda: sync.GetRuns(sync_pb2.GetRunsRequest(channel_id=1, position=position), timeout=10),

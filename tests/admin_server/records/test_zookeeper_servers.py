@@ -23,6 +23,7 @@ from tandemfeed.client_lib.login.session import Session
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.admin_servers import active_named_by
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, ca_of, secret_of, write_settings
@@ -55,7 +56,7 @@ def audit_of(server: ServerProcess, event: str) -> list[dict[str, object]]:
 
 def refusal_of(server: ServerProcess) -> grpc.RpcError:
     """The server's error for a call."""
-    with open_channel(server.endpoint, ca_of(server)) as channel, pytest.raises(grpc.RpcError) as refused:
+    with open_channel(server.endpoint, ca_of(server), ADMIN_SERVER) as channel, pytest.raises(grpc.RpcError) as refused:
         admin_pb2_grpc.AuthenticationStub(channel).Begin(
             admin_pb2.BeginAuthenticationRequest(client_first="n,,n=reader,r=x"), timeout=WAIT_S
         )

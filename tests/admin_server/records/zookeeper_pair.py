@@ -17,6 +17,7 @@ from tandemfeed.admin_server.records.state_folder import SHARED_BY_SERVERS
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.login import TokenSource
 from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, common_pb2
 from tests.admin_server.cluster_files import ca_of, secret_of
 from tests.admin_server.records.zookeeper_server import ZooKeeperServer
@@ -62,7 +63,7 @@ class Pair:
 
 def await_serving(server: ServerProcess, *, is_serving: bool = True) -> None:
     """Wait until health checks show that the server is active, or that it is a standby."""
-    with open_channel(server.endpoint, ca_of(server)) as channel:
+    with open_channel(server.endpoint, ca_of(server), ADMIN_SERVER) as channel:
         request = health_pb2.HealthCheckRequest(service="tandemfeed.v1.AdapterRegistry")
         for reply in health_pb2_grpc.HealthStub(channel).Watch(request, timeout=WAIT_S):
             if (reply.status == SERVING) is is_serving:
@@ -72,7 +73,7 @@ def await_serving(server: ServerProcess, *, is_serving: bool = True) -> None:
 
 def is_alive(server: ServerProcess) -> bool:
     """True if the process reports that it is healthy, as the active server or as a standby."""
-    with open_channel(server.endpoint, ca_of(server)) as channel:
+    with open_channel(server.endpoint, ca_of(server), ADMIN_SERVER) as channel:
         reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=""), timeout=WAIT_S)
     return bool(reply.status == SERVING)
 

@@ -14,6 +14,7 @@ from tandemfeed.client_lib.stream.pending_replay import PendingReplay
 from tandemfeed.client_lib.stream.replay import SILENCE_MAX_S, Replayed, ReplayWorker
 from tandemfeed.feedcore.merge.effects import RequestReplay
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_output_packet
+from tandemfeed.transport.calls.server_names import adapter_server
 from tests.client_lib.toy_cluster import (
     CHANNEL_ID,
     ToyAdapter,
@@ -135,7 +136,7 @@ class Letters:
         self.worker = ReplayWorker(client._session, self._put)
         self.worker.set_adapters(
             tuple(
-                GrantedAdapter(each.adapter_id, f"toy-{each.adapter_id}", each.rpc.endpoint, {})
+                GrantedAdapter(each.adapter_id, f"toy-{each.adapter_id}", each.rpc.endpoint, each.server_name, {})
                 for each in cluster.adapters
             )
         )
@@ -178,6 +179,20 @@ def test_silent_adapters_are_asked_last(cluster: ToyCluster) -> None:
             letters.worker.request(RequestReplay(1, ((1, 6),), silent_adapter_ids=(2,)))
             assert letters.take().adapter_id == 1
         letters.worker.close()
+
+
+def test_a_server_with_the_certificate_of_another_adapter_is_not_asked(cluster: ToyCluster) -> None:
+    impostor, well = cluster.adapters
+    for adapter in cluster.adapters:
+        adapter.lose(packet(1, 1, 5))
+    impostor.server_name = adapter_server("equities", "c")  # as the grant says
+    with cluster.connect() as client:
+        letters = Letters(cluster, client)
+        for _ in range(2):
+            letters.worker.request(RequestReplay(1, ((1, 6),)))
+            assert letters.take().adapter_id == well.adapter_id
+        letters.worker.close()
+    assert not impostor.replay_calls
 
 
 def test_as_many_adapters_are_asked_as_copies_are_missing_and_those_whose_copy_arrived_come_last(

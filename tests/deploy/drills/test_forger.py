@@ -42,8 +42,8 @@ def context() -> Any:
 def granted() -> Grant:
     """The adapter of tests.transport.sealing.starts, and a second one that has not started."""
     adapters = {
-        2: GrantedAdapter(2, "b", "", {1: GROUP}, (START,)),
-        3: GrantedAdapter(3, "c", "", {1: OTHER}),
+        2: GrantedAdapter(2, "b", "", "", {1: GROUP}, (START,)),
+        3: GrantedAdapter(3, "c", "", "", {1: OTHER}),
     }
     keys = {READERS_KEY.key_id: GrantedKey(READERS_KEY, 0)}
     return Grant(FEED_ID, "equities", 20261121, {1: "ticks"}, {}, adapters, keys, b"", active_adapter_id=2, epoch=3)

@@ -22,7 +22,8 @@ import zmq
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
 from tandemfeed.spark_feed.sending.gateway import GatewayError, listen_address
 from tandemfeed.transport.calls.login import login
-from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.rpc import BearerFor, open_channel
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER, source_gateway
 from tandemfeed.transport.dgram import MulticastReceiver
 from tandemfeed.transport.sealing.source_sealing import SourceOpener
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
@@ -95,6 +96,7 @@ roles = ["adapter"]
 roles = ["source"]
 """
 PATIENCE_S = 60.0
+GATEWAY = source_gateway("equities")
 
 
 def _command(entry: str, *arguments: str) -> list[str]:
@@ -181,8 +183,8 @@ class _Listener:
 def _source_keys(folder: Path, admin: str, identity: str) -> list[common_pb2.StreamKey]:
     state = folder / "state"
     ca_pem = (state / "ca.pem").read_bytes()
-    token = login(admin, ca_pem, identity, (state / "secrets" / f"{identity}.secret").read_text().strip()).token
-    with open_channel(admin, ca_pem, token) as channel:
+    session = login(admin, ca_pem, identity, (state / "secrets" / f"{identity}.secret").read_text().strip())
+    with open_channel(admin, ca_pem, ADMIN_SERVER, session.bearer) as channel:
         request = admin_pb2.SourceKeysRequest(feed="equities")
         return list(admin_pb2_grpc.AdapterRegistryStub(channel).GetSourceKeys(request, timeout=PATIENCE_S).keys)
 
@@ -205,12 +207,12 @@ def listener(tmp_path: Path, admin: str) -> Iterator[_Listener]:
 def _fill(folder: Path, admin: str, endpoint: str, stream: int, *ranges: tuple[int, int]) -> list[SourcePacket]:
     state = folder / "state"
     ca_pem = (state / "ca.pem").read_bytes()
-    token = login(admin, ca_pem, "adapter-a", (state / "secrets" / "adapter-a.secret").read_text().strip()).token
+    session = login(admin, ca_pem, "adapter-a", (state / "secrets" / "adapter-a.secret").read_text().strip())
     request = replay_pb2.FillRequest(
         source_stream_id=stream,
         ranges=[common_pb2.SequenceRange(first_seq=first, last_seq=last) for first, last in ranges],
     )
-    with open_channel(endpoint, ca_pem, token) as channel:
+    with open_channel(endpoint, ca_pem, GATEWAY, session.bearer) as channel:
         chunks = replay_pb2_grpc.SourceReplayStub(channel).Fill(request, timeout=PATIENCE_S)
         return [decode_source_packet(datagram, FEED.feed_id) for chunk in chunks for datagram in chunk.datagrams]
 
@@ -270,17 +272,17 @@ def _assert_refusals(folder: Path, admin: str, endpoint: str) -> None:
     assert backwards.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     ca_pem = (folder / "state" / "ca.pem").read_bytes()
 
-    def token_of(identity: str) -> str:
+    def bearer_of(identity: str) -> BearerFor:
         return login(
             admin, ca_pem, identity, (folder / "state" / "secrets" / f"{identity}.secret").read_text().strip()
-        ).token
+        ).bearer
 
-    for token, code in (
+    for bearer, code in (
         (None, grpc.StatusCode.UNAUTHENTICATED),
-        (token_of("source"), grpc.StatusCode.PERMISSION_DENIED),
-        (token_of("adapter-b"), grpc.StatusCode.PERMISSION_DENIED),  # an adapter of another feed
+        (bearer_of("source"), grpc.StatusCode.PERMISSION_DENIED),
+        (bearer_of("adapter-b"), grpc.StatusCode.PERMISSION_DENIED),  # an adapter of another feed
     ):
-        with open_channel(endpoint, ca_pem, token) as channel:
+        with open_channel(endpoint, ca_pem, GATEWAY, bearer) as channel:
             with pytest.raises(grpc.RpcError) as refused:
                 list(replay_pb2_grpc.SourceReplayStub(channel).Fill(replay_pb2.FillRequest(source_stream_id=1)))
             assert refused.value.code() is code

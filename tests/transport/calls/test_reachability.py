@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import ipaddress
 import socket
 import ssl
 import threading
@@ -20,6 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from tandemfeed.admin_server.cli import admin
 from tandemfeed.transport.calls.reachability import failure_text, why_unreachable
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 
 DAY = datetime.timedelta(days=1)
 
@@ -34,11 +34,11 @@ class Authority:
 
     @contextlib.contextmanager
     def server(
-        self, *, begins: datetime.timedelta = -DAY, ends: datetime.timedelta = DAY, host: str = "127.0.0.1"
+        self, *, begins: datetime.timedelta = -DAY, ends: datetime.timedelta = DAY, name: str = ADMIN_SERVER
     ) -> Iterator[str]:
-        """The address of a TLS server whose certificate is valid for this time and host."""
+        """The address of a TLS server whose certificate is valid for this time and server."""
         key, subject = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
-        pem = self._certificate(subject, key, begins, ends, host=host)
+        pem = self._certificate(subject, key, begins, ends, name=name)
         pem += key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -51,7 +51,7 @@ class Authority:
 
     def _certificate(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, begins: datetime.timedelta,
-        ends: datetime.timedelta, *, host: str = "127.0.0.1", is_authority: bool = False,
+        ends: datetime.timedelta, *, name: str = ADMIN_SERVER, is_authority: bool = False,
     ) -> bytes:  # fmt: skip
         now = datetime.datetime.now(datetime.UTC)
         made = (
@@ -63,7 +63,7 @@ class Authority:
             .not_valid_before(now + begins)
             .not_valid_after(now + ends)
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))]), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=True)
             .sign(self._key, hashes.SHA256())
         )
         return made.public_bytes(serialization.Encoding.PEM)
@@ -109,8 +109,8 @@ def test_each_fault_has_a_sentence_of_its_own(tmp_path: Path) -> None:
         said.append((why_unreachable(address, authority.pem), "check the clocks"))
     with authority.server(ends=-DAY / 2) as address:
         said.append((why_unreachable(address, authority.pem), "check the clocks"))
-    with authority.server(host="192.0.2.1") as address:
-        said.append((why_unreachable(address, authority.pem), "does not name 127.0.0.1"))
+    with authority.server(name="localhost") as address:
+        said.append((why_unreachable(address, authority.pem), "is not an admin server's"))
     with listening(None) as address:
         said.append((why_unreachable(address, authority.pem), "does not speak TLS"))
     for sentence, part in said:

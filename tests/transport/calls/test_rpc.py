@@ -24,18 +24,19 @@ from hypothesis import strategies as st
 
 from tandemfeed.transport.calls.rpc import (
     AuthorizationInterceptor,
-    Caller,
+    BearerFor,
     RpcServer,
-    TokenRefused,
-    TokenVerifier,
     caller_of,
     open_channel,
     serve,
     status_of,
 )
+from tandemfeed.transport.calls.tokens import SEPARATOR, Caller, TokenRefused, TokenVerifier, binding, make_proof
 from tests.client_lib.toy_cluster import make_certificates
 
 KEY = Ed25519PrivateKey.generate()
+CALLER_KEY = Ed25519PrivateKey.generate()
+SERVER_NAME = "toy.tandemfeed.internal"
 DEADLINE_S = 20
 Call: TypeAlias = Callable[[Any, str], list[bytes]]
 
@@ -43,8 +44,14 @@ Call: TypeAlias = Callable[[Any, str], list[bytes]]
 def token(
     identity: str = "ann", roles: tuple[str, ...] = ("client",), *, key: Any = KEY, valid_s: int = 60, **more: object
 ) -> str:
-    claims = {"iss": "tandemfeed", "sub": identity, "roles": list(roles), "topics": ["a.#"]}
-    return jwt.encode(claims | {"exp": int(time.time()) + valid_s} | more, key, algorithm="EdDSA")
+    claims: dict[str, Any] = {"iss": "tandemfeed", "sub": identity, "roles": list(roles), "topics": ["a.#"]}
+    claims |= {"exp": int(time.time()) + valid_s} | binding(CALLER_KEY.public_key().public_bytes_raw())
+    return jwt.encode(claims | more, key, algorithm="EdDSA")
+
+
+def proved(token: str, *, key: Any = CALLER_KEY, valid_s: int = 60) -> BearerFor:
+    """What the token's owner sends."""
+    return lambda server_name: f"{token}{SEPARATOR}{make_proof(key, server_name, valid_s=valid_s)}"
 
 
 def who(context: grpc.ServicerContext) -> bytes:
@@ -86,14 +93,14 @@ SHAPES: dict[str, tuple[Call, list[bytes]]] = {
 
 @pytest.fixture(scope="module")
 def certificates() -> tuple[bytes, bytes, bytes]:
-    return make_certificates()
+    return make_certificates(SERVER_NAME)
 
 
 @pytest.fixture(scope="module")
 def server(certificates: tuple[bytes, bytes, bytes]) -> Iterator[RpcServer]:
     _, certificate, key = certificates
     interceptor = AuthorizationInterceptor(
-        TokenVerifier(KEY.public_key().public_bytes_raw()),
+        TokenVerifier(SERVER_NAME, KEY.public_key().public_bytes_raw()),
         {"toy.Clients": frozenset({"client"}), "toy.Admins": frozenset({"admin"})},
     )
     services = ("toy.Clients", "toy.Admins", "toy.Unlisted")
@@ -114,8 +121,8 @@ def server(certificates: tuple[bytes, bytes, bytes]) -> Iterator[RpcServer]:
 def open_as(server: RpcServer, certificates: tuple[bytes, bytes, bytes]) -> Iterator[Callable[..., grpc.Channel]]:
     opened: list[grpc.Channel] = []
 
-    def open_with(bearer: str | Callable[[], str] | None) -> grpc.Channel:
-        opened.append(open_channel(server.endpoint, certificates[0], bearer))
+    def open_with(bearer: BearerFor | None) -> grpc.Channel:
+        opened.append(open_channel(server.endpoint, certificates[0], SERVER_NAME, bearer))
         return opened[-1]
 
     yield open_with
@@ -133,7 +140,7 @@ def refusal_of(call: Call, channel: grpc.Channel, method: str) -> tuple[grpc.Sta
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_call_of_any_shape_with_the_role_succeeds_and_its_caller_is_known(shape: str, open_as: Any) -> None:
     call, expected = SHAPES[shape]
-    assert call(open_as(token()), f"/toy.Clients/{shape}") == expected
+    assert call(open_as(proved(token())), f"/toy.Clients/{shape}") == expected
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -145,7 +152,7 @@ def test_a_call_of_any_shape_without_a_token_is_unauthenticated(shape: str, open
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_error_for_a_call_of_any_shape_without_the_role_names_the_role(shape: str, open_as: Any) -> None:
-    code, details = refusal_of(SHAPES[shape][0], open_as(token()), f"/toy.Admins/{shape}")
+    code, details = refusal_of(SHAPES[shape][0], open_as(proved(token())), f"/toy.Admins/{shape}")
     assert code is grpc.StatusCode.PERMISSION_DENIED
     assert "role admin; ann has ['client']" in details
 
@@ -162,20 +169,20 @@ def test_the_error_for_a_call_of_any_shape_without_the_role_names_the_role(shape
     ],
 )
 def test_a_bad_token_is_unauthenticated_with_the_reason(bearer: Callable[[], str], why: str, open_as: Any) -> None:
-    code, details = refusal_of(SHAPES["UnaryUnary"][0], open_as(bearer()), "/toy.Clients/UnaryUnary")
+    code, details = refusal_of(SHAPES["UnaryUnary"][0], open_as(proved(bearer())), "/toy.Clients/UnaryUnary")
     assert code is grpc.StatusCode.UNAUTHENTICATED
     assert why.lower() in details.lower()
 
 
 def test_an_unlisted_service_is_denied_to_every_caller(open_as: Any) -> None:
     everything = token(roles=("client", "adapter", "source", "admin"))
-    code, details = refusal_of(SHAPES["UnaryUnary"][0], open_as(everything), "/toy.Unlisted/UnaryUnary")
+    code, details = refusal_of(SHAPES["UnaryUnary"][0], open_as(proved(everything)), "/toy.Unlisted/UnaryUnary")
     assert code is grpc.StatusCode.PERMISSION_DENIED
     assert "cannot be called" in details
 
 
 def test_concurrent_callers_are_never_confused(open_as: Any) -> None:
-    channels = {name: open_as(token(name)) for name in ("ann", "bob", "cid", "dora")}
+    channels = {name: open_as(proved(token(name))) for name in ("ann", "bob", "cid", "dora")}
 
     def call(name: str) -> bool:
         method = channels[name].stream_stream("/toy.Clients/StreamStream")
@@ -187,7 +194,7 @@ def test_concurrent_callers_are_never_confused(open_as: Any) -> None:
 
 def test_a_channel_requests_its_token_for_every_call(open_as: Any) -> None:
     names = iter(["ann", "bob"])
-    method = open_as(lambda: token(next(names))).unary_unary("/toy.Clients/UnaryUnary")
+    method = open_as(lambda server_name: proved(token(next(names)))(server_name)).unary_unary("/toy.Clients/UnaryUnary")
     assert [method(b"", timeout=DEADLINE_S) for _ in range(2)] == [b"ann", b"bob"]
 
 
@@ -204,8 +211,8 @@ def test_health_and_reflection_need_no_token(open_as: Any) -> None:
 
 
 def test_a_server_with_a_certificate_of_another_ca_is_refused(server: RpcServer) -> None:
-    stranger = make_certificates()[0]
-    with open_channel(server.endpoint, stranger, token()) as channel:
+    stranger = make_certificates(SERVER_NAME)[0]
+    with open_channel(server.endpoint, stranger, SERVER_NAME, proved(token())) as channel:
         code, _ = refusal_of(SHAPES["UnaryUnary"][0], channel, "/toy.Clients/UnaryUnary")
     assert code is grpc.StatusCode.UNAVAILABLE
 
@@ -218,11 +225,11 @@ def test_the_error_for_an_address_in_use_names_the_address(
 
 
 def test_a_verifier_refuses_every_token_until_it_has_a_key() -> None:
-    verifier = TokenVerifier()
+    verifier, bearer = TokenVerifier(SERVER_NAME), proved(token())(SERVER_NAME)
     with pytest.raises(TokenRefused, match="not registered"):
-        verifier.verify(token())
+        verifier.verify(bearer)
     verifier.trust(KEY.public_key().public_bytes_raw())
-    assert verifier.verify(token()) == Caller("ann", frozenset({"client"}), ("a.#",))
+    assert verifier.verify(bearer) == Caller("ann", frozenset({"client"}), ("a.#",))
 
 
 DOTTED = st.lists(st.binary(max_size=20), max_size=4).map(lambda parts: b".".join(parts).decode("latin-1"))
@@ -231,7 +238,7 @@ DOTTED = st.lists(st.binary(max_size=20), max_size=4).map(lambda parts: b".".joi
 @given(st.text(max_size=60) | DOTTED)
 def test_the_verifier_refuses_any_malformed_token_and_raises_nothing_else(text: str) -> None:
     with pytest.raises(TokenRefused):
-        TokenVerifier(KEY.public_key().public_bytes_raw()).verify(text)
+        TokenVerifier(SERVER_NAME, KEY.public_key().public_bytes_raw()).verify(text)
 
 
 DOOMED_SERVER = """
@@ -263,7 +270,7 @@ def test_a_silent_stream_of_a_peer_that_is_gone_ends_long_before_its_deadline(
     with subprocess.Popen([sys.executable, "-c", DOOMED_SERVER, str(tmp_path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
-            with open_channel(json.loads(process.stdout.readline()), certificates[0]) as channel:
+            with open_channel(json.loads(process.stdout.readline()), certificates[0], SERVER_NAME) as channel:
                 method: Any = channel.unary_stream("/toy.Doomed/Stream")
                 stream = method(b"", timeout=120)
                 assert next(stream) == b"begun"
