@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 import grpc
@@ -34,7 +34,7 @@ REFUSED = "authentication failed: unknown identity or wrong secret"
 class _Conversation:
     server: scramp.core.ScramServer
     identity: str
-    public_key: bytes  # the client's nonce; the token is bound to it
+    public_key: bytes = field(repr=False)  # the client's nonce; the token is bound to it
     began_at_s: float
 
 

@@ -48,8 +48,9 @@ def check_certificate(certificate_pem: bytes, server_name: str) -> None:
         found = ", ".join(sorted(names)) or "no server"
         raise WrongCertificate(
             f"the TLS certificate must name {server_name}, for server authentication; it names {found}"
-            f"{'' if may_serve else ', and is not for servers'}. The admin server issues certificates for the servers "
-            "in its cluster file when it starts: restart it, and use the new files in the folder certs of its state"
+            f"{'' if may_serve else ', and is not for servers'}. Check the options. The admin server issues "
+            "certificates for the servers in its cluster file when it starts: if this one is old, restart the admin "
+            "server, and use the new files in the folder certs of its state"
         )
 
 

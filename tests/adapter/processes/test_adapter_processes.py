@@ -196,7 +196,13 @@ def metrics_at(port: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("option", "text"), [("--table", "no-such-table.xml"), ("--secret-file", "no-such-secret"), ("--feed", "bonds")]
+    ("option", "text"),
+    [
+        ("--table", "no-such-table.xml"),
+        ("--secret-file", "no-such-secret"),
+        ("--feed", "bonds"),
+        ("--tls-cert", "reader.crt"),
+    ],
 )
 def test_a_wrong_option_gives_a_clear_message_and_status_2(
     server: AdminServer, tmp_path: Path, option: str, text: str, capsys: pytest.CaptureFixture[str]
@@ -219,6 +225,8 @@ def test_a_wrong_option_gives_a_clear_message_and_status_2(
         "--secret-file": str(state / "secrets" / "adapter-a.secret"),
     }
     options[option] = text
+    if option == "--tls-cert":
+        options[option], text = str(state / "certs" / text), "must name a.adapter.equities.tandemfeed.internal"
     with pytest.raises(SystemExit) as ended:
         main([part for pair in options.items() for part in pair])
     assert ended.value.code == 2

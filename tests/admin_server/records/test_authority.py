@@ -86,7 +86,7 @@ def test_a_server_refuses_a_certificate_that_its_callers_would_refuse(
     with pytest.raises(WrongCertificate, match=why) as refused:
         check_certificate(pem, ADAPTER)
     assert f"must name {ADAPTER}" in str(refused.value)
-    assert "restart it" in str(refused.value)
+    assert "restart the admin server" in str(refused.value)
 
 
 def test_a_certificate_file_without_a_certificate_is_refused(tmp_path: Path) -> None:

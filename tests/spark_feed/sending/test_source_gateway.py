@@ -322,6 +322,13 @@ def test_a_journal_of_another_session_is_refused(tmp_path: Path, admin: str) -> 
     assert "use the journal of this session" in done.stderr
 
 
+def test_a_certificate_that_the_adapters_would_refuse_is_refused(tmp_path: Path, admin: str) -> None:
+    certificate = tmp_path / "state" / "certs" / "adapter-a"
+    done = _run_gateway(tmp_path, admin, f"--tls-cert={certificate}.crt", f"--tls-key={certificate}.key")
+    assert done.returncode == 2
+    assert f"the TLS certificate must name {GATEWAY}" in done.stderr
+
+
 def test_a_second_gateway_of_a_journal_is_refused_in_one_sentence(tmp_path: Path, admin: str) -> None:
     with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *_gateway_arguments(tmp_path, admin)):
         done = _run_gateway(tmp_path, admin)

@@ -88,6 +88,10 @@ def test_an_expired_token_is_refused_with_a_valid_proof() -> None:
         verify(token(exp=1) + SEPARATOR + make_proof(CALLER_KEY, ADMIN_SERVER))
 
 
+def test_a_token_is_accepted_by_a_host_whose_clock_is_late() -> None:
+    assert verify(Login(token(iat=int(time.time()) + 120), 0, CALLER_KEY).bearer(ADMIN_SERVER)) == "ann"
+
+
 def test_a_login_makes_a_new_proof_before_the_last_one_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     clock_s = [1_000_000_000]
     monkeypatch.setattr("tandemfeed.transport.calls.login.time.time_ns", lambda: clock_s[0] * 1_000_000_000)
