@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Protocol
 
 from tandemfeed.admin_server.feed.descriptions import describe_feed, limited_to
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
@@ -17,10 +18,19 @@ from tandemfeed.admin_server.feed.registrations import ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
 from tandemfeed.admin_server.lease.lease_core import FeedLease
+from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import ClusterRecords
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.v1 import admin_pb2, common_pb2
+
+
+class Grants(Protocol):
+    """The policy in force."""
+
+    def allows(self, identity: str, action: Action, topics: Iterable[str]) -> bool:
+        """Whether an identity may do this now on every one of the topics."""
+        ...
 
 
 class FeedBroker:
@@ -117,6 +127,20 @@ class FeedBroker:
         """A client's stream ended."""
         self._state.remove_subscriber(subscriber)
         subscriber.end()
+
+    def end_ungranted(self, policy: Grants) -> None:
+        """End the streams of subscribers to which the policy no longer grants all their channels.
+
+        A client whose stream ends without an error subscribes again, and so learns what it is still granted.
+        """
+        topics = {channel.channel_id: channel.topic for channel in self.feed.channels}
+
+        def is_granted(subscriber: Subscriber) -> bool:
+            return policy.allows(subscriber.identity, Action.SUBSCRIBE, map(topics.__getitem__, subscriber.channel_ids))
+
+        for ended in self._state.end_subscribers(is_granted):
+            channels = sorted(ended.channel_ids)
+            self._audit.write("subscription revoked", identity=ended.identity, feed=self.feed.name, channels=channels)
 
     def update_for(self, channel_ids: frozenset[int], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
         """The present grant, limited to these channels."""
