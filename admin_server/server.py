@@ -110,7 +110,7 @@ class AdminServer:
             self._death_notices.listen(self._rpc.endpoint, self._on_death_notice)
             opened.callback(self._death_notices.close)
             opened.callback(self._stop_brokers)  # runs first, so that no stream uses up the grace period of the stop
-            self.policy.watch(self._audit, self._end_ungranted)
+            self.policy.watch(self._audit, self._enforce_policy)
             opened.callback(self.policy.stop)
             if zookeeper is not None:
                 self._rpc.set_serving(is_serving=False)
@@ -158,9 +158,11 @@ class AdminServer:
         for broker in self.served.values():
             broker.end(incarnation)
 
-    def _end_ungranted(self) -> None:
+    def _enforce_policy(self, lost_topics: frozenset[str]) -> None:
+        """End what the changed policy no longer grants: first the streams, which must not receive the new keys."""
         for broker in self.served.values():
             broker.end_ungranted(self.policy)
+            broker.replace_keys(lost_topics)
 
     def _stop_brokers(self) -> None:
         for broker in self.brokers.values():

@@ -6,8 +6,9 @@ its steps, never inside one. Each subscriber and each attending adapter has a qu
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from tandemfeed.admin_server.feed.descriptions import describe_feed, limited_to
@@ -20,9 +21,11 @@ from tandemfeed.admin_server.feed.timekeeper import Timekeeper
 from tandemfeed.admin_server.lease.lease_core import FeedLease
 from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
-from tandemfeed.admin_server.records.lease_records import ClusterRecords
+from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.v1 import admin_pb2, common_pb2
+
+LOG = logging.getLogger("tandemfeed.admin_server.feed.broker")
 
 
 class Grants(Protocol):
@@ -141,6 +144,19 @@ class FeedBroker:
         for ended in self._state.end_subscribers(is_granted):
             channels = sorted(ended.channel_ids)
             self._audit.write("subscription revoked", identity=ended.identity, feed=self.feed.name, channels=channels)
+
+    def replace_keys(self, topics: Collection[str]) -> None:
+        """Replace the keys of channels that an identity has lost, so that it cannot read on with those it has."""
+        lost = [channel for channel in self.feed.channels if channel.topic in topics]
+        if not lost:
+            return
+        try:
+            self.key_ring.replace(channel.channel_id for channel in lost)
+        except RecordsUnavailable:
+            LOG.exception("could not replace stream keys; retrying", extra={"feed": self.feed.name})
+        else:
+            self._audit.write("keys replaced", feed=self.feed.name, topics=[channel.topic for channel in lost])
+        self._state.announce()  # also wakes the timekeeper, which replaces them later if that failed
 
     def update_for(self, channel_ids: frozenset[int], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
         """The present grant, limited to these channels."""

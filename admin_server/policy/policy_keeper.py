@@ -43,7 +43,8 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         self._stamp, self._digest = _stamp_of(path), _digest_of(path)
         self._policy = self._load()
         self.loaded_unix_ns, self.refusal = time.time_ns(), ""
-        self._reloading = threading.Lock()
+        self._granted = self._grants()
+        self._reloading, self._announcing = threading.Lock(), threading.Lock()
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -87,8 +88,12 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
 
     # ---- replacing it ----
 
-    def watch(self, audit: AuditLog, on_change: Callable[[], None]) -> None:
-        """From now on, reload the file when it changes, and call `on_change` whenever rights may have changed."""
+    def watch(self, audit: AuditLog, on_change: Callable[[frozenset[str]], None]) -> None:
+        """From now on, reload the file when it changes, and call `on_change` whenever rights may have changed.
+
+        Args:
+            on_change: receives the topics to which some identity has lost the right to subscribe.
+        """
         self._audit, self._on_change = audit, on_change
         self._watcher = threading.Thread(target=self._watch, name="policy", daemon=True)
         self._watcher.start()
@@ -126,13 +131,29 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
             self._policy, self._digest = policy, digest
             self.loaded_unix_ns, self.refusal = time.time_ns(), ""
         LOG.info("reloaded the policy", extra={"file": str(self.path), "by": by})
-        self._on_change()
+        self._announce_change()
         return True
 
     def _load(self) -> Policy:
         policy = load_policy(self.path, self._feeds)
         check_adapters(self._cluster, self._feeds, policy)
         return policy
+
+    def _announce_change(self) -> None:
+        with self._announcing:
+            before, self._granted = self._granted, self._grants()
+            lost = frozenset(topic for topic, identities in before.items() if identities - self._granted[topic])
+            self._on_change(lost)
+
+    def _grants(self) -> dict[str, set[str]]:
+        """The identities that may subscribe now, by topic. Those that are not connected may have keys too."""
+        granted: dict[str, set[str]] = {
+            channel.topic: set() for feed in self._feeds.values() for channel in feed.channels
+        }
+        for identity in self.values():
+            for topic in identity.subscribe:
+                granted[topic].add(identity.name)
+        return granted
 
     def _watch(self) -> None:
         now = time.time_ns()
@@ -141,7 +162,7 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
             self._reload_if_touched()
             now = time.time_ns()
             if change_at is not None and now >= change_at:
-                self._on_change()
+                self._announce_change()
             change_at = self._policy.next_change_unix_ns(now)
 
     def _reload_if_touched(self) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from tandemfeed.admin_server.cli import admin
 from tandemfeed.admin_server.server import AdminServer
-from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, POLICY, channel_as, running_server
 
 WAIT_S = 20.0
@@ -87,6 +88,31 @@ def test_a_changed_file_ends_the_streams_that_it_no_longer_covers(server: AdminS
         assert books.is_active()  # type: ignore[attr-defined]  # a call is more than an iterator
     revoked = [line for line in audit_of(server) if line["event"] == "subscription revoked"]
     assert [(line["identity"], line["channels"]) for line in revoked] == [("reader", [1, 2])]
+
+
+def test_the_keys_of_a_lost_channel_are_replaced_and_sent_to_those_who_stay(tmp_path: Path) -> None:
+    rule = '[[rule]]\nto = ["stranger"]\nactions = ["subscribe"]\ntopics = ["equities.#"]\n'
+    with running_server(tmp_path, cluster_text=BOTH_TOPICS, policy_text=POLICY + rule) as server:
+        adapter = Adapter(server, "a")
+        with channel_as(server, "reader") as channel, channel_as(server, "stranger") as other:
+            known = {key.key_id: key.channel_id for key in next(subscribe(other)).keys}  # has left, but has the keys
+            stays = subscribe(channel)
+            assert {key.key_id for key in next(stays).keys} == set(known)
+            write_policy(server, POLICY + rule.replace("equities.#", "equities.books"))
+            fresh: list[common_pb2.StreamKey] = []
+            while not fresh:
+                fresh = [key for key in next(stays).keys if key.key_id not in known]
+            assert [key.channel_id for key in fresh] == [1], "the stranger has lost channel 1 only"
+            while fresh[0].not_before_unix_ns:  # until it is valid
+                fresh = [key for key in next(stays).keys if key.key_id not in known]
+            changed = adapter.await_order("cluster_changed").cluster_changed
+            while fresh[0].key_id not in {key.key_id for key in changed.keys if not key.not_before_unix_ns}:
+                changed = adapter.await_order("cluster_changed").cluster_changed
+            assert [key.key_id for key in changed.keys if key.channel_id == 1][-1] == fresh[0].key_id
+            assert fresh[0].key_id in {key.key_id for key in changed.decision_keys}
+            assert topics_of(next(subscribe(other))) == ["equities.books"]
+        adapter.vanish()
+    assert [line["topics"] for line in audit_of(server) if line["event"] == "keys replaced"] == [["equities.ticks"]]
 
 
 def test_an_expired_right_ends_its_streams(tmp_path: Path) -> None:
