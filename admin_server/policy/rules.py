@@ -12,6 +12,8 @@ from enum import StrEnum
 
 from tandemfeed.admin_server.policy.topic_index import TopicIndex
 
+FOUND_COUNT_MAX = 65_536  # remembered look-ups: each subscription asks for every channel again
+
 
 class Action(StrEnum):
     """What a rule grants. SUBSCRIBE is granted on topics of channels, the others on names of feeds."""
@@ -19,6 +21,8 @@ class Action(StrEnum):
     SUBSCRIBE = "subscribe"
     ADMINISTER = "administer"
     OBSERVE = "observe"
+
+    __hash__ = str.__hash__  # Enum's own is a slow one, and every decision looks an action up
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,9 @@ class Decision:
         return None if self.rule is None else self.rule.line
 
 
+REFUSED = Decision(None)
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """An identity of the policy.
@@ -105,7 +112,7 @@ class IdentitySettings:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy. Immutable, so that threads may share it.
+    """A policy. Immutable apart from what it remembers of its look-ups, so threads may share it.
 
     Attributes:
         groups: the members of each group.
@@ -118,6 +125,7 @@ class Policy:
     _subjects: dict[str, tuple[str, ...]] = field(init=False, repr=False)  # of each identity: itself, its groups
     _indexes: dict[tuple[Action, str], TopicIndex] = field(init=False, repr=False)
     _change_times: list[int] = field(init=False, repr=False)
+    _found: dict[tuple[str, Action, str], tuple[Rule, ...]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         subjects = {name: [name] for name in self.identities}
@@ -131,13 +139,23 @@ class Policy:
 
     def decide(self, identity: str, action: Action, topic: str, now_unix_ns: int) -> Decision:
         """Whether an identity may do this on a topic (or on a feed, by its name), and which rule decides."""
-        first = len(self.rules)
+        key = identity, action, topic
+        if (rules := self._found.get(key)) is None:
+            if len(self._found) >= FOUND_COUNT_MAX:
+                self._found.clear()
+            rules = self._found[key] = self.find_rules(*key)
+        for rule in rules:
+            if rule.is_valid_at(now_unix_ns):
+                return Decision(rule)
+        return REFUSED
+
+    def find_rules(self, identity: str, action: Action, topic: str) -> tuple[Rule, ...]:
+        """The rules that grant this at some time, in the order of the file."""
+        numbers: set[int] = set()
         for subject in self._subjects.get(identity, ()):
             if (index := self._indexes.get((action, subject))) is not None:
-                for number in index.find(topic):
-                    if number < first and self.rules[number].is_valid_at(now_unix_ns):
-                        first = number
-        return Decision(self.rules[first] if first < len(self.rules) else None)
+                numbers.update(index.find(topic))
+        return tuple(self.rules[number] for number in sorted(numbers))
 
     def roles_of(self, identity: Identity) -> frozenset[str]:
         """The roles in the identity's table, and those that its rules imply."""

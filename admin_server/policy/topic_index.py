@@ -13,18 +13,30 @@ LEAVES_SHARED_MAX = 1_024
 
 
 class _Node:
-    """A place in the trie. Leaves have no `words`; they are shared, and so never changed.
+    """A place in the trie. Leaves have `words` None; they are shared, and so never changed.
 
     Attributes:
         words: the next nodes by word; a topic has no word `*` or `#`, so these two are keys like any other.
+        one, any: the next nodes for `*` and `#`, also found in `words`; here because every look-up asks for them.
         rules: the numbers of the rules whose pattern ends here.
         is_any_words: whether the node was reached by `#`, and so stays active for any further words.
     """
 
-    __slots__ = ("is_any_words", "rules", "words")
+    __slots__ = ("any", "is_any_words", "one", "rules", "words")
 
     def __init__(self, rules: tuple[int, ...], words: dict[str, _Node] | None, *, is_any_words: bool) -> None:
         self.rules, self.words, self.is_any_words = rules, words, is_any_words
+        self.one: _Node | None = None
+        self.any: _Node | None = None
+
+    def put(self, word: str, child: _Node) -> None:
+        """Set the next node for a word."""
+        assert self.words is not None
+        self.words[word] = child
+        if word == ONE_WORD:
+            self.one = child
+        elif word == ANY_WORDS:
+            self.any = child
 
 
 class TopicIndex:
@@ -36,42 +48,45 @@ class TopicIndex:
 
     def add(self, pattern: str, rule: int) -> None:
         """Add a rule's pattern. Rules must be added in ascending order."""
-        words = _words_of(pattern)
-        children = self._root.words
-        for word in words[:-1]:
-            assert children is not None
-            children = _inner_node(children, word).words
-        assert children is not None
-        last = words[-1]
-        known = children.get(last)
+        *words, last = _words_of(pattern)
+        node = self._root
+        for word in words:
+            node = _inner_node(node, word)
+        assert node.words is not None
+        known = node.words.get(last)
         rules = (rule,) if known is None else known.rules if rule in known.rules else (*known.rules, rule)
         if known is None or known.words is None:
-            children[last] = self._leaf(rules, is_any_words=last == ANY_WORDS)
+            node.put(last, self._leaf(rules, is_any_words=last == ANY_WORDS))
         else:
             known.rules = rules
 
-    def find(self, topic: str) -> set[int]:
-        """The rules that have a pattern which covers the topic."""
-        active = {self._root}
-        _add_any_words(active, self._root)
+    def find(self, topic: str) -> list[int]:
+        """The rules that have a pattern which covers the topic. A rule may be in the list more than once."""
+        root = self._root
+        active = [root] if root.any is None else [root, root.any]
         for word in topic.split("."):
-            following: set[_Node] = set()
+            following: list[_Node] = []
             for node in active:
-                if node.is_any_words:
-                    following.add(node)
-                if (children := node.words) is None:
+                if node.is_any_words and node not in following:
+                    following.append(node)
+                if node.words is None:
                     continue
-                for key in (word, ONE_WORD):
-                    if (child := children.get(key)) is not None:
-                        following.add(child)
-                        _add_any_words(following, child)
+                for child in (node.words.get(word), node.one):
+                    if child is not None:
+                        following.append(child)
+                        # `#` also matches no word, so its node is active together with the one before it.
+                        if child.any is not None and child.any not in following:
+                            following.append(child.any)
             active = following
-        return {rule for node in active for rule in node.rules}
+        return [rule for node in active for rule in node.rules]
 
     def _leaf(self, rules: tuple[int, ...], *, is_any_words: bool) -> _Node:
-        if len(self._leaves) >= LEAVES_SHARED_MAX:
-            self._leaves.clear()
-        return self._leaves.setdefault((rules, is_any_words), _Node(rules, None, is_any_words=is_any_words))
+        key = rules, is_any_words
+        if (known := self._leaves.get(key)) is None:
+            if len(self._leaves) >= LEAVES_SHARED_MAX:
+                self._leaves.clear()
+            known = self._leaves[key] = _Node(rules, None, is_any_words=is_any_words)
+        return known
 
 
 def _words_of(pattern: str) -> list[str]:
@@ -86,16 +101,12 @@ def _words_of(pattern: str) -> list[str]:
     return words
 
 
-def _inner_node(children: dict[str, _Node], word: str) -> _Node:
+def _inner_node(parent: _Node, word: str) -> _Node:
     """The node of a word, which will have children; a leaf in its place is replaced."""
-    known = children.get(word)
+    assert parent.words is not None
+    known = parent.words.get(word)
     if known is None or known.words is None:
         rules = () if known is None else known.rules
-        known = children[word] = _Node(rules, {}, is_any_words=word == ANY_WORDS)
+        known = _Node(rules, {}, is_any_words=word == ANY_WORDS)
+        parent.put(word, known)
     return known
-
-
-def _add_any_words(nodes: set[_Node], node: _Node) -> None:
-    """`#` matches no word at all, so the node after it is active together with the one before it."""
-    if node.words is not None and (child := node.words.get(ANY_WORDS)) is not None:
-        nodes.add(child)
