@@ -118,7 +118,7 @@ class SubscribeRequest(_message.Message):
     feed: _builtins.str
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """empty: every topic of the feed"""
+        """empty: every topic of the feed that is granted"""
 
     def __init__(
         self,

@@ -172,7 +172,8 @@ class StreamAdministrationServicer:
 
     def Subscribe(self, request, context):
         """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-        a revocation. PERMISSION_DENIED names the topic that the policy does not grant.
+        a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
+        exist or is not granted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

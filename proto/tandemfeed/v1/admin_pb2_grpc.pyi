@@ -73,7 +73,8 @@ class StreamAdministrationStub:
     def __new__(cls, channel: _aio.Channel) -> StreamAdministrationAsyncStub: ...
     Subscribe: _grpc.UnaryStreamMultiCallable[_admin_pb2.SubscribeRequest, _admin_pb2.SubscriptionUpdate]
     """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-    a revocation. PERMISSION_DENIED names the topic that the policy does not grant.
+    a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
+    exist or is not granted.
     """
     ListFeeds: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListFeedsRequest, _admin_pb2.ListFeedsReply]
 
@@ -84,7 +85,8 @@ class StreamAdministrationAsyncStub(StreamAdministrationStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Subscribe: _aio.UnaryStreamMultiCallable[_admin_pb2.SubscribeRequest, _admin_pb2.SubscriptionUpdate]  # type: ignore[assignment]
     """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-    a revocation. PERMISSION_DENIED names the topic that the policy does not grant.
+    a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
+    exist or is not granted.
     """
     ListFeeds: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListFeedsRequest, _admin_pb2.ListFeedsReply]  # type: ignore[assignment]
 
@@ -98,7 +100,8 @@ class StreamAdministrationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.SubscriptionUpdate], _abc.AsyncIterator[_admin_pb2.SubscriptionUpdate]]:
         """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-        a revocation. PERMISSION_DENIED names the topic that the policy does not grant.
+        a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
+        exist or is not granted.
         """
 
     @_abc_1.abstractmethod
