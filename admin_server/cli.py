@@ -25,7 +25,7 @@ from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
 from tandemfeed.admin_server.tables import print_feeds, print_status
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.login import AuthenticationRefused, login
-from tandemfeed.transport.calls.reachability import failure_text
+from tandemfeed.transport.calls.reachability import Unreachable, call_or_explain, failure_text
 from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.process_shell import (
     Connection,
@@ -42,7 +42,7 @@ from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 ANSWER_TIMEOUT_S = 70  # a hand-over succeeds or fails within one lease term, which is at most a minute
-LOGIN_TIMEOUT_S = 2.0  # then the command says why no server answered
+LOGIN_TIMEOUT_S = 10.0  # a server that cannot be reached at all is reported within three seconds
 
 
 def serve(argv: Sequence[str] | None = None) -> int:
@@ -113,7 +113,7 @@ def admin(argv: Sequence[str] | None = None) -> int:
     request, show = _request(arguments)
     try:
         reply = _call(connection, request)
-    except AuthenticationRefused as refused:
+    except (AuthenticationRefused, Unreachable) as refused:
         parser.exit(2, f"admin: {refused}\n")
     except grpc.RpcError as error:
         parser.exit(2, f"admin: {failure_text(error, connection.admin, connection.ca_pem)}\n")
@@ -192,7 +192,13 @@ def _request(arguments: argparse.Namespace) -> tuple[Message, Callable[[Any], No
 
 def _call(connection: Connection, request: Message) -> Message:
     servers = AdminServers(connection.admin)
-    token = login(servers, connection.ca_pem, connection.identity, connection.secret, timeout_s=LOGIN_TIMEOUT_S).token
+    known = servers, connection.ca_pem, connection.identity, connection.secret
+    token = call_or_explain(
+        lambda timeout_s: login(*known, timeout_s=timeout_s).token,
+        servers.addresses,
+        connection.ca_pem,
+        timeout_s=LOGIN_TIMEOUT_S,
+    )
 
     def ask(address: str, timeout_s: float) -> Message:
         with open_channel(address, connection.ca_pem, token) as channel:

@@ -11,12 +11,11 @@ import grpc
 from tandemfeed.client_lib.errors import AdminUnavailable, AuthenticationRefused, client_error
 from tandemfeed.transport.calls import login as transport_login
 from tandemfeed.transport.calls.admin_servers import AdminServers
-from tandemfeed.transport.calls.reachability import why_unreachable
-from tandemfeed.transport.calls.rpc import open_channel, status_of
+from tandemfeed.transport.calls.reachability import Unreachable, call_or_explain
+from tandemfeed.transport.calls.rpc import open_channel
 
 RETRY_AFTER_S = 0.2  # when no administration server has answered; doubled after each further round
 RETRY_AFTER_MAX_S = 3.0
-FIRST_TRY_S = 1.5  # then find out what is wrong; in all it takes less than three seconds
 RENEW_BEFORE_NS = 60_000_000_000  # time for slow logins before the token expires
 
 
@@ -56,21 +55,16 @@ class Session:
                 raise client_error(error, self.servers.current) from error
 
     def _new_login(self) -> transport_login.Login:
-        """Log in. If no server answers soon, find out why: a wrong address or certificate needs no further waiting."""
         known = self.servers, self._ca_pem, self.identity, self._secret
-        first_s = min(self._timeout_s, FIRST_TRY_S)
         try:
-            return transport_login.login(*known, timeout_s=first_s)
-        except grpc.RpcError as error:
-            if status_of(error)[0] not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise
-            reasons = [why_unreachable(address, self._ca_pem) for address in self.servers.addresses]
-            found = [reason for reason in reasons if reason is not None]
-            if len(found) == len(reasons):
-                raise AdminUnavailable(f"administration server {'; '.join(found)}") from error
-            if self._timeout_s <= first_s:
-                raise
-        return transport_login.login(*known, timeout_s=self._timeout_s - first_s)
+            return call_or_explain(
+                lambda timeout_s: transport_login.login(*known, timeout_s=timeout_s),
+                self.servers.addresses,
+                self._ca_pem,
+                timeout_s=self._timeout_s,
+            )
+        except Unreachable as unreachable:
+            raise AdminUnavailable(f"administration server {unreachable}") from unreachable
 
     def current_token(self) -> str:
         """The token of the last login, even if it is old; empty if there is none or a service refused it."""

@@ -272,7 +272,7 @@ def test_a_file_instead_of_the_folder_is_refused(tmp_path: Path) -> None:
 def test_a_time_that_is_not_a_number_is_refused_with_what_it_must_be(tmp_path: Path) -> None:
     with Journal.open(tmp_path) as journal, journal.tailer() as tailer:
         journal.append(b"record")
-        with pytest.raises(TypeError, match="to_time got '2026'; it takes nanoseconds since 1970"):
+        with pytest.raises(TypeError, match="the nanoseconds since 1970, is '2026'; expected an integer"):
             tailer.to_time("2026")  # type: ignore[arg-type]
 
 

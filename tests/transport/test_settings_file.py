@@ -110,7 +110,7 @@ def test_an_error_gives_the_file_the_line_the_key_and_what_is_allowed(kind: str,
 
 
 def test_a_file_that_cannot_be_read_or_decoded_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"none\.toml cannot be read: No such file"):
+    with pytest.raises(SettingsError, match=r"none\.toml cannot be read: no such file"):
         SettingsFile(tmp_path / "none.toml")
     (tmp_path / "latin.toml").write_bytes(b'[[row]]\nname = "\xe9"\n')
     with pytest.raises(SettingsError, match=r"latin\.toml, line 2: the file must be encoded in UTF-8"):

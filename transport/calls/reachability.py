@@ -8,15 +8,53 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import grpc
 
 from tandemfeed.transport.calls.rpc import status_of
 
+Result = TypeVar("Result")
+
+FIRST_TRY_S = 1.5  # then find out what is wrong; in all it takes less than three seconds
 TIMEOUT_S = 1.0
+NOT_ANSWERED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 # X509_V_ERR_… of OpenSSL's x509_vfy.h
 NOT_YET_VALID, EXPIRED, HOSTNAME_MISMATCH, ADDRESS_MISMATCH = 9, 10, 62, 64
+
+
+class Unreachable(Exception):
+    """None of the servers can be reached; the text says why for each address, and what to do."""
+
+
+def call_or_explain(
+    call: Callable[[float], Result], addresses: tuple[str, ...], ca_pem: bytes, *, timeout_s: float
+) -> Result:
+    """Make the first call to a server, or to several. A busy server has the whole time; a wrong address has not.
+
+    Args:
+        call: makes the call; its argument is the time limit in seconds.
+        addresses: HOST:PORT of each server.
+
+    Raises:
+        Unreachable: within three seconds, if no connection can be made.
+        grpc.RpcError: the call failed, or no server answered it in time.
+    """
+    first_s = min(timeout_s, FIRST_TRY_S)
+    try:
+        return call(first_s)
+    except grpc.RpcError as error:
+        if status_of(error)[0] not in NOT_ANSWERED:
+            raise
+        reasons = [why_unreachable(address, ca_pem) for address in addresses]
+        found = [reason for reason in reasons if reason is not None]
+        if len(found) == len(reasons):
+            raise Unreachable("; ".join(found)) from error
+        if timeout_s <= first_s:
+            raise
+    return call(timeout_s - first_s)
 
 
 def failure_text(error: grpc.RpcError, addresses: str, ca_pem: bytes) -> str:
@@ -26,11 +64,11 @@ def failure_text(error: grpc.RpcError, addresses: str, ca_pem: bytes) -> str:
         addresses: HOST:PORT, or HOST:PORT,HOST:PORT.
     """
     code, details = status_of(error)
-    text = f"{code.name}: {details}"
-    if code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return text
+    if code not in NOT_ANSWERED:
+        return f"{code.name}: {details}"
+    late = "a connection can be made, but no answer came in time; the server or this host may be overloaded"
     each = [address.strip() for address in addresses.split(",")]
-    return "; ".join(why_unreachable(address, ca_pem) or f"{address}: {text}" for address in each)
+    return "; ".join(why_unreachable(address, ca_pem) or f"{address}: {late}" for address in each)
 
 
 def why_unreachable(address: str, ca_pem: bytes, *, timeout_s: float = TIMEOUT_S) -> str | None:
@@ -75,4 +113,6 @@ def _why_not_trusted(connection: socket.socket, host: str, address: str, ca_pem:
         return f"{address}: its certificate is not signed by this CA; use the file ca.pem of that admin server"
     except ssl.SSLError:
         return f"{address}: the server there does not speak TLS; check the port"
+    except TimeoutError:  # the connection was accepted: the server is busy or paused
+        return None
     return None

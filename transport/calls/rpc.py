@@ -32,6 +32,7 @@ _SIZE_OPTIONS = [
 ]
 # For a host that vanishes (a dead process's connections break immediately). A stalled machine has time to answer.
 _PING_TIMEOUT_MS = 5_000
+_CONNECT_TIMEOUT_MS = 2_000  # a busy host needs more than the few milliseconds of a handshake; a dead one never answers
 # Both are needed: otherwise the library waits a minute for a ping's answer, whatever the keep-alive's time-out.
 _PING_TIMEOUT_OPTIONS = [
     ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
@@ -244,7 +245,7 @@ def open_channel(endpoint: str, ca_pem: bytes, token: str | Callable[[], str] | 
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),  # the time limit of an attempt, whatever its name says
         ("grpc.max_reconnect_backoff_ms", 1_000),
         # Channels with the same arguments would share a connection; each role of a process keeps its own.
         ("grpc.use_local_subchannel_pool", 1),

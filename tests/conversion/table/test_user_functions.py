@@ -172,7 +172,7 @@ def test_the_error_names_an_entry_point_that_is_not_a_converter_function(
 def not_from_a_file() -> int:
     """A function whose source cannot be read."""
     found: dict[str, object] = {}
-    exec("def made(of): return of", found)
+    exec(compile("def made(of): return of", "<no file>", "exec"), found)
     return found["made"]  # type: ignore[return-value]
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from tandemfeed.deploy.demo.demo import main as demo
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes]
 
-
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.processes
 @pytest.mark.timeout(480)
 def test_demo_loses_repeats_and_reorders_nothing_across_two_kills(tmp_path: Path) -> None:
     figures_path, page = tmp_path / "demo.json", tmp_path / "demo.html"

@@ -14,11 +14,10 @@ MANUAL = (Path(__file__).resolve().parents[3] / "docs" / "transactional-store.md
 
 
 def test_the_first_example_in_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "var").mkdir()
     monkeypatch.chdir(tmp_path)
     example = re.findall(r"```python\n(.+?)```", MANUAL, re.DOTALL)[0]
     exec(compile(example, "manual", "exec"), {})
-    with TransactionalStore.open(tmp_path / "var" / "orders") as store:
+    with TransactionalStore.open(tmp_path / "orders") as store:
         assert {queue.name: queue.count for queue in store.queues()} == {
             "accepted": 1,
             "orders": 0,

@@ -215,7 +215,7 @@ def test_a_feed_is_read_from_the_cluster_file(tmp_path: Path) -> None:
     assert read_feed_plan(str(document)).name == "fx"
     with pytest.raises(SettingsError, match=r"line 1: feed has entries named fx; choose one of them with .*#NAME"):
         read_feed_plan(f"{document}#equities")
-    with pytest.raises(SettingsError, match="No such file"):
+    with pytest.raises(SettingsError, match="no such file"):
         read_feed_plan(str(tmp_path / "none.toml"))
     document.write_text(document.read_text().replace("source_stream_id = 9", 'source_stream_id = "nine"'))
     with pytest.raises(SettingsError, match=r'line 8: .*source_stream_id is "nine"; it must be an integer'):

@@ -20,6 +20,9 @@ class Failure(grpc.RpcError):
     def code(self) -> grpc.StatusCode:
         return self._code
 
+    def details(self) -> str:
+        return "refused"
+
     def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
         return ((ACTIVE_SERVER_KEY, self._active),) if self._active else ()
 

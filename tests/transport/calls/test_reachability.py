@@ -19,7 +19,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tandemfeed.admin_server.cli import admin
-from tandemfeed.transport.calls.reachability import failure_text, why_unreachable
+from tandemfeed.transport.calls.reachability import (
+    FIRST_TRY_S,
+    Unreachable,
+    call_or_explain,
+    failure_text,
+    why_unreachable,
+)
 
 DAY = datetime.timedelta(days=1)
 
@@ -139,10 +145,42 @@ def test_the_text_of_a_failed_call_names_what_is_wrong_with_each_address(tmp_pat
         said = failure_text(late, f"no-such-host.invalid:1, {good}", authority.pem)
     assert said == (
         "no-such-host.invalid:1: the host name no-such-host.invalid cannot be resolved; check the name; "
-        f"{good}: DEADLINE_EXCEEDED: Deadline Exceeded"
+        f"{good}: a connection can be made, but no answer came in time; the server or this host may be overloaded"
     )
     refused = CallFailed(grpc.StatusCode.PERMISSION_DENIED, "lacks the right")
     assert failure_text(refused, "no-such-host.invalid:1", authority.pem) == "PERMISSION_DENIED: lacks the right"
+
+
+def test_a_server_that_accepts_connections_but_is_paused_counts_as_reachable(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as paused:
+        assert why_unreachable(f"127.0.0.1:{paused.getsockname()[1]}", Authority(tmp_path).pem, timeout_s=0.1) is None
+
+
+def test_a_busy_server_has_the_whole_time_and_a_wrong_address_has_not(tmp_path: Path) -> None:
+    limits = []
+
+    def late_at_first(timeout_s: float) -> str:
+        limits.append(timeout_s)
+        if len(limits) == 1:
+            raise CallFailed(grpc.StatusCode.DEADLINE_EXCEEDED, "")
+        return "answer"
+
+    authority = Authority(tmp_path)
+    with authority.server() as good:
+        assert call_or_explain(late_at_first, ("no-such-host.invalid:1", good), authority.pem, timeout_s=10) == "answer"
+    assert limits == [FIRST_TRY_S, 10 - FIRST_TRY_S]
+    limits.clear()
+    with pytest.raises(Unreachable, match="cannot be resolved"):
+        call_or_explain(late_at_first, ("no-such-host.invalid:1",), authority.pem, timeout_s=10)
+    assert limits == [FIRST_TRY_S]
+
+
+def test_a_refusal_ends_the_first_call() -> None:
+    def refuse(_timeout_s: float) -> str:
+        raise CallFailed(grpc.StatusCode.PERMISSION_DENIED, "lacks the right")
+
+    with pytest.raises(CallFailed):
+        call_or_explain(refuse, ("no-such-host.invalid:1",), b"", timeout_s=10)
 
 
 def test_an_admin_command_says_why_no_server_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

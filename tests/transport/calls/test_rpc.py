@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -208,6 +209,36 @@ def test_a_server_with_a_certificate_of_another_ca_is_refused(server: RpcServer)
     with open_channel(server.endpoint, stranger, token()) as channel:
         code, _ = refusal_of(SHAPES["UnaryUnary"][0], channel, "/toy.Clients/UnaryUnary")
     assert code is grpc.StatusCode.UNAVAILABLE
+
+
+def copy_bytes(source: socket.socket, target: socket.socket) -> None:
+    while data := source.recv(65_536):
+        target.sendall(data)
+
+
+def test_a_server_whose_handshake_takes_half_a_second_is_reached(
+    server: RpcServer, certificates: tuple[bytes, bytes, bytes]
+) -> None:
+    busy = socket.create_server(("127.0.0.1", 0))
+    with (
+        busy,
+        ThreadPoolExecutor(2) as threads,
+        open_channel(f"127.0.0.1:{busy.getsockname()[1]}", certificates[0], token()) as channel,
+    ):
+        answer = channel.unary_unary("/toy.Clients/UnaryUnary").future(b"", timeout=DEADLINE_S)
+        near, _ = busy.accept()
+        time.sleep(0.5)  # what is tested: a server that has no processor for so long
+        host, port = server.endpoint.rsplit(":", 1)
+        far = socket.create_connection((host, int(port)))
+        try:
+            threads.submit(copy_bytes, near, far)
+            threads.submit(copy_bytes, far, near)
+            assert answer.result() == b"ann"
+        finally:
+            for each in (near, far):
+                with suppress(OSError):  # the other side has closed it
+                    each.shutdown(socket.SHUT_RDWR)
+                each.close()
 
 
 def test_the_error_for_an_address_in_use_names_the_address(
