@@ -104,14 +104,14 @@ class AdminServer:
                 self.prepare(store)
             else:
                 note_fingerprint(client, zookeeper, self.folder.fingerprint, state)
+            opened.callback(self.policy.stop)
+            self.policy.watch(self._audit, self._enforce_policy)
             self._death_notices = DeathNoticeReceiver()
             self._rpc = self._serve(listen, subscriber_count_max)
             opened.callback(self._rpc.stop)
             self._death_notices.listen(self._rpc.endpoint, self._on_death_notice)
             opened.callback(self._death_notices.close)
             opened.callback(self._stop_brokers)  # runs first, so that no stream uses up the grace period of the stop
-            self.policy.watch(self._audit, self._enforce_policy)
-            opened.callback(self.policy.stop)
             if zookeeper is not None:
                 self._rpc.set_serving(is_serving=False)
                 sealer = KeySealer(self.folder.token_key)

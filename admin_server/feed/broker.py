@@ -142,8 +142,7 @@ class FeedBroker:
             return policy.allows(subscriber.identity, Action.SUBSCRIBE, map(topics.__getitem__, subscriber.channel_ids))
 
         for ended in self._state.end_subscribers(is_granted):
-            channels = sorted(ended.channel_ids)
-            self._audit.write("subscription revoked", identity=ended.identity, feed=self.feed.name, channels=channels)
+            self._state.note("subscription revoked", identity=ended.identity, channels=sorted(ended.channel_ids))
 
     def replace_keys(self, topics: Collection[str]) -> None:
         """Replace the keys of channels that an identity has lost, so that it cannot read on with those it has."""
@@ -155,7 +154,7 @@ class FeedBroker:
         except RecordsUnavailable:
             LOG.exception("could not replace stream keys; retrying", extra={"feed": self.feed.name})
         else:
-            self._audit.write("keys replaced", feed=self.feed.name, topics=[channel.topic for channel in lost])
+            self._state.note("keys replaced", topics=[channel.topic for channel in lost])
         self._state.announce()  # also wakes the timekeeper, which replaces them later if that failed
 
     def update_for(self, channel_ids: frozenset[int], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
