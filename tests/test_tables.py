@@ -173,7 +173,7 @@ def test_help_fits(arguments: list[str], capsys: pytest.CaptureFixture[str], mon
 
 
 def test_a_policy_fits() -> None:
-    name, pattern = "n" * 20, "equities.xetra.trades.#"
+    name, pattern = "n" * 20, "equities.xetra.trades"
     rule = admin_pb2.PolicyRule(line=1_000, to=[name], actions=["administer"], patterns=[pattern], until_unix_ns=1)
     identity = admin_pb2.PolicyIdentity(name=name, roles=["admin", "client"], groups=["desk"], calls_per_second_max=0.5)
     reply = admin_pb2.ShowPolicyReply(file="policy.toml", identities=[identity], rules=[rule])

@@ -115,10 +115,10 @@ def print_policy(reply: admin_pb2.ShowPolicyReply, console: Console | None = Non
 
 def _validity(rule: admin_pb2.PolicyRule) -> str:
     lines = [] if rule.is_valid_now else ["not now"]
-    lines += [f"from {_time_text(rule.from_unix_ns)}"] if rule.from_unix_ns else []
-    lines += [f"until {_time_text(rule.until_unix_ns)}"] if rule.until_unix_ns else []
+    lines += ["from", _time_text(rule.from_unix_ns)] if rule.from_unix_ns else []
+    lines += ["until", _time_text(rule.until_unix_ns)] if rule.until_unix_ns else []
     return "\n".join(lines) or "always"
 
 
 def _time_text(unix_ns: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_ns // 1_000_000_000))
+    return time.strftime("%Y-%m-%d %H:%MZ", time.gmtime(unix_ns // 1_000_000_000))
