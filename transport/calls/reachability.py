@@ -66,9 +66,12 @@ def failure_text(error: grpc.RpcError, addresses: str, ca_pem: bytes) -> str:
     code, details = status_of(error)
     if code not in NOT_ANSWERED:
         return f"{code.name}: {details}"
-    late = "a connection can be made, but no answer came in time; the server or this host may be overloaded"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED or details.startswith("failed to connect"):  # not a server's words
+        text = "a connection can be made, but no answer came in time; the server or this host may be overloaded"
+    else:
+        text = f"{code.name}: {details}"
     each = [address.strip() for address in addresses.split(",")]
-    return "; ".join(why_unreachable(address, ca_pem) or f"{address}: {late}" for address in each)
+    return "; ".join(why_unreachable(address, ca_pem) or f"{address}: {text}" for address in each)
 
 
 def why_unreachable(address: str, ca_pem: bytes, *, timeout_s: float = TIMEOUT_S) -> str | None:
@@ -102,6 +105,7 @@ def _why_not_trusted(connection: socket.socket, host: str, address: str, ca_pem:
     except (ssl.SSLError, ValueError):
         return "the CA file has no certificate in PEM format; use the file ca.pem of the admin server"
     context.set_alpn_protocols(["h2"])
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Python 3.13's default; gRPC accepts what this refuses
     try:
         context.wrap_socket(connection, server_hostname=host).close()
     except ssl.SSLCertVerificationError as refused:
