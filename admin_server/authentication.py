@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -17,9 +18,9 @@ import grpc
 import jwt
 import scramp
 
+from tandemfeed.admin_server.policy.rules import IdentitySettings
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.state_folder import MECHANISM, StateFolder
-from tandemfeed.admin_server.settings import IdentitySettings
 from tandemfeed.transport.calls.tokens import TOKEN_ALGORITHM, TOKEN_ISSUER, binding, key_from_text
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
@@ -41,7 +42,7 @@ class _Conversation:
 class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
     """Exchanges proof of a shared secret for a token."""
 
-    def __init__(self, folder: StateFolder, policy: dict[str, IdentitySettings], audit: AuditLog) -> None:
+    def __init__(self, folder: StateFolder, policy: Mapping[str, IdentitySettings], audit: AuditLog) -> None:
         self._folder, self._policy, self._audit = folder, policy, audit
         self._mechanism = scramp.ScramMechanism(MECHANISM)
         self._conversations: OrderedDict[str, _Conversation] = OrderedDict()

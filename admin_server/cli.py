@@ -15,6 +15,9 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from tandemfeed.admin_server.metrics import FeedCollector
+from tandemfeed.admin_server.policy.commands import add_policy_commands
+from tandemfeed.admin_server.policy.commands import check as check_policy
+from tandemfeed.admin_server.policy.commands import request_of as policy_request
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.state_folder import hash_secret
 from tandemfeed.admin_server.records.zookeeper_options import add_zookeeper_arguments, zookeeper_from
@@ -100,11 +103,13 @@ def serve(argv: Sequence[str] | None = None) -> int:
 
 
 def admin(argv: Sequence[str] | None = None) -> int:
-    """Show the state of feeds and adapters, hand over between adapters, fail and readmit them."""
+    """Show the state of feeds and adapters, hand over between adapters, fail and readmit them, manage the policy."""
     parser = _admin_parser()
     arguments = parser.parse_args(argv)
     if arguments.command == "hash-secret":
         return _hash_secret()
+    if (arguments.command, getattr(arguments, "step", "")) == ("policy", "check"):
+        return check_policy(arguments)
     connection = connection_from(parser, arguments)
     request, show = _request(arguments)
     try:
@@ -132,8 +137,10 @@ def _admin_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed admin", description=admin.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(name: str, summary: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, allow_abbrev=False, help=summary, description=summary)
+    def command(name: str, summary: str, commands: Any = commands) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = commands.add_parser(
+            name, allow_abbrev=False, help=summary, description=summary
+        )
         added.add_argument("--json", action="store_true", help="print the reply as one JSON object")
         add_connection_arguments(added)
         return added
@@ -155,12 +162,15 @@ def _admin_parser() -> argparse.ArgumentParser:
         "--reason", required=True, metavar="TEXT", help="sent to the adapter, recorded, and shown by status"
     )
     fail.add_argument("--force", action="store_true", help="fail it even if no synchronised backup is left")
+    add_policy_commands(commands, command)
     commands.add_parser("hash-secret", allow_abbrev=False, help="read a secret and print the salted verifier to store")
     return parser
 
 
 def _request(arguments: argparse.Namespace) -> tuple[Message, Callable[[Any], None]]:
     """The request for the server, and the function that prints its reply."""
+    if arguments.command == "policy":
+        return policy_request(arguments)
     feed: str = arguments.feed
     match arguments.command:
         case "failover":
@@ -194,11 +204,15 @@ def _call(connection: Connection, request: Message) -> Message:
     def ask(address: str, timeout_s: float) -> Message:
         with open_channel(address, connection.ca_pem, ADMIN_SERVER, session.bearer) as channel:
             operations = admin_pb2_grpc.OperationsStub(channel)
+            policy = admin_pb2_grpc.PolicyAdministrationStub(channel)
             methods: dict[type[Message], Callable[..., Message]] = {
                 admin_pb2.GetStatusRequest: operations.GetStatus,
                 admin_pb2.FailoverRequest: operations.Failover,
                 admin_pb2.FailAdapterRequest: operations.FailAdapter,
                 admin_pb2.ReadmitAdapterRequest: operations.ReadmitAdapter,
+                admin_pb2.ReloadPolicyRequest: policy.ReloadPolicy,
+                admin_pb2.ExplainPolicyRequest: policy.ExplainPolicy,
+                admin_pb2.ShowPolicyRequest: policy.ShowPolicy,
             }
             return methods[type(request)](request, timeout=timeout_s)
 

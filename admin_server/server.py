@@ -12,6 +12,10 @@ from pathlib import Path
 
 from tandemfeed.admin_server.authentication import AuthenticationService
 from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.policy.policy_gate import PolicyGate
+from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
+from tandemfeed.admin_server.policy.policy_service import PolicyAdministrationService
+from tandemfeed.admin_server.policy.rules import IdentitySettings
 from tandemfeed.admin_server.records.audit import AuditLog, RefusalAudit
 from tandemfeed.admin_server.records.leadership import LeadershipGate
 from tandemfeed.admin_server.records.lease_records import ClusterRecords
@@ -27,7 +31,7 @@ from tandemfeed.admin_server.services import (
     OperationsService,
     StreamAdministrationService,
 )
-from tandemfeed.admin_server.settings import FeedSettings, IdentitySettings, check_identities, load_cluster, load_policy
+from tandemfeed.admin_server.settings import FeedSettings, load_cluster
 from tandemfeed.transport.calls.death_notice import DeathNoticeReceiver
 from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, serve
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
@@ -79,11 +83,11 @@ class AdminServer:
         subscriber_count_max: int = SUBSCRIBER_COUNT_MAX,
         zookeeper: ZooKeeperSettings | None = None,
     ) -> None:
-        self._feeds, identities = load_cluster(cluster), load_policy(policy)
-        identities = check_identities(cluster, self._feeds, identities)
+        self._feeds = load_cluster(cluster)
+        self.policy = PolicyKeeper(policy, cluster, self._feeds)
         self._gate = LeadershipGate(is_open=zookeeper is None)
         self.brokers: dict[str, FeedBroker] = {}
-        server_names = _server_names(self._feeds, identities)
+        server_names = _server_names(self._feeds, self.policy)
         with ExitStack() as opened:
             if zookeeper is None:
                 self.folder = StateFolder(state, server_names)
@@ -103,8 +107,10 @@ class AdminServer:
                 self.prepare(store)
             else:
                 note_fingerprint(client, zookeeper, self.folder.fingerprint, state)
+            opened.callback(self.policy.stop)
+            self.policy.watch(self._audit, self._enforce_policy)
             self._death_notices = DeathNoticeReceiver()
-            self._rpc = self._serve(listen, identities, subscriber_count_max)
+            self._rpc = self._serve(listen, subscriber_count_max)
             opened.callback(self._rpc.stop)
             self._death_notices.listen(self._rpc.endpoint, self._on_death_notice)
             opened.callback(self._death_notices.close)
@@ -155,16 +161,23 @@ class AdminServer:
         for broker in self.served.values():
             broker.end(incarnation)
 
+    def _enforce_policy(self, lost_topics: frozenset[str]) -> None:
+        """End what the changed policy no longer grants: first the streams, which must not receive the new keys."""
+        for broker in self.served.values():
+            broker.end_ungranted(self.policy)
+            broker.replace_keys(lost_topics)
+
     def _stop_brokers(self) -> None:
         for broker in self.brokers.values():
             broker.stop()
 
-    def _serve(self, listen: str, identities: dict[str, IdentitySettings], subscriber_count_max: int) -> RpcServer:
+    def _serve(self, listen: str, subscriber_count_max: int) -> RpcServer:
         public_key = self.folder.token_key.public_key().public_bytes_raw()
-        self.authentication = AuthenticationService(self.folder, identities, self._audit)
-        administration = StreamAdministrationService(self.brokers, self._audit, subscriber_count_max)
+        self.authentication = AuthenticationService(self.folder, self.policy, self._audit)
+        administration = StreamAdministrationService(self.brokers, self.policy, self._audit, subscriber_count_max)
         registry = AdapterRegistryService(self.brokers, public_key, self._audit, self._death_notices.key)
-        operations = OperationsService(self.brokers)
+        operations = OperationsService(self.brokers, self.policy, self._audit)
+        policy = PolicyAdministrationService(self.policy, self._audit)
         certificate, key = self.folder.server_certificate
         # Each adapter has two streams, its own and its lifeline's, and may open new ones before the old ones end.
         adapter_stream_count_max = 4 * sum(len(feed.adapters) for feed in self._feeds.values())
@@ -174,6 +187,7 @@ class AdminServer:
                 lambda server: admin_pb2_grpc.add_StreamAdministrationServicer_to_server(administration, server),
                 lambda server: admin_pb2_grpc.add_AdapterRegistryServicer_to_server(registry, server),
                 lambda server: admin_pb2_grpc.add_OperationsServicer_to_server(operations, server),
+                lambda server: admin_pb2_grpc.add_PolicyAdministrationServicer_to_server(policy, server),
             ],
             [*ROLES_BY_SERVICE, *PUBLIC_SERVICES],
             listen,
@@ -183,6 +197,7 @@ class AdminServer:
                 RefusalAudit(self._audit),
                 self._gate,
                 AuthorizationInterceptor(TokenVerifier(ADMIN_SERVER, public_key), ROLES_BY_SERVICE, PUBLIC_SERVICES),
+                PolicyGate(self.policy, ROLES_BY_SERVICE),
             ],
             thread_count=subscriber_count_max + adapter_stream_count_max + THREADS_FOR_CALLS,
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import grpc
 
@@ -22,12 +22,13 @@ from tandemfeed.admin_server.feed.registrations import (
     ReturnAwaited,
 )
 from tandemfeed.admin_server.feed.streams import Attendance
+from tandemfeed.admin_server.policy.limits import OpenSubscriptions
+from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
+from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings
-from tandemfeed.feedcore.topics import any_topic_matches
 from tandemfeed.transport.calls.rpc import caller_of
-from tandemfeed.transport.calls.tokens import Caller
 from tandemfeed.transport.sealing.announced_starts import PUBLIC_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 
@@ -36,26 +37,29 @@ ROLES_BY_SERVICE = {
     "tandemfeed.v1.StreamAdministration": frozenset({"client", "admin"}),
     "tandemfeed.v1.AdapterRegistry": frozenset({"adapter", "source"}),
     "tandemfeed.v1.Operations": frozenset({"admin"}),
+    "tandemfeed.v1.PolicyAdministration": frozenset({"admin"}),
 }
 PUBLIC_SERVICES = frozenset({"tandemfeed.v1.Authentication"})
+OBSERVING = (Action.OBSERVE, Action.ADMINISTER)  # each lets its holder see a feed's status
 Item = TypeVar("Item")
 
 
-def _may_see(caller: Caller, broker: FeedBroker) -> bool:
-    """Admins and sources see every feed, an adapter sees its own, a client those that it may subscribe to."""
-    return (
-        bool(caller.roles & {"admin", "source"})
-        or any(adapter.identity == caller.identity for adapter in broker.feed.adapters)
-        or any(any_topic_matches(caller.topics, channel.topic) for channel in broker.feed.channels)
-    )
-
-
 def _find(brokers: Mapping[str, FeedBroker], name: str, context: grpc.ServicerContext) -> FeedBroker:
+    """The feed that an adapter or a source names. A source sees every feed, an adapter its own."""
     broker = brokers.get(name)
     if broker is None:
-        seen = sorted(known for known, each in brokers.items() if _may_see(caller_of(context), each))
-        context.abort(grpc.StatusCode.NOT_FOUND, f"no feed {name!r}; available to you: {', '.join(seen) or 'none'}")
+        caller = caller_of(context)
+        seen = [known for known in brokers if "source" in caller.roles or caller.is_adapter_of(known)]
+        _abort_unknown_feed(name, seen, context)
     return broker
+
+
+def _abort_unknown_feed(name: str, seen: Iterable[str], context: grpc.ServicerContext) -> NoReturn:
+    context.abort(grpc.StatusCode.NOT_FOUND, f"no feed {name!r}; available to you: {_listed(seen)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
 def _find_adapter(broker: FeedBroker, name: str, context: grpc.ServicerContext) -> AdapterSettings:
@@ -87,77 +91,118 @@ def _drain(items: queue.SimpleQueue[Item | None], on_end: Callable[[], None]) ->
 
 
 class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
-    """For subscribing applications."""
+    """For subscribing applications. A refusal is the same for what does not exist and for what is not granted."""
 
-    def __init__(self, brokers: Mapping[str, FeedBroker], audit: AuditLog, subscriber_count_max: int) -> None:
-        self._brokers, self._audit = brokers, audit
+    def __init__(
+        self, brokers: Mapping[str, FeedBroker], policy: PolicyKeeper, audit: AuditLog, subscriber_count_max: int
+    ) -> None:
+        self._brokers, self._policy, self._audit = brokers, policy, audit
         self._subscriber_count_max = subscriber_count_max  # each occupies a thread while its stream is open
         self._seats = threading.BoundedSemaphore(subscriber_count_max)
+        self._open, self._open_lock = OpenSubscriptions(), threading.Lock()
 
     def Subscribe(  # noqa: N802
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
     ) -> Iterator[admin_pb2.SubscriptionUpdate]:
-        """Send the grant, then an update whenever it changes, until the client leaves."""
-        caller = caller_of(context)
-        broker = _find(self._brokers, request.feed, context)
-        channels = self._granted(request, broker, caller, context)
-        if not self._seats.acquire(blocking=False):
-            self._audit.refuse(
-                context,
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self._subscriber_count_max} subscribers are connected, which is the limit; try again later, or "
-                "raise --subscriber-count-max at the admin server",
-                "subscription refused",
-                identity=caller.identity,
-                feed=request.feed,
-            )
-        try:
-            subscriber = broker.subscribe(caller.identity, channels)
+        """Send the grant, then an update whenever it changes, until the client leaves or the grant is revoked."""
+        identity = caller_of(context).identity
+        broker, channels = self._granted(request, context)
+        with self._seat(request, context):
+            subscriber = broker.subscribe(identity, channels)
             context.add_callback(lambda: broker.unsubscribe(subscriber))
-            self._audit.write("subscribed", identity=caller.identity, feed=request.feed, channels=sorted(channels))
+            broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
+            self._audit.write("subscribed", identity=identity, feed=request.feed, channels=sorted(channels))
             is_first = True
             for _ in _drain(subscriber.updates, lambda: broker.unsubscribe(subscriber)):
-                yield broker.update_for(channels, is_first=is_first)
+                update = broker.update_for(channels, is_first=is_first)
+                if subscriber.has_ended:  # checked last: keys made after a revocation must not be sent
+                    return
+                yield update
                 is_first = False
-        finally:
-            self._seats.release()
 
     def _granted(
+        self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
+    ) -> tuple[FeedBroker, frozenset[int]]:
+        """The feed, and the requested channels of it if all are granted; without a request, all that are."""
+        broker = self._brokers.get(request.feed)
+        granted = {} if broker is None else self._granted_topics(broker, context)
+        if broker is None or not granted:
+            seen = [name for name, each in self._brokers.items() if self._granted_topics(each, context)]
+            self._refuse(request, context, f"the feed {request.feed!r}", seen)
+        for topic in request.topics:
+            if topic not in granted:
+                what = f"the topic {topic!r} in feed {request.feed!r}"
+                self._refuse(request, context, what, granted, topic=topic)
+        return broker, frozenset(granted[topic] for topic in request.topics or granted)
+
+    def _granted_topics(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, int]:
+        """The channels that the caller may subscribe to, by topic."""
+        identity = caller_of(context).identity
+        return {
+            channel.topic: channel.channel_id
+            for channel in broker.feed.channels
+            if self._policy.decide(identity, Action.SUBSCRIBE, channel.topic).is_allowed
+        }
+
+    def _refuse(
         self,
         request: admin_pb2.SubscribeRequest,
-        broker: FeedBroker,
-        caller: Caller,
         context: grpc.ServicerContext,
-    ) -> frozenset[int]:
-        """The requested channels, if the policy grants every one of them; a refusal names the topic."""
-        topics = {channel.topic: channel.channel_id for channel in broker.feed.channels}
-        for topic in request.topics or topics:
-            if not any_topic_matches(caller.topics, topic):  # first, so as not to reveal which topics exist
-                self._audit.refuse(
-                    context,
-                    grpc.StatusCode.PERMISSION_DENIED,
-                    f"{caller.identity} is not granted the topic {topic!r}",
-                    "subscription refused",
-                    identity=caller.identity,
-                    feed=request.feed,
-                    topic=topic,
+        what: str,
+        available: Iterable[str],
+        **fields: str,
+    ) -> NoReturn:
+        identity = caller_of(context).identity
+        self._audit.refuse(
+            context,
+            grpc.StatusCode.PERMISSION_DENIED,
+            f"{what} does not exist or is not granted to {identity}; available to you: {_listed(available)}",
+            "subscription refused",
+            identity=identity,
+            feed=request.feed,
+            **fields,
+        )
+
+    @contextmanager
+    def _seat(self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext) -> Iterator[None]:
+        """Count a subscription while it is open, or refuse it."""
+        identity = caller_of(context).identity
+        known = self._policy.policy.identities.get(identity)
+        limit = None if known is None else known.subscription_count_max
+        with self._open_lock:
+            has_begun = self._open.begin(identity, limit)
+        try:
+            if not has_begun:
+                text = f"{identity} has {limit} subscriptions open, which is subscription_count_max in the policy"
+                self._refuse_one_more(request, context, f"{text}; end one first")
+            if not self._seats.acquire(blocking=False):
+                text = (
+                    f"{self._subscriber_count_max} subscribers are connected, which is the limit; try again later, or "
                 )
-            if topic not in topics:
-                seen = sorted(known for known in topics if any_topic_matches(caller.topics, known))
-                detail = f"feed {request.feed!r} has no topic {topic!r}; available to you: {', '.join(seen) or 'none'}"
-                context.abort(grpc.StatusCode.NOT_FOUND, detail)
-        return frozenset(topics[topic] for topic in request.topics or topics)
+                self._refuse_one_more(request, context, text + "raise --subscriber-count-max at the admin server")
+            try:
+                yield
+            finally:
+                self._seats.release()
+        finally:
+            if has_begun:
+                with self._open_lock:
+                    self._open.end(identity)
+
+    def _refuse_one_more(
+        self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext, text: str
+    ) -> NoReturn:
+        code, identity = grpc.StatusCode.RESOURCE_EXHAUSTED, caller_of(context).identity
+        self._audit.refuse(context, code, text, "subscription refused", identity=identity, feed=request.feed)
 
     def ListFeeds(  # noqa: N802
         self, request: admin_pb2.ListFeedsRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListFeedsReply:
         """The feeds that have a channel to which the caller may subscribe."""
-        caller = caller_of(context)
         reply = admin_pb2.ListFeedsReply()
         for broker in self._brokers.values():
-            granted = [c.channel_id for c in broker.feed.channels if any_topic_matches(caller.topics, c.topic)]
-            if granted:
-                reply.feeds.append(broker.describe(granted))
+            if granted := self._granted_topics(broker, context):
+                reply.feeds.append(broker.describe(granted.values()))
         return reply
 
 
@@ -329,23 +374,46 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
 
 
 class OperationsService(admin_pb2_grpc.OperationsServicer):
-    """For admins."""
+    """For admins. To a caller, a feed that it may neither observe nor administer does not exist."""
 
-    def __init__(self, brokers: Mapping[str, FeedBroker]) -> None:
-        self._brokers = brokers
+    def __init__(self, brokers: Mapping[str, FeedBroker], policy: PolicyKeeper, audit: AuditLog) -> None:
+        self._brokers, self._policy, self._audit = brokers, policy, audit
+
+    def _observed(self, context: grpc.ServicerContext) -> dict[str, FeedBroker]:
+        """The feeds that the caller may observe or administer."""
+        identity = caller_of(context).identity
+        return {
+            name: broker
+            for name, broker in self._brokers.items()
+            if any(self._policy.decide(identity, action, name).is_allowed for action in OBSERVING)
+        }
+
+    def _observed_feed(self, name: str, context: grpc.ServicerContext) -> FeedBroker:
+        observed = self._observed(context)
+        if name not in observed:
+            _abort_unknown_feed(name, observed, context)
+        return observed[name]
+
+    def _administered_feed(self, name: str, context: grpc.ServicerContext) -> FeedBroker:
+        broker, identity = self._observed_feed(name, context), caller_of(context).identity
+        if not self._policy.decide(identity, Action.ADMINISTER, name).is_allowed:
+            code, text = grpc.StatusCode.PERMISSION_DENIED, f"{identity} may observe feed {name!r}, not administer it"
+            self._audit.refuse(context, code, text, "operation refused", identity=identity, feed=name)
+        return broker
 
     def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> admin_pb2.GetStatusReply:
         """The status of the feeds."""
-        chosen = [_find(self._brokers, request.feed, context)] if request.feed else list(self._brokers.values())
+        observed = self._observed(context).values()
+        chosen = [self._observed_feed(request.feed, context)] if request.feed else list(observed)
         return admin_pb2.GetStatusReply(feeds=[broker.status() for broker in chosen])
 
     def Failover(  # noqa: N802
         self, request: admin_pb2.FailoverRequest, context: grpc.ServicerContext
     ) -> admin_pb2.FailoverReply:
         """Hand over to another adapter; reply when the heir holds the new epoch."""
-        broker = _find(self._brokers, request.feed, context)
+        broker = self._administered_feed(request.feed, context)
         heir = _find_adapter(broker, request.to, context) if request.to else None
         with _refusing(context):
             epoch, active = broker.operations.hand_over(heir, caller_of(context).identity)
@@ -355,7 +423,7 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
         self, request: admin_pb2.FailAdapterRequest, context: grpc.ServicerContext
     ) -> admin_pb2.FailAdapterReply:
         """Take an adapter out of its feed."""
-        broker = _find(self._brokers, request.feed, context)
+        broker = self._administered_feed(request.feed, context)
         adapter = _find_adapter(broker, request.adapter, context)
         if not request.reason:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a reason is required; it is recorded and shown by status")
@@ -367,7 +435,7 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
         self, request: admin_pb2.ReadmitAdapterRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ReadmitAdapterReply:
         """Return a failed adapter to its feed."""
-        broker = _find(self._brokers, request.feed, context)
+        broker = self._administered_feed(request.feed, context)
         adapter = _find_adapter(broker, request.adapter, context)
         with _refusing(context):
             broker.operations.readmit(adapter, caller_of(context).identity)

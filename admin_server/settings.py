@@ -1,16 +1,14 @@
-"""The two files that an administrator writes: the cluster (feeds, channels, adapters) and the policy (who may do what).
+"""The cluster file: feeds, channels and adapters. (`admin_server.policy.document` has the other file, the policy.)
 
-The models here are the files' tables; `transport.settings_file` turns every mistake into an error with file, line and
+The models here are the file's tables; `transport.settings_file` turns every mistake into an error with file, line and
 key before the server serves anything.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -34,17 +32,8 @@ Topic = Annotated[
         description="a topic: words of letters, digits, '_' and '-', separated by '.'",
     ),
 ]
-TopicPattern = Annotated[
-    str,
-    Meta(
-        pattern=r"^([A-Za-z0-9_-]+|[*#])(\.([A-Za-z0-9_-]+|[*#]))*\Z",
-        description="a topic pattern: words of letters, digits, '_' and '-', or '*' (one word) or '#' (any number of "
-        "words), separated by '.'",
-    ),
-]
 Id = Annotated[int, Meta(ge=1, le=65_535)]
 Groups = Annotated[Mapping[int, str], Meta(description='a table of channel_id = "GROUP:PORT"')]
-Role = Literal["client", "adapter", "source", "admin"]
 
 
 class MessageModelDocument(bytes):
@@ -196,41 +185,6 @@ class _Cluster(_Table, frozen=True, kw_only=True):
                     raise InvalidSetting(reason, "feed", place, *keys)
 
 
-class _Rights(_Table, frozen=True, kw_only=True):
-    """An identity's table in the policy file."""
-
-    roles: Annotated[frozenset[Role], Meta(min_length=1)]
-    subscribe: tuple[TopicPattern, ...] = ()
-
-
-class _Policy(_Table, frozen=True, kw_only=True):
-    """The policy file. The identities' tables are read one by one, so that errors give the identity's name."""
-
-    identities: Annotated[dict[str, Any], Meta(min_length=1, description="a table with at least one entry")] = field(
-        name="identity"
-    )
-
-    def __post_init__(self) -> None:
-        for name in self.identities:
-            if not re.match(NAME_FORM, name):
-                raise InvalidSetting(f"is not a valid key; it must be {NAME_RULE}", "identity", name)
-
-
-@dataclass(frozen=True, slots=True)
-class IdentitySettings:
-    """What an identity may do.
-
-    Attributes:
-        subscribe: topic patterns.
-        feeds: the names of the feeds of which it is an adapter.
-    """
-
-    name: str
-    roles: frozenset[Role]
-    subscribe: tuple[str, ...]
-    feeds: tuple[str, ...] = ()
-
-
 def load_cluster(path: Path) -> dict[str, FeedSettings]:
     """The feeds of a cluster file, by name, with their message models.
 
@@ -252,46 +206,6 @@ def load_cluster(path: Path) -> dict[str, FeedSettings]:
 
     cluster = SettingsFile(path).convert(_Cluster, dec_hook=read_model)
     return {feed.name: feed for feed in cluster.feeds}
-
-
-def load_policy(path: Path) -> dict[str, IdentitySettings]:
-    """The identities of a policy file, by name.
-
-    Raises:
-        SettingsError: with file, line, key and reason.
-    """
-    file = SettingsFile(path)
-    rights = {name: file.convert(_Rights, "identity", name) for name in file.convert(_Policy).identities}
-    return {name: IdentitySettings(name, each.roles, each.subscribe) for name, each in rights.items()}
-
-
-def check_identities(
-    path: Path, feeds: Mapping[str, FeedSettings], policy: Mapping[str, IdentitySettings]
-) -> dict[str, IdentitySettings]:
-    """Check that the identity of every adapter exists and has the role "adapter".
-
-    Args:
-        path: the cluster file, for the error text.
-
-    Returns:
-        The policy's identities, each with the feeds of which it is an adapter.
-
-    Raises:
-        SettingsError: an adapter's identity is not in the policy, or lacks the role.
-    """
-    feeds_by_identity: dict[str, set[str]] = {}
-    for feed_place, feed in enumerate(feeds.values()):
-        for place, adapter in enumerate(feed.adapters):
-            known = policy.get(adapter.identity)
-            if known is None or "adapter" not in known.roles:
-                why = 'lacks the role "adapter" in the policy' if known else "is not in the policy; add it there"
-                keys = ("feed", feed_place, "adapter", place, "identity")
-                raise SettingsFile(path).error(keys, f'is "{adapter.identity}", which {why}')
-            feeds_by_identity.setdefault(adapter.identity, set()).add(feed.name)
-    return {
-        name: replace(identity, feeds=tuple(sorted(feeds_by_identity.get(name, ()))))
-        for name, identity in policy.items()
-    }
 
 
 def _require_group(group: str, *keys: Key) -> None:

@@ -20,7 +20,7 @@ def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None
     """Print a table for each feed; a star marks the active. Details follow it, so that it fits 80 columns."""
     console = console or Console()
     for feed in reply.feeds:
-        table = _table(
+        table = titled_table(
             f"feed {feed.feed.name}: epoch {feed.epoch}, {feed.subscriber_count} subscribers", STATUS_HEADINGS
         )
         for row in feed.adapters:
@@ -40,7 +40,8 @@ def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None
         _print_takeovers(feed, console)
 
 
-def _table(title: str, headings: Iterable[str]) -> Table:
+def titled_table(title: str, headings: Iterable[str]) -> Table:
+    """A table without a frame that folds long names."""
     table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.padding = (0, 1, 0, 0)
     for heading in headings:
@@ -117,7 +118,7 @@ def print_feeds(reply: admin_pb2.GetStatusReply, console: Console | None = None)
     for row in reply.feeds:
         feed = row.feed
         title = f"feed {feed.name} (id {feed.feed_id}), session {feed.session}"
-        table = _table(title, ("channel", "topic", "source stream", "group"))
+        table = titled_table(title, ("channel", "topic", "source stream", "group"))
         streams = {stream.source_stream_id: stream for stream in feed.source_streams}
         for channel in feed.channels:
             for place, stream_id in enumerate(channel.source_stream_ids):

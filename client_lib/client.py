@@ -56,8 +56,8 @@ class Client:
             timeout_s: how long to wait for the administration server's answer.
 
         Raises:
-            AuthorizationRefused: the policy does not grant a topic; the message names it.
-            FeedUnknown: no such feed or topic exists.
+            AuthorizationRefused: the feed or a topic does not exist or is not granted; the message names it.
+            FeedUnknown: the server cannot use the request.
             AuthenticationRefused: the server no longer accepts the identity and secret.
             AdminUnavailable: no administration server answered.
         """

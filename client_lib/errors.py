@@ -16,10 +16,10 @@ class AuthenticationRefused(ClientError):
 
 
 class AuthorizationRefused(ClientError):
-    """The policy does not grant the request (gRPC PERMISSION_DENIED).
+    """The feed or a topic does not exist, or the policy does not grant it (gRPC PERMISSION_DENIED).
 
     Attributes:
-        topics: the requested topics; the message names the refused one.
+        topics: the requested topics; the message names what was refused.
     """
 
     def __init__(self, message: str, topics: tuple[str, ...] = ()) -> None:
@@ -28,7 +28,7 @@ class AuthorizationRefused(ClientError):
 
 
 class FeedUnknown(ClientError):
-    """The administration server has no feed or topic of that name (gRPC NOT_FOUND or INVALID_ARGUMENT)."""
+    """The administration server cannot use the request (gRPC NOT_FOUND or INVALID_ARGUMENT)."""
 
 
 class AdminUnavailable(ClientError):

@@ -18,6 +18,7 @@ PUBLIC = {
     "LeaderKeys.follower_keys": "public keys",
     "FollowerKeys.leader_key": "a public key",
     "FollowerKeys.public_key": "a public key",
+    "Rule.keys": "a place in the policy file",
 }
 
 

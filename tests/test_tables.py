@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tandemfeed.admin_server.policy.commands import print_policy
 from tandemfeed.admin_server.tables import print_feeds, print_status
 from tandemfeed.benchmarks.cli import main as bench
 from tandemfeed.client_lib.live_view import render
@@ -169,6 +170,14 @@ def test_help_fits(arguments: list[str], capsys: pytest.CaptureFixture[str], mon
     with contextlib.suppress(SystemExit):
         command([*arguments, "--help"])
     assert max(map(len, capsys.readouterr().out.splitlines())) <= WIDTH
+
+
+def test_a_policy_fits() -> None:
+    name, pattern = "n" * 20, "equities.xetra.trades"
+    rule = admin_pb2.PolicyRule(line=1_000, to=[name], actions=["administer"], patterns=[pattern], until_unix_ns=1)
+    identity = admin_pb2.PolicyIdentity(name=name, roles=["admin", "client"], groups=["desk"], calls_per_second_max=0.5)
+    reply = admin_pb2.ShowPolicyReply(file="policy.toml", identities=[identity], rules=[rule])
+    assert_fits(shown(lambda console: print_policy(reply, console)), name, pattern, "administer")
 
 
 def test_the_list_of_benchmarks_fits(capsys: pytest.CaptureFixture[str]) -> None:

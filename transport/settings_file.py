@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ Key = str | int  # of a table, or the place in an array
 
 SHOWN_MAX = 80  # characters of an invalid value that an error shows
 _PLACE = re.compile(r" - at (?:`key` in )?`\$([^`]*)`$")
+_HEADER = re.compile(r"[ \t]*\[{1,2}[ \t]*([\w.-]+)[ \t]*\]{1,2}[ \t]*(?:#.*)?$")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*?)`(?: - at .*)?", re.DOTALL)
 _SYNTAX = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
@@ -66,6 +68,15 @@ class SettingsFile:
         except tomllib.TOMLDecodeError as bad:
             raise self._syntax_error(str(bad)) from bad
 
+    @cached_property
+    def _headers(self) -> dict[str, list[int]]:
+        """The lines of each header with plain keys."""
+        found: dict[str, list[int]] = {}
+        for number, line in enumerate(self._text.split("\n"), 1):
+            if (header := _HEADER.match(line)) is not None:
+                found.setdefault(header[1], []).append(number)
+        return found
+
     def convert(self, model: type[Model], *keys: Key, dec_hook: Callable[[type, Any], Any] | None = None) -> Model:
         """The values at a key path (none: the whole file) as an instance of a model.
 
@@ -81,6 +92,15 @@ class SettingsFile:
             place = _PLACE.search(str(bad))
             inner = [name or int(number) for name, number in _STEP.findall(place[1] if place else "")]
             raise self._explained(bad, model, keys, inner) from bad
+
+    def table_line(self, *keys: Key) -> int:
+        """The line of a table: of its header [a.b], or [[a]] for a table of an array, if it has one."""
+        place = keys[-1]
+        names, count = (keys[:-1], len(_value_at(self.values, keys[:-1]))) if isinstance(place, int) else (keys, 1)
+        found = self._headers.get(".".join(map(str, names)), [])
+        if len(found) != count:
+            return line_of(self._text, keys)
+        return found[place] if isinstance(place, int) else found[0]
 
     def error(self, keys: Iterable[Key], reason: str) -> SettingsError:
         """An error about the value at a key path; if it is absent, the line is that of the table that lacks it."""
@@ -181,6 +201,8 @@ def _fields(node: inspect.Type) -> tuple[inspect.Field, ...]:
 
 def _allowed(node: inspect.Type) -> str:
     """What a value of this type must be, as the end of a sentence."""
+    if isinstance(node, inspect.UnionType):
+        node = next(each for each in node.types if not isinstance(each, inspect.NoneType))  # TOML has no None
     if isinstance(node, inspect.Metadata) and "description" in (node.extra_json_schema or {}):
         return str((node.extra_json_schema or {})["description"])
     match _bare(node):

@@ -6,8 +6,10 @@ its steps, never inside one. Each subscriber and each attending adapter has a qu
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Protocol
 
 from tandemfeed.admin_server.feed.descriptions import describe_feed, limited_to
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
@@ -17,10 +19,21 @@ from tandemfeed.admin_server.feed.registrations import ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
 from tandemfeed.admin_server.lease.lease_core import FeedLease
+from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
-from tandemfeed.admin_server.records.lease_records import ClusterRecords
+from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.v1 import admin_pb2, common_pb2
+
+LOG = logging.getLogger("tandemfeed.admin_server.feed.broker")
+
+
+class Grants(Protocol):
+    """The policy in force."""
+
+    def allows(self, identity: str, action: Action, topics: Iterable[str]) -> bool:
+        """Whether an identity may do this now on every one of the topics."""
+        ...
 
 
 class FeedBroker:
@@ -117,6 +130,32 @@ class FeedBroker:
         """A client's stream ended."""
         self._state.remove_subscriber(subscriber)
         subscriber.end()
+
+    def end_ungranted(self, policy: Grants) -> None:
+        """End the streams of subscribers to which the policy no longer grants all their channels.
+
+        A client whose stream ends without an error subscribes again, and so learns what it is still granted.
+        """
+        topics = {channel.channel_id: channel.topic for channel in self.feed.channels}
+
+        def is_granted(subscriber: Subscriber) -> bool:
+            return policy.allows(subscriber.identity, Action.SUBSCRIBE, map(topics.__getitem__, subscriber.channel_ids))
+
+        for ended in self._state.end_subscribers(is_granted):
+            self._state.note("subscription revoked", identity=ended.identity, channels=sorted(ended.channel_ids))
+
+    def replace_keys(self, topics: Collection[str]) -> None:
+        """Replace the keys of channels that an identity has lost, so that it cannot read on with those it has."""
+        lost = [channel for channel in self.feed.channels if channel.topic in topics]
+        if not lost:
+            return
+        try:
+            self.key_ring.replace(channel.channel_id for channel in lost)
+        except RecordsUnavailable:
+            LOG.exception("could not replace stream keys; retrying", extra={"feed": self.feed.name})
+        else:
+            self._state.note("keys replaced", topics=[channel.topic for channel in lost])
+        self._state.announce()  # also wakes the timekeeper, which replaces them later if that failed
 
     def update_for(self, channel_ids: frozenset[int], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
         """The present grant, limited to these channels."""

@@ -30,13 +30,17 @@ class ChannelKey:
     not_before_unix_ns: int
     expires_unix_ns: int
 
-    def stream_key(self) -> common_pb2.StreamKey:
-        """The half for readers and adapters, as sent on the wire."""
+    def stream_key(self, now_unix_ns: int) -> common_pb2.StreamKey:
+        """The half for readers and adapters, as sent on the wire.
+
+        A key that has become valid by this server's clock is sent as always valid, so that adapters use it from this
+        message on, even if their clocks are late.
+        """
         return common_pb2.StreamKey(
             key_id=self.key_id,
             channel_id=self.channel_id,
             key=self.key,
-            not_before_unix_ns=self.not_before_unix_ns,
+            not_before_unix_ns=self.not_before_unix_ns if self.not_before_unix_ns > now_unix_ns else 0,
             expires_unix_ns=self.expires_unix_ns,
         )
 

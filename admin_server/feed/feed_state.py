@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from tandemfeed.admin_server.feed.adapter_starts import AdapterStarts
 from tandemfeed.admin_server.feed.current_session import CurrentSession
@@ -224,6 +225,15 @@ class FeedState:
         """A client's stream ended."""
         with self._changed:
             self._subscribers.pop(id(subscriber), None)
+
+    def end_subscribers(self, is_granted: Callable[[Subscriber], bool]) -> list[Subscriber]:
+        """End the streams of the subscribers that are no longer granted their channels, and return them."""
+        with self._changed:
+            ended = [each for each in self._subscribers.values() if not is_granted(each)]
+            for subscriber in ended:
+                del self._subscribers[id(subscriber)]
+                subscriber.end()
+            return ended
 
     # ---- operations ----
 

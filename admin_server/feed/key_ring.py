@@ -6,6 +6,7 @@ the first packet sealed with it. A sender switches keys at the first cluster upd
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
 
@@ -19,7 +20,7 @@ SOURCE = 0  # used as the channel_id of the key that the feed's source seals wit
 class KeyRing:
     """The keys of a feed's channels, and of its source if it seals its packets.
 
-    Only one thread at a time may call `refresh`; any thread may call the other methods.
+    Safe to call from any thread.
 
     Attributes:
         next_change_unix_ns: when `refresh` may next change something.
@@ -31,12 +32,15 @@ class KeyRing:
         self._records, self._feed_id = records, feed_id
         self._channel_ids = (SOURCE, *channel_ids) if source_is_sealed else tuple(channel_ids)
         self._keys: dict[int, list[ChannelKey]] = {}
+        self._changing = threading.Lock()
+        self._to_replace: set[int] = set()
         self.next_change_unix_ns = 0
         self.refresh(time.time_ns())
 
     def keys(self, channel_ids: Iterable[int]) -> list[common_pb2.StreamKey]:
         """The keys for readers of these channels, ordered by the start of their validity."""
-        return [key.stream_key() for channel_id in sorted(channel_ids) for key in self._keys[channel_id]]
+        now = time.time_ns()
+        return [key.stream_key(now) for channel_id in sorted(channel_ids) for key in self._keys[channel_id]]
 
     def decision_keys(self) -> list[admin_pb2.DecisionKey]:
         """The decision keys of every channel, for the feed's adapters only, in the same order."""
@@ -45,14 +49,32 @@ class KeyRing:
 
     def source_keys(self) -> list[common_pb2.StreamKey]:
         """The keys for the feed's source and its adapters, in the same order; none if the source does not seal."""
-        return [key.stream_key() for key in self._keys.get(SOURCE, ())]
+        return [key.stream_key(time.time_ns()) for key in self._keys.get(SOURCE, ())]
 
     def refresh(self, now_unix_ns: int) -> None:
         """Load the present keys, creating those that are due. Waits for the disk.
 
         Raises:
-            RecordsUnavailable: the keys are unchanged; try again later.
+            RecordsUnavailable: not everything is done; try again later.
         """
+        with self._changing:
+            self._refresh(now_unix_ns)
+
+    def replace(self, channel_ids: Iterable[int]) -> None:
+        """Replace the keys of channels that a reader lost the right to. Waits for the disk.
+
+        Raises:
+            RecordsUnavailable: the next `refresh` does it, and is due immediately.
+        """
+        with self._changing:
+            self._to_replace.update(channel_ids)
+            self.next_change_unix_ns = 0
+            self._refresh(time.time_ns())
+
+    def _refresh(self, now_unix_ns: int) -> None:
+        for channel_id in sorted(self._to_replace):
+            self._records.replace_stream_key(self._feed_id, channel_id)
+            self._to_replace.discard(channel_id)
         keys = {channel_id: self._records.stream_keys(self._feed_id, channel_id) for channel_id in self._channel_ids}
         self._keys = keys
         times = [time_ns for each in keys.values() for time_ns in self._changes(each)]

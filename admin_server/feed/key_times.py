@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SECOND = 1_000_000_000
+MILLISECOND = 1_000_000
+SECOND = 1_000 * MILLISECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +16,19 @@ class KeyTimes:
         valid_ns: how long a key is valid.
         overlap_ns: how long before a key expires its successor is created.
         lead_ns: how long after its creation a successor becomes valid.
+        rotation_lead_ns: the same when a key is replaced because a reader lost its right: short, because that reader
+            has the former key; long enough for the others to receive the new one.
+        rotation_kept_ns: how long readers still accept the former key: packets sealed with it may still arrive.
     """
 
     valid_ns: int = 30 * 86_400 * SECOND
     overlap_ns: int = 86_400 * SECOND
     lead_ns: int = 60 * SECOND
+    rotation_lead_ns: int = 300 * MILLISECOND
+    rotation_kept_ns: int = 10 * SECOND
 
     def __post_init__(self) -> None:
+        assert 0 < self.rotation_lead_ns < self.rotation_kept_ns
         assert 0 < self.lead_ns < self.overlap_ns < self.valid_ns  # one key is valid at any time
 
     def renew_at_ns(self, last_expires_unix_ns: int) -> int:

@@ -44,11 +44,17 @@ class Attendance:
 
 @dataclass(slots=True)
 class Subscriber:
-    """One client's open stream. Attributes: channel_ids: the channels granted to it."""
+    """One client's open stream.
+
+    Attributes:
+        channel_ids: the channels granted to it.
+        has_ended: whether it has ended, so that it must not get another update.
+    """
 
     identity: str
     channel_ids: frozenset[int]
     updates: queue.SimpleQueue[bool | None] = field(default_factory=queue.SimpleQueue)
+    has_ended: bool = False
 
     def notify(self) -> None:
         """Request an update. One waiting request is enough, because an update contains the state at its sending."""
@@ -57,4 +63,5 @@ class Subscriber:
 
     def end(self) -> None:
         """End the stream."""
+        self.has_ended = True
         self.updates.put(None)

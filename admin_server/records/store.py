@@ -215,22 +215,24 @@ class Store:
             begins = self.key_times.next_begins_ns(keys[-1].expires_unix_ns if keys else None, now_unix_ns)
             if begins is None:
                 return keys
-            taken = {int(row[0]) for row in database.execute("SELECT key_id FROM channel_keys")}
-            made = new_channel_key(channel_id, begins, begins + self.key_times.valid_ns, taken)
-            database.execute(
-                "INSERT INTO channel_keys (key_id, feed_id, channel_id, key, decision_key, "
-                "not_before_unix_ns, expires_unix_ns) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    made.key_id,
-                    feed_id,
-                    channel_id,
-                    made.key,
-                    made.decision_key,
-                    made.not_before_unix_ns,
-                    made.expires_unix_ns,
-                ),
-            )
+            made = _insert_key(database, feed_id, channel_id, begins, begins + self.key_times.valid_ns)
         return [*keys, made]
+
+    def replace_stream_key(self, feed_id: int, channel_id: int) -> None:
+        """Create a new key, and let the channel's other keys expire soon; on the disk when this returns."""
+        now_unix_ns, times, channel = time.time_ns(), self.key_times, (feed_id, channel_id)
+        begins = now_unix_ns + times.rotation_lead_ns
+        with self._database.used() as database:
+            database.execute(
+                "DELETE FROM channel_keys WHERE feed_id = ? AND channel_id = ? AND not_before_unix_ns > ?",
+                (*channel, now_unix_ns),
+            )
+            database.execute(
+                "UPDATE channel_keys SET expires_unix_ns = MIN(expires_unix_ns, ?) "
+                "WHERE feed_id = ? AND channel_id = ?",
+                (now_unix_ns + times.rotation_kept_ns, *channel),
+            )
+            _insert_key(database, feed_id, channel_id, begins, begins + times.valid_ns)
 
     def close(self) -> None:
         """Close the database."""
@@ -287,3 +289,14 @@ def _select_keys(database: sqlite3.Connection, feed_id: int, channel_id: int, no
         (feed_id, channel_id, now),
     ).fetchall()
     return [ChannelKey(*row) for row in rows]
+
+
+def _insert_key(database: sqlite3.Connection, feed_id: int, channel_id: int, begins: int, ends: int) -> ChannelKey:
+    taken = {int(row[0]) for row in database.execute("SELECT key_id FROM channel_keys")}
+    made = new_channel_key(channel_id, begins, ends, taken)
+    database.execute(
+        "INSERT INTO channel_keys (key_id, feed_id, channel_id, key, decision_key, "
+        "not_before_unix_ns, expires_unix_ns) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (made.key_id, feed_id, channel_id, made.key, made.decision_key, begins, ends),
+    )
+    return made

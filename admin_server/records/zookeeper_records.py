@@ -208,15 +208,33 @@ class ZooKeeperRecords:
             begins = self.key_times.next_begins_ns(valid[-1]["expires_unix_ns"] if valid else None, now)
             if begins is None:
                 return valid
-            ids, ids_version = self._read("key_ids")
-            live = {key_id: ends for key_id, ends in (ids or {}).items() if ends > now}
-            key = new_channel_key(channel_id, begins, begins + self.key_times.valid_ns, {int(each) for each in live})
-            made = self._row_of(key, feed_id)
-            live[str(key.key_id)] = key.expires_unix_ns
-            self._commit([("key_ids", live, ids_version), (path, [*valid, made], version)])
-            return [*valid, made]
+            return self._add_key(feed_id, channel_id, valid, version, begins)
 
         return [self._key_from(row, feed_id, channel_id) for row in self._until_done(attempt)]
+
+    def replace_stream_key(self, feed_id: int, channel_id: int) -> None:
+        """Create a new key, and let the channel's other keys expire soon."""
+
+        def attempt() -> list[Row]:
+            now, times = time.time_ns(), self.key_times
+            rows, version = self._read(f"feeds/{feed_id}/keys/{channel_id}")
+            ends = now + times.rotation_kept_ns
+            begun = [row for row in rows or [] if row["not_before_unix_ns"] <= now < row["expires_unix_ns"]]
+            kept = [{**row, "expires_unix_ns": min(row["expires_unix_ns"], ends)} for row in begun]
+            return self._add_key(feed_id, channel_id, kept, version, now + times.rotation_lead_ns)
+
+        self._until_done(attempt)
+
+    def _add_key(self, feed_id: int, channel_id: int, rows: list[Row], version: int, begins: int) -> list[Row]:
+        """Commit these rows of a channel with a new key after them."""
+        now = time.time_ns()
+        ids, ids_version = self._read("key_ids")
+        live = {key_id: ends for key_id, ends in (ids or {}).items() if ends > now}
+        key = new_channel_key(channel_id, begins, begins + self.key_times.valid_ns, {int(each) for each in live})
+        live[str(key.key_id)] = key.expires_unix_ns
+        made = [*rows, self._row_of(key, feed_id)]
+        self._commit([("key_ids", live, ids_version), (f"feeds/{feed_id}/keys/{channel_id}", made, version)])
+        return made
 
     def _row_of(self, key: ChannelKey, feed_id: int) -> Row:
         place = _place(feed_id, key.channel_id, key.key_id)

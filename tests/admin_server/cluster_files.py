@@ -109,10 +109,13 @@ class Server(Protocol):
 
 @contextmanager
 def running_server(
-    folder: Path, subscriber_count_max: int = SUBSCRIBER_COUNT_MAX, cluster_text: str = CLUSTER
+    folder: Path,
+    subscriber_count_max: int = SUBSCRIBER_COUNT_MAX,
+    cluster_text: str = CLUSTER,
+    policy_text: str = POLICY,
 ) -> Iterator[AdminServer]:
     """A server on a free port of the loopback interface."""
-    cluster, policy = write_settings(folder, cluster_text)
+    cluster, policy = write_settings(folder, cluster_text, policy_text)
     server = AdminServer(cluster, policy, folder / "state", "127.0.0.1:0", subscriber_count_max)
     try:
         yield server

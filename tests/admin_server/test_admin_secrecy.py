@@ -18,7 +18,7 @@ from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.tokens import key_to_text
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
-from tests.admin_server.cluster_files import ca_of, channel_as, running_server
+from tests.admin_server.cluster_files import CLUSTER, POLICY, ca_of, channel_as, running_server
 
 NONCE = key_to_text(bytes(range(32)))
 Refused = pytest.ExceptionInfo[grpc.RpcError]
@@ -82,22 +82,35 @@ def test_a_malformed_login_is_an_invalid_argument(server: AdminServer, first: st
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_client_does_not_learn_of_feeds_and_topics_that_it_may_not_use(server: AdminServer) -> None:
-    with channel_as(server, "stranger") as channel:
-        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-        with pytest.raises(grpc.RpcError) as unknown:
-            next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="bonds")))
-        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
-        assert "equities" not in str(unknown.value.details())
-        codes = set()
-        for topic in ("equities.ticks", "equities.no-such"):
-            with pytest.raises(grpc.RpcError, match=topic) as refused:
-                next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities", topics=[topic])))
-            codes.add(refused.value.code())
-        assert codes == {grpc.StatusCode.PERMISSION_DENIED}
-    with channel_as(server, "reader") as channel, pytest.raises(grpc.RpcError, match="equities") as mistyped:
-        next(admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(admin_pb2.SubscribeRequest(feed="equity")))
-    assert mistyped.value.code() is grpc.StatusCode.NOT_FOUND
+def refusal(channel: grpc.Channel, feed: str, *topics: str) -> tuple[grpc.StatusCode, str]:
+    """The answer to a refused subscription."""
+    with pytest.raises(grpc.RpcError) as refused:
+        next(
+            admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(
+                admin_pb2.SubscribeRequest(feed=feed, topics=topics)
+            )
+        )
+    return refused.value.code(), str(refused.value.details())
+
+
+def test_a_refusal_is_the_same_for_what_does_not_exist_and_for_what_is_not_granted(tmp_path: Path) -> None:
+    second = CLUSTER.replace('"equities.ticks"', '"equities.books"').replace("feed_id = 1", "feed_id = 2")
+    second = second.replace('name = "equities"', 'name = "books"').replace("239.192.", "239.193.").replace(":50", ":60")
+    policy = POLICY.replace('["equities.#"]', '["equities.ticks"]')
+    with running_server(tmp_path, cluster_text=CLUSTER + second, policy_text=policy) as server:
+        with channel_as(server, "reader") as channel:
+            granted, missing = refusal(channel, "books"), refusal(channel, "bonds")
+            assert granted == (missing[0], missing[1].replace("bonds", "books"))
+            assert missing[0] is grpc.StatusCode.PERMISSION_DENIED
+            assert missing[1].endswith("available to you: equities")
+            granted = refusal(channel, "books", "equities.books")
+            assert granted == (missing[0], missing[1].replace("bonds", "books"))
+            granted, missing = (refusal(channel, "equities", topic) for topic in ("equities.books", "equities.bonds"))
+            assert granted == (missing[0], missing[1].replace("bonds", "books"))
+            assert missing[1].endswith("available to you: equities.ticks")
+        with channel_as(server, "stranger") as channel:
+            for feed in ("equities", "bonds"):
+                assert refusal(channel, feed)[1].endswith("available to you: none")
 
 
 def test_every_refused_call_is_audited_once(server: AdminServer) -> None:

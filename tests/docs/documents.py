@@ -13,7 +13,8 @@ from lxml import etree
 
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
 from tandemfeed.adapter.conversion.table.user_functions import known_functions
-from tandemfeed.admin_server.settings import load_cluster, load_policy
+from tandemfeed.admin_server.policy.document import load_policy
+from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.deploy.cluster.topology import EXAMPLES
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
@@ -37,7 +38,7 @@ def load_toml(text: str, folder: Path) -> None:
     path.write_text(text)
     if keys == {"feed"}:
         load_cluster(path)
-    elif keys <= {"identity", "group"}:
+    elif keys <= {"identity", "group", "rule"}:
         load_policy(path)
     else:
         raise BadExample(f"neither a cluster file nor a policy: {sorted(keys)}")

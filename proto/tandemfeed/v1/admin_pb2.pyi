@@ -118,7 +118,7 @@ class SubscribeRequest(_message.Message):
     feed: _builtins.str
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """empty: every topic of the feed"""
+        """empty: every topic of the feed that is granted"""
 
     def __init__(
         self,
@@ -1192,3 +1192,226 @@ class GetStatusReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusReply: _TypeAlias = GetStatusReply  # noqa: Y015
+
+@_typing.final
+class ReloadPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReloadPolicyRequest: _TypeAlias = ReloadPolicyRequest  # noqa: Y015
+
+@_typing.final
+class ReloadPolicyReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_FIELD_NUMBER: _builtins.int
+    changed: _builtins.bool
+    """false: the file has the content that is in force"""
+    def __init__(
+        self,
+        *,
+        changed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReloadPolicyReply: _TypeAlias = ReloadPolicyReply  # noqa: Y015
+
+@_typing.final
+class ExplainPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    topic: _builtins.str
+    """for "subscribe" a topic, for "administer" and "observe" the name of a feed"""
+    action: _builtins.str
+    """empty: "subscribe" """
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        action: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "identity", b"identity", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainPolicyRequest: _TypeAlias = ExplainPolicyRequest  # noqa: Y015
+
+@_typing.final
+class ExplainPolicyReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    KNOWN_IDENTITY_FIELD_NUMBER: _builtins.int
+    allowed: _builtins.bool
+    file: _builtins.str
+    known_identity: _builtins.bool
+    @_builtins.property
+    def rule(self) -> Global___PolicyRule:
+        """the deciding one; absent if no rule allows the action"""
+
+    def __init__(
+        self,
+        *,
+        allowed: _builtins.bool = ...,
+        rule: Global___PolicyRule | None = ...,
+        file: _builtins.str = ...,
+        known_identity: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "file", b"file", "known_identity", b"known_identity", "rule", b"rule"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainPolicyReply: _TypeAlias = ExplainPolicyReply  # noqa: Y015
+
+@_typing.final
+class PolicyRule(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    PATTERNS_FIELD_NUMBER: _builtins.int
+    FROM_UNIX_NS_FIELD_NUMBER: _builtins.int
+    UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
+    IS_VALID_NOW_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """its place in the file, such as "rule[0]" """
+    line: _builtins.int
+    from_unix_ns: _builtins.int
+    """0: no limit"""
+    until_unix_ns: _builtins.int
+    """0: no limit"""
+    is_valid_now: _builtins.bool
+    @_builtins.property
+    def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def patterns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        line: _builtins.int = ...,
+        to: _abc.Iterable[_builtins.str] | None = ...,
+        actions: _abc.Iterable[_builtins.str] | None = ...,
+        patterns: _abc.Iterable[_builtins.str] | None = ...,
+        from_unix_ns: _builtins.int = ...,
+        until_unix_ns: _builtins.int = ...,
+        is_valid_now: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "from_unix_ns", b"from_unix_ns", "is_valid_now", b"is_valid_now", "line", b"line", "name", b"name", "patterns", b"patterns", "to", b"to", "until_unix_ns", b"until_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyRule: _TypeAlias = PolicyRule  # noqa: Y015
+
+@_typing.final
+class PolicyIdentity(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_COUNT_MAX_FIELD_NUMBER: _builtins.int
+    CALLS_PER_SECOND_MAX_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    subscription_count_max: _builtins.int
+    """0: no limit of its own"""
+    calls_per_second_max: _builtins.float
+    """0: no limit"""
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        subscription_count_max: _builtins.int = ...,
+        calls_per_second_max: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_per_second_max", b"calls_per_second_max", "groups", b"groups", "name", b"name", "roles", b"roles", "subscription_count_max", b"subscription_count_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyIdentity: _TypeAlias = PolicyIdentity  # noqa: Y015
+
+@_typing.final
+class ShowPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShowPolicyRequest: _TypeAlias = ShowPolicyRequest  # noqa: Y015
+
+@_typing.final
+class ShowPolicyReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    LOADED_UNIX_NS_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    IDENTITIES_FIELD_NUMBER: _builtins.int
+    RULES_FIELD_NUMBER: _builtins.int
+    file: _builtins.str
+    loaded_unix_ns: _builtins.int
+    refusal: _builtins.str
+    """why the file's present content is not in force; empty: it is"""
+    @_builtins.property
+    def identities(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyIdentity]: ...
+    @_builtins.property
+    def rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyRule]: ...
+    def __init__(
+        self,
+        *,
+        file: _builtins.str = ...,
+        loaded_unix_ns: _builtins.int = ...,
+        refusal: _builtins.str = ...,
+        identities: _abc.Iterable[Global___PolicyIdentity] | None = ...,
+        rules: _abc.Iterable[Global___PolicyRule] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "identities", b"identities", "loaded_unix_ns", b"loaded_unix_ns", "refusal", b"refusal", "rules", b"rules"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShowPolicyReply: _TypeAlias = ShowPolicyReply  # noqa: Y015

@@ -172,7 +172,8 @@ class StreamAdministrationServicer:
 
     def Subscribe(self, request, context):
         """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-        a revocation. PERMISSION_DENIED names the topic that the policy does not grant.
+        a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
+        exist or is not granted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -715,6 +716,168 @@ class Operations:
             '/tandemfeed.v1.Operations/ReadmitAdapter',
             tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class PolicyAdministrationStub:
+    """For admins of every feed (`tandemfeed admin policy`).
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ReloadPolicy = channel.unary_unary(
+                '/tandemfeed.v1.PolicyAdministration/ReloadPolicy',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReloadPolicyRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReloadPolicyReply.FromString,
+                _registered_method=True)
+        self.ExplainPolicy = channel.unary_unary(
+                '/tandemfeed.v1.PolicyAdministration/ExplainPolicy',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ExplainPolicyRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ExplainPolicyReply.FromString,
+                _registered_method=True)
+        self.ShowPolicy = channel.unary_unary(
+                '/tandemfeed.v1.PolicyAdministration/ShowPolicy',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ShowPolicyRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ShowPolicyReply.FromString,
+                _registered_method=True)
+
+
+class PolicyAdministrationServicer:
+    """For admins of every feed (`tandemfeed admin policy`).
+    """
+
+    def ReloadPolicy(self, request, context):
+        """Reads the policy file now. INVALID_ARGUMENT says what is wrong with it; the present policy then stays in force.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ShowPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_PolicyAdministrationServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ReloadPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReloadPolicy,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReloadPolicyRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReloadPolicyReply.SerializeToString,
+            ),
+            'ExplainPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainPolicy,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ExplainPolicyRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ExplainPolicyReply.SerializeToString,
+            ),
+            'ShowPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShowPolicy,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ShowPolicyRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ShowPolicyReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tandemfeed.v1.PolicyAdministration', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tandemfeed.v1.PolicyAdministration', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class PolicyAdministration:
+    """For admins of every feed (`tandemfeed admin policy`).
+    """
+
+    @staticmethod
+    def ReloadPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.PolicyAdministration/ReloadPolicy',
+            tandemfeed_dot_v1_dot_admin__pb2.ReloadPolicyRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ReloadPolicyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.PolicyAdministration/ExplainPolicy',
+            tandemfeed_dot_v1_dot_admin__pb2.ExplainPolicyRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ExplainPolicyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShowPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.PolicyAdministration/ShowPolicy',
+            tandemfeed_dot_v1_dot_admin__pb2.ShowPolicyRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ShowPolicyReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -73,7 +73,8 @@ class StreamAdministrationStub:
     def __new__(cls, channel: _aio.Channel) -> StreamAdministrationAsyncStub: ...
     Subscribe: _grpc.UnaryStreamMultiCallable[_admin_pb2.SubscribeRequest, _admin_pb2.SubscriptionUpdate]
     """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-    a revocation. PERMISSION_DENIED names the topic that the policy does not grant.
+    a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
+    exist or is not granted.
     """
     ListFeeds: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListFeedsRequest, _admin_pb2.ListFeedsReply]
 
@@ -84,7 +85,8 @@ class StreamAdministrationAsyncStub(StreamAdministrationStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Subscribe: _aio.UnaryStreamMultiCallable[_admin_pb2.SubscribeRequest, _admin_pb2.SubscriptionUpdate]  # type: ignore[assignment]
     """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-    a revocation. PERMISSION_DENIED names the topic that the policy does not grant.
+    a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
+    exist or is not granted.
     """
     ListFeeds: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListFeedsRequest, _admin_pb2.ListFeedsReply]  # type: ignore[assignment]
 
@@ -98,7 +100,8 @@ class StreamAdministrationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.SubscriptionUpdate], _abc.AsyncIterator[_admin_pb2.SubscriptionUpdate]]:
         """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-        a revocation. PERMISSION_DENIED names the topic that the policy does not grant.
+        a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
+        exist or is not granted.
         """
 
     @_abc_1.abstractmethod
@@ -273,3 +276,52 @@ class OperationsServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.ReadmitAdapterReply, _abc.Awaitable[_admin_pb2.ReadmitAdapterReply]]: ...
 
 def add_OperationsServicer_to_server(servicer: OperationsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class PolicyAdministrationStub:
+    """For admins of every feed (`tandemfeed admin policy`)."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> PolicyAdministrationAsyncStub: ...
+    ReloadPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReloadPolicyRequest, _admin_pb2.ReloadPolicyReply]
+    """Reads the policy file now. INVALID_ARGUMENT says what is wrong with it; the present policy then stays in force."""
+    ExplainPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainPolicyRequest, _admin_pb2.ExplainPolicyReply]
+    ShowPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ShowPolicyRequest, _admin_pb2.ShowPolicyReply]
+
+@_typing.type_check_only
+class PolicyAdministrationAsyncStub(PolicyAdministrationStub):
+    """For admins of every feed (`tandemfeed admin policy`)."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ReloadPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReloadPolicyRequest, _admin_pb2.ReloadPolicyReply]  # type: ignore[assignment]
+    """Reads the policy file now. INVALID_ARGUMENT says what is wrong with it; the present policy then stays in force."""
+    ExplainPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainPolicyRequest, _admin_pb2.ExplainPolicyReply]  # type: ignore[assignment]
+    ShowPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.ShowPolicyRequest, _admin_pb2.ShowPolicyReply]  # type: ignore[assignment]
+
+class PolicyAdministrationServicer(metaclass=_abc_1.ABCMeta):
+    """For admins of every feed (`tandemfeed admin policy`)."""
+
+    @_abc_1.abstractmethod
+    def ReloadPolicy(
+        self,
+        request: _admin_pb2.ReloadPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReloadPolicyReply, _abc.Awaitable[_admin_pb2.ReloadPolicyReply]]:
+        """Reads the policy file now. INVALID_ARGUMENT says what is wrong with it; the present policy then stays in force."""
+
+    @_abc_1.abstractmethod
+    def ExplainPolicy(
+        self,
+        request: _admin_pb2.ExplainPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ExplainPolicyReply, _abc.Awaitable[_admin_pb2.ExplainPolicyReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ShowPolicy(
+        self,
+        request: _admin_pb2.ShowPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ShowPolicyReply, _abc.Awaitable[_admin_pb2.ShowPolicyReply]]: ...
+
+def add_PolicyAdministrationServicer_to_server(servicer: PolicyAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -672,6 +672,7 @@ class StreamKey(_message.Message):
     channel_id: _builtins.int
     key: _builtins.bytes
     not_before_unix_ns: _builtins.int
+    """0: it is valid, whatever the receiver's clock says"""
     expires_unix_ns: _builtins.int
     def __init__(
         self,

@@ -173,12 +173,12 @@ class Cluster:
         raise AssertionError(f"the last update: {last}")
 
     @contextmanager
-    def subscription(self, feed: str = "equities") -> Iterator[Subscription]:
+    def subscription(self, feed: str = "equities", identity: str = "reader") -> Iterator[Subscription]:
         """The subscription of a real client, from the first message on."""
         ca = (self.server.folder.path / "ca.pem").read_bytes()
-        secret = secret_of(self.server, "reader")
+        secret = secret_of(self.server, identity)
         with (
-            connect(admin=self.server.endpoint, ca=ca, identity="reader", secret=secret) as client,
+            connect(admin=self.server.endpoint, ca=ca, identity=identity, secret=secret) as client,
             client.subscribe(feed, start=1) as subscription,
         ):
             yield subscription

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -182,6 +183,39 @@ def test_each_channel_has_its_own_keys_which_are_created_once(implementation: Em
     assert len({key.key, key.decision_key, other.key, other.decision_key}) == 4
     assert min(key.key_id, other.key_id) > 2, "ids are random, so a small id is unlikely (one in a billion)"
     assert implementation.reopened().stream_keys(1, 1) == found[0]
+
+
+def test_a_replaced_key_expires_soon_after_its_successor_becomes_valid(
+    implementation: EmbeddedRecords | SharedRecords,
+) -> None:
+    records = implementation.records
+    (former,), (other,) = records.stream_keys(1, 1), records.stream_keys(1, 2)
+    replaced_ns = time.time_ns()
+    records.replace_stream_key(1, 1)
+    records = implementation.reopened()
+    kept, made = records.stream_keys(1, 1)
+    assert (kept.key_id, kept.key) == (former.key_id, former.key)
+    assert made.key_id != former.key_id
+    assert made.key != former.key
+    assert replaced_ns < made.not_before_unix_ns < kept.expires_unix_ns < former.expires_unix_ns
+    assert made.expires_unix_ns > former.expires_unix_ns
+    assert records.stream_keys(1, 2) == [other]
+
+
+def test_a_key_that_is_not_valid_yet_is_deleted_when_it_is_replaced(
+    implementation: EmbeddedRecords | SharedRecords,
+) -> None:
+    records = implementation.records
+    (former,) = records.stream_keys(1, 1)
+    while True:
+        records.replace_stream_key(1, 1)
+        second = records.stream_keys(1, 1)[-1]
+        records.replace_stream_key(1, 1)
+        if time.time_ns() < second.not_before_unix_ns:  # usually so at the first try
+            break
+    keys = [key.key_id for key in records.stream_keys(1, 1)]
+    assert keys[0] == former.key_id
+    assert second.key_id not in keys
 
 
 def test_a_failed_adapter_stays_failed_until_it_is_readmitted(implementation: EmbeddedRecords | SharedRecords) -> None:

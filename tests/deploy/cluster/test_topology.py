@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tandemfeed.admin_server.settings import check_identities, load_cluster, load_policy
+from tandemfeed.admin_server.policy.document import check_adapters, load_policy
+from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.deploy.cluster.topology import Shape, host_names, render_cluster, render_policy
 
 
@@ -25,7 +26,7 @@ def written(shape: Shape, folder: Path) -> tuple[Path, Path]:
 def test_the_admin_server_accepts_a_cluster_of_any_size(shape: Shape, tmp_path: Path) -> None:
     cluster, policy = written(shape, tmp_path)
     feeds = load_cluster(cluster)
-    check_identities(cluster, feeds, load_policy(policy))
+    check_adapters(cluster, feeds, load_policy(policy, feeds))
     assert len(feeds) == shape.feeds
     for feed in feeds.values():
         assert len(feed.channels) == shape.channels

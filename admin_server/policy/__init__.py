@@ -1,0 +1,1 @@
+"""The policy: which identity may do what, on which topics and feeds, and when."""

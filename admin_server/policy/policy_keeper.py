@@ -1,0 +1,192 @@
+"""The policy in force: loaded at start, replaced when its file changes or on command.
+
+A file that cannot be used is refused, and the policy in force stays. Every change, and every time at which a rule
+begins or ends, is announced to `on_change`, which ends what is no longer granted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from tandemfeed.admin_server.policy.document import check_adapters, load_policy
+from tandemfeed.admin_server.policy.rules import Action, Decision, IdentitySettings, Policy
+from tandemfeed.admin_server.records.audit import AuditLog
+from tandemfeed.admin_server.settings import FeedSettings
+from tandemfeed.transport.settings_file import SettingsError
+
+LOG = logging.getLogger("tandemfeed.admin_server.policy")
+LOOK_INTERVAL_S = 0.25  # a changed file or an expired right ends streams within a second
+
+
+class PolicyKeeper(Mapping[str, IdentitySettings]):
+    """The policy in force. Safe to call from any thread. As a mapping: what a token says of each identity now.
+
+    Args:
+        path: the policy file.
+        cluster, feeds: the cluster file and its feeds, which the policy must fit.
+
+    Raises:
+        SettingsError: the policy cannot be used.
+
+    Attributes:
+        loaded_unix_ns: when the policy in force was loaded.
+        refusal: why the file's present content is not in force; empty if it is.
+    """
+
+    def __init__(self, path: Path, cluster: Path, feeds: Mapping[str, FeedSettings]) -> None:
+        self.path, self._cluster, self._feeds = path, cluster, feeds
+        self._stamp, self._digest = _stamp_of(path), _digest_of(path)
+        self._policy = self._load()
+        self.loaded_unix_ns, self.refusal = time.time_ns(), ""
+        self._granted = self._grants()
+        self._reloading, self._announcing = threading.Lock(), threading.Lock()
+        self._stopped = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._policy
+
+    def decide(self, identity: str, action: Action, topic: str) -> Decision:
+        """Whether an identity may do this now, on a topic or on a feed by its name."""
+        return self._policy.decide(identity, action, topic, time.time_ns())
+
+    def allows(self, identity: str, action: Action, topics: Iterable[str]) -> bool:
+        """Whether an identity may do this now on every one of the topics or feeds."""
+        policy, now = self._policy, time.time_ns()
+        return all(policy.decide(identity, action, topic, now).is_allowed for topic in topics)
+
+    def is_granted_on_every_feed(self, identity: str, action: Action) -> bool:
+        """Whether an identity may do this on every feed of the cluster."""
+        return self.allows(identity, action, self._feeds)
+
+    # ---- what tokens say: Mapping[str, IdentitySettings] ----
+
+    def __getitem__(self, name: str) -> IdentitySettings:
+        policy, now = self._policy, time.time_ns()
+        identity = policy.identities[name]
+        topics = [
+            channel.topic
+            for feed in self._feeds.values()
+            for channel in feed.channels
+            if policy.decide(name, Action.SUBSCRIBE, channel.topic, now).is_allowed
+        ]
+        feeds = [feed.name for feed in self._feeds.values() if any(each.identity == name for each in feed.adapters)]
+        return IdentitySettings(name, policy.roles_of(identity), tuple(topics), tuple(feeds))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._policy.identities)
+
+    def __len__(self) -> int:
+        return len(self._policy.identities)
+
+    # ---- replacing it ----
+
+    def watch(self, audit: AuditLog, on_change: Callable[[frozenset[str]], None]) -> None:
+        """From now on, reload the file when it changes, and call `on_change` whenever rights may have changed.
+
+        Args:
+            on_change: receives the topics to which some identity has lost the right to subscribe.
+        """
+        self._audit, self._on_change = audit, on_change
+        self._watcher = threading.Thread(target=self._watch, name="policy", daemon=True)
+        self._watcher.start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._stopped.set()
+        if self._watcher is not None:
+            self._watcher.join()
+
+    def reload(self, by: str) -> bool:
+        """Read the file now. False if its content is that of the policy in force.
+
+        Args:
+            by: who requested it, for the audit log.
+
+        Raises:
+            SettingsError: the file was refused; the policy in force stays.
+            OSError: the change could not be recorded; the policy in force stays.
+        """
+        with self._reloading:
+            self._stamp = _stamp_of(self.path)  # so that the watch does not report the same refusal again
+            try:
+                digest = _digest_of(self.path)
+                if digest == self._digest:
+                    self.refusal = ""
+                    return False
+                policy = self._load()
+            except SettingsError as refused:
+                self.refusal = str(refused)
+                LOG.warning("refused the changed policy", extra={"reason": str(refused), "by": by})
+                self._audit.write("policy refused", reason=str(refused), by=by)
+                raise
+            self._audit.write("policy changed", file=str(self.path), sha256=digest.hex(), by=by)
+            self._policy, self._digest = policy, digest
+            self.loaded_unix_ns, self.refusal = time.time_ns(), ""
+        LOG.info("reloaded the policy", extra={"file": str(self.path), "by": by})
+        self._announce_change()
+        return True
+
+    def _load(self) -> Policy:
+        policy = load_policy(self.path, self._feeds)
+        check_adapters(self._cluster, self._feeds, policy)
+        return policy
+
+    def _announce_change(self) -> None:
+        with self._announcing:
+            before, self._granted = self._granted, self._grants()
+            lost = frozenset(topic for topic, identities in before.items() if identities - self._granted[topic])
+            self._on_change(lost)
+
+    def _grants(self) -> dict[str, set[str]]:
+        """The identities that may subscribe now, by topic. Those that are not connected may have keys too."""
+        granted: dict[str, set[str]] = {
+            channel.topic: set() for feed in self._feeds.values() for channel in feed.channels
+        }
+        for identity in self.values():
+            for topic in identity.subscribe:
+                granted[topic].add(identity.name)
+        return granted
+
+    def _watch(self) -> None:
+        now = time.time_ns()
+        change_at = self._policy.next_change_unix_ns(now)
+        while not self._stopped.wait(LOOK_INTERVAL_S):
+            self._reload_if_touched()
+            now = time.time_ns()
+            if change_at is not None and now >= change_at:
+                self._announce_change()
+            change_at = self._policy.next_change_unix_ns(now)
+
+    def _reload_if_touched(self) -> None:
+        """Reload when the file's time, size or inode changed, so that a refused file is reported once."""
+        if _stamp_of(self.path) == self._stamp:
+            return
+        try:
+            self.reload("a change of the file")
+        except SettingsError:
+            pass  # `reload` has reported it
+        except OSError:
+            LOG.exception("could not record the change of the policy, so the former one stays in force")
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _digest_of(path: Path) -> bytes:
+    try:
+        return sha256(path.read_bytes()).digest()
+    except OSError:
+        return b""  # loading it says why it cannot be read

@@ -1,0 +1,187 @@
+"""The decisions of a policy: may this identity do this, on this topic or feed, now? Pure.
+
+A policy grants; what no rule grants is refused. Of several rules that grant the same, the first in the file decides.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tandemfeed.admin_server.policy.topic_index import TopicIndex
+
+FOUND_COUNT_MAX = 65_536  # remembered look-ups: each subscription asks for every channel again
+
+
+class Action(StrEnum):
+    """What a rule grants. SUBSCRIBE is granted on topics of channels, the others on names of feeds."""
+
+    SUBSCRIBE = "subscribe"
+    ADMINISTER = "administer"
+    OBSERVE = "observe"
+
+    __hash__ = str.__hash__  # Enum's own is a slow one, and every decision looks an action up
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule, or the part of an identity's table that is one.
+
+    Attributes:
+        keys: the path of its patterns in the policy file; of the roles, if these grant it.
+        line: the line on which its table begins.
+        subjects: names of identities and groups.
+        patterns: of topics if it grants SUBSCRIBE, else of names of feeds.
+        from_unix_ns, until_unix_ns: when it is valid (the end is exclusive); None: always.
+    """
+
+    keys: tuple[str | int, ...]
+    line: int
+    subjects: tuple[str, ...]
+    actions: frozenset[Action]
+    patterns: tuple[str, ...]
+    from_unix_ns: int | None = None
+    until_unix_ns: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The rule's name in texts: `rule[0]`, `identity.reader.subscribe`."""
+        table, which, key = self.keys
+        return f"rule[{which}]" if table == "rule" else f"{table}.{which}.{key}"
+
+    def is_valid_at(self, now_unix_ns: int) -> bool:
+        """Whether the rule is valid at a time."""
+        if self.from_unix_ns is not None and now_unix_ns < self.from_unix_ns:
+            return False
+        return self.until_unix_ns is None or now_unix_ns < self.until_unix_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether an action is allowed. Attributes: rule: the rule that allows it; None: no rule does."""
+
+    rule: Rule | None
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether a rule allows the action."""
+        return self.rule is not None
+
+    @property
+    def line(self) -> int | None:
+        """The line of the deciding rule in the policy file."""
+        return None if self.rule is None else self.rule.line
+
+
+REFUSED = Decision(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An identity of the policy.
+
+    Attributes:
+        roles: the roles in the identity's table.
+        subscription_count_max: the limit of subscriptions open at a time; None: only the server's own limit.
+        calls_per_second_max: the limit of calls a second, on average; None: unlimited.
+    """
+
+    name: str
+    roles: frozenset[str]
+    subscription_count_max: int | None = None
+    calls_per_second_max: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitySettings:
+    """What a token says of an identity.
+
+    Attributes:
+        roles: the roles in its table, and those that its rules imply.
+        subscribe: the topics of the channels granted to it.
+        feeds: the names of the feeds of which it is an adapter.
+    """
+
+    name: str
+    roles: frozenset[str]
+    subscribe: tuple[str, ...]
+    feeds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy. Immutable apart from what it remembers of its look-ups, so threads may share it.
+
+    Attributes:
+        groups: the members of each group.
+        rules: in the order of the file.
+    """
+
+    identities: Mapping[str, Identity]
+    groups: Mapping[str, tuple[str, ...]]
+    rules: tuple[Rule, ...]
+    _subjects: dict[str, tuple[str, ...]] = field(init=False, repr=False)  # of each identity: itself, its groups
+    _indexes: dict[tuple[Action, str], TopicIndex] = field(init=False, repr=False)
+    _change_times: list[int] = field(init=False, repr=False)
+    _found: dict[tuple[str, Action, str], tuple[Rule, ...]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        subjects = {name: [name] for name in self.identities}
+        for group, members in self.groups.items():
+            for member in dict.fromkeys(members):
+                subjects[member].append(group)
+        object.__setattr__(self, "_subjects", {name: tuple(each) for name, each in subjects.items()})
+        object.__setattr__(self, "_indexes", _index(self.rules))
+        times = {time for rule in self.rules for time in (rule.from_unix_ns, rule.until_unix_ns) if time is not None}
+        object.__setattr__(self, "_change_times", sorted(times))
+
+    def decide(self, identity: str, action: Action, topic: str, now_unix_ns: int) -> Decision:
+        """Whether an identity may do this on a topic (or on a feed, by its name), and which rule decides."""
+        key = identity, action, topic
+        if (rules := self._found.get(key)) is None:
+            if len(self._found) >= FOUND_COUNT_MAX:
+                self._found.clear()
+            rules = self._found[key] = self.find_rules(*key)
+        for rule in rules:
+            if rule.is_valid_at(now_unix_ns):
+                return Decision(rule)
+        return REFUSED
+
+    def find_rules(self, identity: str, action: Action, topic: str) -> tuple[Rule, ...]:
+        """The rules that grant this at some time, in the order of the file."""
+        numbers: set[int] = set()
+        for subject in self._subjects.get(identity, ()):
+            if (index := self._indexes.get((action, subject))) is not None:
+                numbers.update(index.find(topic))
+        return tuple(self.rules[number] for number in sorted(numbers))
+
+    def roles_of(self, identity: Identity) -> frozenset[str]:
+        """The roles in the identity's table, and those that its rules imply."""
+        subjects = self._subjects[identity.name]
+        granted = {action for action in Action if any((action, subject) in self._indexes for subject in subjects)}
+        implied = {"client"} if Action.SUBSCRIBE in granted else set()
+        if granted - {Action.SUBSCRIBE}:
+            implied.add("admin")
+        return identity.roles | implied
+
+    def groups_of(self, identity: str) -> tuple[str, ...]:
+        """The groups that an identity is in."""
+        return self._subjects[identity][1:]
+
+    def next_change_unix_ns(self, now_unix_ns: int) -> int | None:
+        """When the next rule begins or ends; None if no rule will."""
+        place = bisect_right(self._change_times, now_unix_ns)
+        return self._change_times[place] if place < len(self._change_times) else None
+
+
+def _index(rules: Iterable[Rule]) -> dict[tuple[Action, str], TopicIndex]:
+    indexes: dict[tuple[Action, str], TopicIndex] = {}
+    for number, rule in enumerate(rules):
+        for action in rule.actions:
+            for subject in rule.subjects:
+                index = indexes.setdefault((action, subject), TopicIndex())
+                for pattern in rule.patterns:
+                    index.add(pattern, number)
+    return indexes
