@@ -24,7 +24,7 @@ LOOK_INTERVAL_S = 0.25  # a changed file or an expired right ends streams within
 
 
 class PolicyKeeper(Mapping[str, IdentitySettings]):
-    """The policy in force. Safe to call from any thread. As a mapping: what a token says of each identity now.
+    """The policy in force. Safe to call from any thread. As a mapping: what a token states about each identity now.
 
     Args:
         path: the policy file.
@@ -66,7 +66,7 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         """Whether an identity may do this on every feed of the cluster."""
         return self.allows(identity, action, self._feeds)
 
-    # ---- what tokens say: Mapping[str, IdentitySettings] ----
+    # ---- what tokens state: Mapping[str, IdentitySettings] ----
 
     def __getitem__(self, name: str) -> IdentitySettings:
         policy, now = self._policy, time.time_ns()

@@ -15,7 +15,7 @@ from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 
 class PolicyAdministrationService(admin_pb2_grpc.PolicyAdministrationServicer):
-    """For identities that may administer every feed, because a policy tells of all identities."""
+    """For identities that may administer every feed, because a policy shows all identities."""
 
     def __init__(self, policy: PolicyKeeper, audit: AuditLog) -> None:
         self._policy, self._audit = policy, audit

@@ -96,7 +96,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class IdentitySettings:
-    """What a token says of an identity.
+    """What a token states about an identity.
 
     Attributes:
         roles: the roles in its table, and those that its rules imply.

@@ -33,7 +33,7 @@ class Unreachable(Exception):
 def call_or_explain(
     call: Callable[[float], Result], addresses: tuple[str, ...], ca_pem: bytes, *, timeout_s: float
 ) -> Result:
-    """Make the first call to a server, or to several. A busy server has the whole time; a wrong address has not.
+    """Make the first call to a server, or to several; give a busy server the whole time, and a wrong address little.
 
     Args:
         call: makes the call; its argument is the time limit in seconds.
@@ -121,6 +121,6 @@ def _why_not_trusted(connection: socket.socket, address: str, ca_pem: bytes) -> 
         return f"{address}: its certificate is not signed by this CA; use the file ca.pem of that admin server"
     except ssl.SSLError:
         return f"{address}: the server there does not speak TLS; check the port"
-    except TimeoutError:  # the connection was accepted: the server is busy or paused
-        return None
+    except TimeoutError:
+        pass  # the connection was accepted: the server is busy or paused
     return None

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import zmq
 
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.client_lib import Batch, Subscription, connect
-from tandemfeed.deploy.cluster.ports import free_endpoint
 from tandemfeed.feedcore.merge.effects import SessionChanged
 from tandemfeed.feedcore.wire.source_packet import SourceFlag
 from tests.adapter.processes.adapter_processes import AdapterUnderTest, SourceByHand
-from tests.adapter.processes.source_replay import SourceReplay
-from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, running_server, secret_of
+from tests.admin_server.cluster_files import secret_of
 
 pytestmark = pytest.mark.processes
 Identity = tuple[int, int, int]  # session, source_stream_id, source_seq
 PACKETS, SIZE = 10, 5  # per stream and session
-
-
-@pytest.fixture
-def replay_at() -> str:
-    return free_endpoint()
-
-
-@pytest.fixture
-def server(tmp_path: Path, replay_at: str) -> Iterator[AdminServer]:
-    with running_server(tmp_path, cluster_text=PATIENT.replace(SOURCE_REPLAY, replay_at)) as running:
-        yield running
-
-
-@pytest.fixture
-def source(server: AdminServer, replay_at: str) -> Iterator[SourceByHand]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    by_hand = SourceByHand(context)
-    replay = SourceReplay(by_hand, replay_at, server.folder.path)
-    yield by_hand
-    replay.close()
-    by_hand.close()
-    context.term()
 
 
 class Reader:

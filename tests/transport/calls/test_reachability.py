@@ -156,7 +156,7 @@ def test_a_server_that_accepts_connections_but_is_paused_counts_as_reachable(tmp
         assert why_unreachable(f"127.0.0.1:{paused.getsockname()[1]}", Authority(tmp_path).pem, timeout_s=0.1) is None
 
 
-def test_a_busy_server_has_the_whole_time_and_a_wrong_address_has_not(tmp_path: Path) -> None:
+def test_a_busy_server_gets_the_whole_time_limit_and_a_wrong_address_is_reported_early(tmp_path: Path) -> None:
     limits = []
 
     def late_at_first(timeout_s: float) -> str:
