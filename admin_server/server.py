@@ -24,13 +24,10 @@ from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.records.zookeeper import ZooKeeperSettings, cluster_fingerprint, connect, note_fingerprint
 from tandemfeed.admin_server.records.zookeeper_election import Election
 from tandemfeed.admin_server.records.zookeeper_sealing import KeySealer
-from tandemfeed.admin_server.services import (
-    PUBLIC_SERVICES,
-    ROLES_BY_SERVICE,
-    AdapterRegistryService,
-    OperationsService,
-    StreamAdministrationService,
-)
+from tandemfeed.admin_server.services.adapter_registry import AdapterRegistryService
+from tandemfeed.admin_server.services.operations import OperationsService
+from tandemfeed.admin_server.services.roles import PUBLIC_SERVICES, ROLES_BY_SERVICE
+from tandemfeed.admin_server.services.stream_administration import StreamAdministrationService
 from tandemfeed.admin_server.settings import FeedSettings, load_cluster
 from tandemfeed.transport.calls.death_notice import DeathNoticeReceiver
 from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, serve

@@ -1,0 +1,192 @@
+"""The service of feed adapters and feed sources."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+import grpc
+
+from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.feed.descriptions import describe_protocol
+from tandemfeed.admin_server.feed.registrations import (
+    HOST_LENGTH_MAX,
+    NONCE_SIZE,
+    AnotherProcess,
+    ProcessStart,
+    ReturnAwaited,
+)
+from tandemfeed.admin_server.feed.streams import Attendance
+from tandemfeed.admin_server.records.audit import AuditLog
+from tandemfeed.admin_server.services.shared import drain, find_adapter, find_feed
+from tandemfeed.admin_server.settings import AdapterSettings
+from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.transport.sealing.announced_starts import PUBLIC_KEY_SIZE
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+
+
+class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
+    """For feed adapters and feed sources."""
+
+    def __init__(
+        self,
+        brokers: Mapping[str, FeedBroker],
+        token_public_key: bytes,
+        audit: AuditLog,
+        last_word_key: Callable[[int], bytes],
+    ) -> None:
+        self._brokers, self._token_public_key, self._audit = brokers, token_public_key, audit
+        self._last_word_key = last_word_key
+
+    def Register(  # noqa: N802
+        self, request: admin_pb2.RegisterRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.RegisterReply:
+        """Register a start of an adapter, unless another process attends as that adapter."""
+        broker = find_feed(self._brokers, request.feed, context)
+        adapter = self._own_adapter(broker, context, request.adapter)
+        own = self._register(broker, adapter, request, context)
+        return admin_pb2.RegisterReply(
+            feed=broker.describe(),
+            self=own,
+            adapters=broker.adapters(),
+            keys=broker.key_ring.keys(channel.channel_id for channel in broker.feed.channels),
+            token_public_key=self._token_public_key,
+            lease_ttl_ns=broker.feed.lease_ttl_ns,
+            sync_interval_ns=broker.feed.sync_interval_ns,
+            message_model=broker.feed.message_model,
+            protocol=describe_protocol(broker.feed),
+            last_word_key=self._last_word_key(own.incarnation),
+            decision_keys=broker.key_ring.decision_keys(),
+            source_keys=broker.key_ring.source_keys(),
+        )
+
+    def Attend(  # noqa: N802
+        self, request_iterator: Iterator[admin_pb2.AdapterReport], context: grpc.ServicerContext
+    ) -> Iterator[admin_pb2.AdapterOrder]:
+        """Receive reports and send orders while the adapter's process runs."""
+        caller = caller_of(context)
+        first = next(request_iterator, None)
+        if first is None:
+            return
+        broker, adapter = self._registered(first.incarnation, caller.identity, context)
+        attendance = broker.attend(adapter, first.incarnation, first.report_id)
+        context.add_callback(lambda: broker.leave(attendance))
+        broker.report(attendance, first)
+        threading.Thread(
+            target=self._read_reports, args=(broker, attendance, request_iterator), name="reports", daemon=True
+        ).start()
+        yield from drain(attendance.orders, lambda: broker.leave(attendance))
+
+    def Guard(  # noqa: N802
+        self, request_iterator: Iterator[admin_pb2.AdapterEnded], context: grpc.ServicerContext
+    ) -> admin_pb2.GuardReply:
+        """Wait for the message that an adapter's process has ended."""
+        context.send_initial_metadata(())
+        for ended in request_iterator:
+            broker, _ = self._registered(ended.incarnation, caller_of(context).identity, context)
+            broker.end(ended.incarnation)
+        return admin_pb2.GuardReply()
+
+    def DescribeFeed(  # noqa: N802
+        self, request: admin_pb2.DescribeFeedRequest, context: grpc.ServicerContext
+    ) -> common_pb2.FeedDescription:
+        """The feed's description, which contains no secrets."""
+        broker = find_feed(self._brokers, request.feed, context)
+        caller = caller_of(context)
+        if "source" not in caller.roles and not caller.is_adapter_of(broker.feed.name):
+            detail = f"{caller.identity} is not an adapter of feed {broker.feed.name!r}"
+            self._refuse(context, broker, detail, "description refused")
+        description = broker.describe()
+        description.token_public_key = self._token_public_key
+        return description
+
+    def GetSourceKeys(  # noqa: N802
+        self, request: admin_pb2.SourceKeysRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.SourceKeysReply:
+        """The keys that the feed's source seals with."""
+        broker = find_feed(self._brokers, request.feed, context)
+        caller = caller_of(context)
+        if "source" not in caller.roles:
+            detail = f'{caller.identity} lacks the role "source", which is required for source keys'
+            self._refuse(context, broker, detail, "source keys refused")
+        if not broker.feed.source_is_sealed:
+            detail = f"the source packets of feed {broker.feed.name!r} are not sealed (source_lines = 'open')"
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, detail)
+        return admin_pb2.SourceKeysReply(keys=broker.key_ring.source_keys())
+
+    def _refuse(self, context: grpc.ServicerContext, broker: FeedBroker, detail: str, event: str) -> None:
+        identity = caller_of(context).identity
+        code = grpc.StatusCode.PERMISSION_DENIED
+        self._audit.refuse(context, code, detail, event, identity=identity, feed=broker.feed.name)
+
+    def _register(
+        self,
+        broker: FeedBroker,
+        adapter: AdapterSettings,
+        request: admin_pb2.RegisterRequest,
+        context: grpc.ServicerContext,
+    ) -> common_pb2.AdapterDescription:
+        for name, value, size in (
+            ("public_key", request.public_key, PUBLIC_KEY_SIZE),
+            ("process_nonce", request.process_nonce, NONCE_SIZE),
+        ):
+            if len(value) != size:
+                context.abort(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"{name} has {len(value)} bytes, expected {size}; run one version of admin server and adapters",
+                )
+        process = ProcessStart(
+            request.process_nonce, request.process_id, request.host[:HOST_LENGTH_MAX], context.peer()
+        )
+        try:
+            return broker.register(adapter, request, process)
+        except AnotherProcess as refused:
+            self._audit.refuse(
+                context,
+                grpc.StatusCode.ALREADY_EXISTS,
+                str(refused),
+                "registration refused",
+                feed=broker.feed.name,
+                adapter=adapter.name,
+                why=str(refused),
+            )
+        except ReturnAwaited as awaited:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(awaited))  # the adapter retries on this status
+
+    @staticmethod
+    def _read_reports(broker: FeedBroker, attendance: Attendance, reports: Iterator[admin_pb2.AdapterReport]) -> None:
+        try:
+            for report in reports:
+                broker.report(attendance, report)
+        except grpc.RpcError:
+            pass  # the stream ended, and its callback has called leave
+        finally:
+            broker.leave(attendance)
+            attendance.orders.put(None)
+
+    def _own_adapter(self, broker: FeedBroker, context: grpc.ServicerContext, name: str) -> AdapterSettings:
+        caller = caller_of(context)
+        adapter = find_adapter(broker, name, context)
+        if adapter.identity != caller.identity or not caller.is_adapter_of(broker.feed.name):
+            self._audit.refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{caller.identity} may not register as adapter {name!r}",
+                "registration refused",
+                identity=caller.identity,
+                feed=broker.feed.name,
+                adapter=name,
+            )
+        return adapter
+
+    def _registered(
+        self, incarnation: int, identity: str, context: grpc.ServicerContext
+    ) -> tuple[FeedBroker, AdapterSettings]:
+        for broker in self._brokers.values():
+            for known in broker.adapters():
+                adapter = next(a for a in broker.feed.adapters if a.adapter_id == known.adapter_id)
+                if known.incarnation == incarnation and adapter.identity == identity:
+                    return broker, adapter
+        detail = f"incarnation {incarnation} is not registered for {identity}; register again"
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, detail)
+        raise AssertionError("abort raises")
