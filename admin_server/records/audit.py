@@ -20,7 +20,12 @@ import grpc
 from tandemfeed.transport.calls.rpc import Handler, behavior_of, rebuild
 
 REFUSALS = frozenset(
-    {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.NOT_FOUND,  # also the answer for what the caller may not see
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
 )
 # Health and reflection refuse no call, so they need no wrapper. A wrapped health watch would also occupy a thread, and
 # clients without a token could then use up all threads.

@@ -19,13 +19,12 @@ Item = TypeVar("Item")
 
 
 def find_feed(brokers: Mapping[str, FeedBroker], name: str, context: grpc.ServicerContext) -> FeedBroker:
-    """The feed that an adapter or a source names. A source sees every feed, an adapter its own."""
-    broker = brokers.get(name)
-    if broker is None:
-        caller = caller_of(context)
-        seen = [known for known in brokers if "source" in caller.roles or caller.is_adapter_of(known)]
+    """The feed that an adapter or a source names. A source sees every feed; an adapter sees its own feeds only."""
+    caller = caller_of(context)
+    seen = [known for known in brokers if "source" in caller.roles or caller.is_adapter_of(known)]
+    if name not in seen:
         abort_unknown_feed(name, seen, context)
-    return broker
+    return brokers[name]
 
 
 def abort_unknown_feed(name: str, seen: Iterable[str], context: grpc.ServicerContext) -> NoReturn:
