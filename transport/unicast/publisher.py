@@ -1,0 +1,200 @@
+"""The adapter's end: sends every datagram to the clients that connected for its channel. Never blocks.
+
+A client that reads too slowly loses datagrams, as by multicast: it sees a gap and requests a replay. Its queue is
+bounded, and clients share the datagrams in their queues.
+
+ZeroMQ closes no connection of a socket like this one by itself, so `disconnect` shuts down the client's TCP
+connection. libzmq says which that is with each subscription. An inode, which no other socket gets, shows whether the
+file descriptor still belongs to the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import zmq
+from zmq.utils import z85
+
+from tandemfeed.transport.unicast.admitted_clients import AdmittedClients
+from tandemfeed.transport.unicast.doorkeeper import Doorkeeper
+from tandemfeed.transport.unicast.listener import Listener
+from tandemfeed.transport.unicast.wire import CurveKeys, channel_of, parse_unicast_address, topic_of
+
+LOG = logging.getLogger("tandemfeed.transport.unicast")
+SEND_QUEUE_COUNT_MAX = 10_000  # datagrams for each client
+INCOMING_SIZE_MAX = 1_024  # nothing that a client sends is longer, and the handshake is about 300 bytes
+HANDSHAKE_MS = 3_000  # a connection that has not introduced itself by then is closed
+HEARTBEAT_MS, SILENCE_MS_MAX = 5_000, 30_000  # the queue of a client whose host vanished is freed after that
+DRAIN_COUNT_MAX = 64  # subscriptions a turn
+LISTEN_AGAIN_NS = 1_000_000_000
+_SUBSCRIBES = 1  # the first byte of a subscription; 0 of its end
+
+
+class UnicastPublisher:
+    """One adapter's unicast socket. Everything but `wants` is for one thread.
+
+    Args:
+        listen: "IPV4:PORT"; port 0: any.
+
+    Attributes:
+        admitted: who may connect.
+    """
+
+    def __init__(self, listen: str, keys: CurveKeys, channel_ids: Iterable[int]) -> None:
+        parse_unicast_address(listen)
+        self._address = listen
+        self._listener: Listener | None = None
+        self.admitted = AdmittedClients()
+        self._channel_ids = frozenset(channel_ids)
+        self._counts = dict.fromkeys(self._channel_ids, 0)  # subscriptions
+        self._topics: dict[int, bytes] = {}  # of the channels that have any
+        self._connections: dict[int, tuple[int, bytes]] = {}  # file descriptor -> inode, client's key
+        self._listen_at_ns = 0
+        # A context of its own, so that handshakes do not delay the I/O thread that multicasts.
+        self._context: zmq.Context[Any] = zmq.Context()
+        self.socket = _make_socket(self._context, keys)
+        self._send = super(zmq.Socket, self.socket).send  # as in `transport.dgram`
+        self._doorkeeper = Doorkeeper(
+            self._context, self.socket, lambda key: self.admitted.channels_of(key) is not None, self._on_crowd
+        )
+        self._doorkeeper.start()
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients connect; empty until it listens."""
+        return "" if self._listener is None else self._listener.endpoint
+
+    @property
+    def wants(self) -> bool:
+        """Whether any client has subscribed. Without clients, sending costs no more than this question."""
+        return bool(self._topics)
+
+    def send(self, datagrams: Iterable[tuple[int, bytes]]) -> None:
+        """Send datagrams, each with its channel_id, to the channel's subscribers."""
+        topics, send = self._topics, self._send
+        for channel_id, datagram in datagrams:
+            topic = topics.get(channel_id)
+            if topic is not None:
+                send(topic + datagram, zmq.NOBLOCK)
+
+    def read_subscriptions(self) -> None:
+        """Take what clients subscribed to, and the ends of connections. Call it when `socket` is readable."""
+        for _ in range(DRAIN_COUNT_MAX):
+            try:
+                frame = self.socket.recv(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            kind, topic = frame.bytes[:1], frame.bytes[1:]
+            channel_id = channel_of(topic)
+            client = _client_of(frame)
+            if client is None:  # libzmq's own: a connection with this subscription has ended
+                if channel_id in self._counts:
+                    self._count(channel_id, -1)
+            elif kind == bytes([_SUBSCRIBES]):
+                self._on_subscription(channel_id, topic, *client)
+            else:
+                self.socket.setsockopt(zmq.UNSUBSCRIBE, topic)
+
+    def disconnect(self, client_keys: Collection[bytes]) -> None:
+        """Shut down the connections of these clients."""
+        if not client_keys:
+            return
+        for descriptor, (inode, client_key) in list(self._connections.items()):
+            if client_key in client_keys:
+                del self._connections[descriptor]
+                self._shut_down(descriptor, inode)
+
+    def keep(self, now_ns: int) -> None:
+        """Listen, and end what has expired. Call it a few times a second."""
+        self.disconnect(self.admitted.expire(now_ns))
+        if self._listener is None and now_ns >= self._listen_at_ns:
+            self._listen(now_ns)
+
+    def close(self) -> None:
+        """Close the socket and end the thread; unsent datagrams are dropped."""
+        self.socket.disable_monitor()
+        self._doorkeeper.stop()
+        self._context.destroy(linger=0)
+        if self._listener is not None:
+            self._listener.close()
+
+    # ---- inside ----
+
+    def _listen(self, now_ns: int) -> None:
+        try:
+            self._listener = Listener(self._address)
+        except OSError as refused:
+            if not self._listen_at_ns:  # once; an earlier process may still have the port
+                why = f"{refused}; retrying every second"
+                LOG.warning("cannot listen for unicast clients", extra={"address": self._address, "why": why})
+            self._listen_at_ns = now_ns + LISTEN_AGAIN_NS
+            return
+        self.socket.setsockopt(zmq.USE_FD, self._listener.for_libzmq())
+        self.socket.bind(f"tcp://{self._listener.endpoint}")
+
+    def _on_crowd(self, is_crowd: bool) -> None:
+        assert self._listener is not None
+        self._listener.set_deaf(is_crowd)
+        if is_crowd:
+            LOG.warning("too many unicast connections; no more are accepted", extra={"endpoint": self.endpoint})
+
+    def _on_subscription(self, channel_id: int | None, topic: bytes, client_key: bytes, descriptor: int) -> None:
+        """Accept a subscription to a channel that the client may have; ignore any other."""
+        if channel_id in self._counts:
+            self._count(channel_id, +1)  # even if refused: libzmq will report its end
+        try:
+            inode = os.fstat(descriptor).st_ino
+        except OSError:
+            return  # it has ended meanwhile
+        granted = self.admitted.channels_of(client_key)
+        if granted is None:  # removed since it connected
+            self._shut_down(descriptor, inode)
+            return
+        self._connections[descriptor] = inode, client_key
+        if channel_id in granted:
+            self.socket.setsockopt(zmq.SUBSCRIBE, topic)  # for the connection that the last message came from
+
+    def _shut_down(self, descriptor: int, inode: int) -> None:
+        """Shut down a connection, unless it has ended and its file descriptor belongs to something else."""
+        assert self._listener is not None
+        with contextlib.suppress(OSError), socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as connection:
+            # `fromfd` makes a copy, so that the number cannot be used again between the comparison and the end.
+            is_own = connection.getsockname() == self._listener.name
+            if is_own and os.fstat(connection.fileno()).st_ino == inode:
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _count(self, channel_id: int, change: int) -> None:
+        self._counts[channel_id] = max(0, self._counts[channel_id] + change)
+        if self._counts[channel_id]:
+            self._topics[channel_id] = topic_of(channel_id)
+        else:
+            self._topics.pop(channel_id, None)
+
+
+def _make_socket(context: zmq.Context[Any], keys: CurveKeys) -> zmq.Socket[bytes]:
+    made: zmq.Socket[bytes] = context.socket(zmq.XPUB)
+    made.linger = 0
+    made.curve_server = True
+    made.curve_secretkey = z85.encode(keys.secret)
+    made.setsockopt(zmq.ZAP_DOMAIN, b"unicast")
+    made.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    made.setsockopt(zmq.XPUB_MANUAL, 1)  # no subscription counts before it is accepted here
+    made.setsockopt(zmq.SNDHWM, SEND_QUEUE_COUNT_MAX)
+    made.setsockopt(zmq.MAXMSGSIZE, INCOMING_SIZE_MAX)
+    made.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    made.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    made.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS_MAX)
+    return made
+
+
+def _client_of(frame: zmq.Frame) -> tuple[bytes, int] | None:
+    """The key and the file descriptor of the client that a subscription came from; None: it came from libzmq."""
+    try:
+        return bytes.fromhex(str(frame.get("User-Id"))), int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return None
