@@ -16,6 +16,7 @@ from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.services.shared import drain, listed
 from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.transport.unicast.wire import CURVE_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 
@@ -37,7 +38,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         identity = caller_of(context).identity
         broker, channels = self._granted(request, context)
         with self._seat(request, context):
-            subscriber = broker.subscribe(identity, channels)
+            subscriber = broker.subscribe(identity, channels, _unicast_key(request, context))
             context.add_callback(lambda: broker.unsubscribe(subscriber))
             broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
             self._audit.write("subscribed", identity=identity, feed=request.feed, channels=sorted(channels))
@@ -133,3 +134,11 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             if granted := self._granted_topics(broker, context):
                 reply.feeds.append(broker.describe(granted.values()))
         return reply
+
+
+def _unicast_key(request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext) -> bytes:
+    key = request.unicast_client_key
+    if len(key) not in (0, CURVE_KEY_SIZE):
+        text = f"unicast_client_key has {len(key)} bytes, expected {CURVE_KEY_SIZE}, or none"
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+    return key

@@ -16,16 +16,11 @@ RETURN_NS = 30_000_000_000  # ten times the longest pause between two attempts o
 
 
 class AdmittedClients:
-    """By CURVE public key.
-
-    Attributes:
-        subscriber_counts: channel_id -> the subscriptions that the admin server last reported, unicast or not.
-    """
+    """By CURVE public key."""
 
     def __init__(self) -> None:
         self._channels: dict[bytes, frozenset[int]] = {}
         self._until_ns: dict[bytes, int] = {}  # of clients that the present server has not listed
-        self.subscriber_counts: dict[int, int] = {}
 
     def channels_of(self, client_key: bytes) -> frozenset[int] | None:
         """The channels that a client may subscribe to; None: it may not connect."""
@@ -49,7 +44,6 @@ class AdmittedClients:
             self._until_ns.pop(client.client_key, None)
         disconnected.update(changed.removed_client_keys)
         self._forget(changed.removed_client_keys)
-        self.subscriber_counts = dict(changed.subscriber_counts)
         return disconnected
 
     def expire(self, now_ns: int) -> set[bytes]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -29,6 +28,16 @@ IDLE_POLL_MS = 100
 PARKED_POLL_MS = 20
 _ADMITTED, _REFUSED = (b"200", b"OK"), (b"300", b"not admitted; the client may ask again")
 _EVENTS = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
+
+
+class _Question(NamedTuple):
+    """Whether a client may connect. Attributes: until_ns: when it is answered at the latest."""
+
+    asker: bytes
+    version: bytes
+    request_id: bytes
+    client_key: bytes
+    until_ns: int
 
 
 class Doorkeeper(threading.Thread):
@@ -55,7 +64,7 @@ class Doorkeeper(threading.Thread):
         self._zap.bind(ZAP_ENDPOINT)
         self._monitor = publisher.get_monitor_socket(_EVENTS)
         self._open: set[int] = set()  # file descriptors
-        self._parked: OrderedDict[tuple[bytes, bytes], tuple[int, list[bytes]]] = OrderedDict()
+        self._parked: dict[tuple[bytes, bytes], _Question] = {}  # the oldest first
         self._is_stopping = threading.Event()
         self._is_crowded = False
 
@@ -99,22 +108,21 @@ class Doorkeeper(threading.Thread):
                 frames = self._zap.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return count
-            asker, _, _version, request_id, *_ = frames
-            self._parked[asker, request_id] = time.monotonic_ns() + PARKED_NS, frames
+            asker, _, version, request_id, _domain, _address, _identity, _mechanism, client_key = frames
+            question = _Question(asker, version, request_id, client_key, time.monotonic_ns() + PARKED_NS)
+            self._parked[asker, request_id] = question
         return PORTION
 
     def _answer_parked(self, now_ns: int) -> None:
         excess = len(self._parked) - PARKED_COUNT_MAX
-        for place, (until_ns, frames) in enumerate(list(self._parked.values())):
-            asker, _, version, request_id = frames[:4]
-            client_key = frames[-1]
-            if self._is_admitted(client_key):
-                self._answer(asker, version, request_id, *_ADMITTED, user_id=client_key.hex().encode())
-            elif place < excess or until_ns <= now_ns:
-                self._answer(asker, version, request_id, *_REFUSED)
+        for place, question in enumerate(list(self._parked.values())):
+            if self._is_admitted(question.client_key):
+                self._answer(question, *_ADMITTED, user_id=question.client_key.hex())
+            elif place < excess or question.until_ns <= now_ns:
+                self._answer(question, *_REFUSED)
 
-    def _answer(
-        self, asker: bytes, version: bytes, request_id: bytes, status: bytes, text: bytes, user_id: bytes = b""
-    ) -> None:
+    def _answer(self, question: _Question, status: bytes, text: bytes, user_id: str = "") -> None:
+        asker, version, request_id, *_ = question
         del self._parked[asker, request_id]
-        self._zap.send_multipart([asker, b"", version, request_id, status, text, user_id, b""], zmq.NOBLOCK)
+        answer = [asker, b"", version, request_id, status, text, user_id.encode(), b""]
+        self._zap.send_multipart(answer, zmq.NOBLOCK)

@@ -36,20 +36,18 @@ _SUBSCRIBES = 1  # the first byte of a subscription; 0 of its end
 
 
 class UnicastPublisher:
-    """One adapter's unicast socket. Everything but `wants` is for one thread.
+    """One adapter's unicast socket, for one thread.
 
     Args:
         listen: "IPV4:PORT"; port 0: any.
-
-    Attributes:
         admitted: who may connect.
     """
 
-    def __init__(self, listen: str, keys: CurveKeys, channel_ids: Iterable[int]) -> None:
+    def __init__(self, listen: str, keys: CurveKeys, channel_ids: Iterable[int], admitted: AdmittedClients) -> None:
         parse_unicast_address(listen)
         self._address = listen
         self._listener: Listener | None = None
-        self.admitted = AdmittedClients()
+        self._admitted = admitted
         self._channel_ids = frozenset(channel_ids)
         self._counts = dict.fromkeys(self._channel_ids, 0)  # subscriptions
         self._topics: dict[int, bytes] = {}  # of the channels that have any
@@ -60,7 +58,7 @@ class UnicastPublisher:
         self.socket = _make_socket(self._context, keys)
         self._send = super(zmq.Socket, self.socket).send  # as in `transport.dgram`
         self._doorkeeper = Doorkeeper(
-            self._context, self.socket, lambda key: self.admitted.channels_of(key) is not None, self._on_crowd
+            self._context, self.socket, lambda key: admitted.channels_of(key) is not None, self._on_crowd
         )
         self._doorkeeper.start()
 
@@ -101,7 +99,7 @@ class UnicastPublisher:
                 self.socket.setsockopt(zmq.UNSUBSCRIBE, topic)
 
     def disconnect(self, client_keys: Collection[bytes]) -> None:
-        """Shut down the connections of these clients."""
+        """Shut down the connections of these clients, which are not admitted any more."""
         if not client_keys:
             return
         for descriptor, (inode, client_key) in list(self._connections.items()):
@@ -111,7 +109,7 @@ class UnicastPublisher:
 
     def keep(self, now_ns: int) -> None:
         """Listen, and end what has expired. Call it a few times a second."""
-        self.disconnect(self.admitted.expire(now_ns))
+        self.disconnect(self._admitted.expire(now_ns))
         if self._listener is None and now_ns >= self._listen_at_ns:
             self._listen(now_ns)
 
@@ -151,7 +149,7 @@ class UnicastPublisher:
             inode = os.fstat(descriptor).st_ino
         except OSError:
             return  # it has ended meanwhile
-        granted = self.admitted.channels_of(client_key)
+        granted = self._admitted.channels_of(client_key)
         if granted is None:  # removed since it connected
             self._shut_down(descriptor, inode)
             return

@@ -34,7 +34,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
-        self.publisher = UnicastPublisher("127.0.0.1:0", SERVER, (CHANNEL, OTHER))
+        self.admitted = AdmittedClients()
+        self.publisher = UnicastPublisher("127.0.0.1:0", SERVER, (CHANNEL, OTHER), self.admitted)
         self.publisher.keep(0)
 
     def receiver(
@@ -56,7 +57,7 @@ class Cluster:
                 receiver.socket.poll(0)  # libzmq sends subscriptions again in the thread that uses the socket
 
     def change(self, changed: SubscriptionsChanged, now_ns: int = 0) -> None:
-        self.publisher.disconnect(self.publisher.admitted.change(changed, now_ns))
+        self.publisher.disconnect(self.admitted.change(changed, now_ns))
 
     def received(self, receiver: UnicastReceiver, channel_id: int = CHANNEL) -> bytes:
         """Send numbered datagrams until one arrives."""
@@ -129,7 +130,7 @@ def test_a_stranger_receives_nothing(cluster: Cluster, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         doorkeeper.Doorkeeper,
         "_answer",
-        lambda self, *args, **more: (refused.append(args[3]), answer(self, *args, **more))[1],
+        lambda self, *args, **more: (refused.append(args[1]), answer(self, *args, **more))[1],
     )
     cluster.change(only(CLIENT))
     without_key, with_wrong_server = cluster.receiver(STRANGER), cluster.receiver(CLIENT, STRANGER.public)
@@ -218,7 +219,7 @@ def test_a_crowd_of_silent_connections_keeps_newcomers_out_and_does_not_harm_cli
 
 def test_an_address_in_use_is_tried_again() -> None:
     former = Listener("127.0.0.1:0")
-    publisher = UnicastPublisher(former.endpoint, SERVER, (CHANNEL,))
+    publisher = UnicastPublisher(former.endpoint, SERVER, (CHANNEL,), AdmittedClients())
     publisher.keep(1)
     assert publisher.endpoint == ""
     former.close()
