@@ -1,4 +1,4 @@
-"""The open streams of a feed's subscribers, and what adapters learn of them. `FeedState` holds its lock in each call."""
+"""The open streams of a feed's subscribers, and what adapters learn of them. `FeedState` locks each call."""
 
 from __future__ import annotations
 
