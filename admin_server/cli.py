@@ -24,9 +24,9 @@ from tandemfeed.admin_server.records.zookeeper_options import add_zookeeper_argu
 from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
 from tandemfeed.admin_server.tables import print_feeds, print_status
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import AuthenticationRefused, login
 from tandemfeed.transport.calls.reachability import Unreachable, call_or_explain, failure_text
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import (
     Connection,
