@@ -11,15 +11,16 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tandemfeed.admin_server.cli import admin
+from tandemfeed.admin_server.command.admin_command import main as admin
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.client_lib import connect
 from tandemfeed.client_lib.errors import AdminUnavailable
 from tandemfeed.spark_feed.sending.gateway import describe_feed
 from tandemfeed.transport.calls import login as login_module
+from tandemfeed.transport.calls.channels import BearerFor, open_channel
 from tandemfeed.transport.calls.login import AuthenticationRefused, Login, TokenSource, login
-from tandemfeed.transport.calls.rpc import BearerFor, open_channel, serve
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
+from tandemfeed.transport.calls.serving.server import serve
 from tandemfeed.transport.calls.tokens import SEPARATOR, key_to_text
 from tandemfeed.transport.process_shell import Connection
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
@@ -82,7 +83,7 @@ def test_every_caller_refuses_an_admin_server_with_the_certificate_of_another_id
 ) -> None:
     monkeypatch.setattr(login_module, "PATIENCE_S", 0.5)
     monkeypatch.setattr("tandemfeed.spark_feed.sending.gateway.DESCRIBE_TIMEOUT_S", 0.5)
-    monkeypatch.setattr("tandemfeed.admin_server.cli.LOGIN_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("tandemfeed.admin_server.command.server_calls.LOGIN_TIMEOUT_S", 0.5)
     folder = server.folder.path
     with relaying(server, certificate) as (address, relay):
         files = [f"--ca={folder}/ca.pem", f"--secret-file={folder}/secrets/operator.secret"]

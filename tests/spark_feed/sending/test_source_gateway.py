@@ -21,8 +21,8 @@ import zmq
 
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
 from tandemfeed.spark_feed.sending.gateway import GatewayError, listen_address
+from tandemfeed.transport.calls.channels import BearerFor, open_channel
 from tandemfeed.transport.calls.login import login
-from tandemfeed.transport.calls.rpc import BearerFor, open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, source_gateway
 from tandemfeed.transport.dgram import MulticastReceiver
 from tandemfeed.transport.sealing.source_sealing import SourceOpener
@@ -132,7 +132,7 @@ def admin(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "policy.toml").write_text(POLICY)
     arguments = ["--cluster", str(tmp_path / "cluster.toml"), "--policy", str(tmp_path / "policy.toml")]
     arguments += ["--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
-    with _process(tmp_path, "tandemfeed.admin_server.cli:serve", *arguments) as (_, ready):
+    with _process(tmp_path, "tandemfeed.admin_server.command.server_command:main", *arguments) as (_, ready):
         yield ready["admin"]
 
 
