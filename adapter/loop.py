@@ -162,8 +162,6 @@ class AdapterLoop:
         for receiver in (*self._sources.values(), *self._outputs.values()):
             receiver.close()
         self._sender.close()
-        if self._unicast is not None:
-            self._unicast.close()
 
     # ---- inside ----
 

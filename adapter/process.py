@@ -161,6 +161,7 @@ class AdapterProcess:
             if self._dead_letters is not None:
                 self._dead_letters.close()
             self._journal.close()
+            self._subscribers.close()
             self._context.destroy(0)  # a start that failed half-way leaves sockets open
         if self._replaced_by:
             raise AnotherProcessRuns(self._replaced_by)

@@ -47,6 +47,11 @@ class Subscribers:
         if registered.protocol.idle_without_subscribers:
             self.idle_channels = IdleChannels(channel_ids, state_of)
 
+    def close(self) -> None:
+        """End every unicast connection."""
+        if self.unicast is not None:
+            self.unicast.close()
+
     def change(self, changed: admin_pb2.SubscriptionsChanged, now_ns: int) -> None:
         """Apply an order."""
         to_disconnect = self._admitted.change(changed, now_ns)

@@ -62,6 +62,27 @@ def test_a_kill_of_the_active_loses_and_repeats_nothing_for_a_unicast_client(tmp
             by_unicast.assert_everything_once_and_in_order(cluster.source.next_seq)
 
 
+def test_an_outage_of_the_admin_server_interrupts_no_unicast_client(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, feed()) as cluster:
+        cluster.start_adapters("ab")
+        cluster.await_active("equities", synchronized_count=1)
+        with cluster.subscription(transport="unicast") as subscription:
+            reader = Reader(subscription)
+            cluster.source.send(1, 20)
+            reader.take(20)
+            before = subscription.statistics().unicast_endpoints
+            cluster.server.kill()
+            cluster.source.send(1, 20)
+            reader.take(20)
+            cluster.server.start()
+            cluster.await_active("equities", synchronized_count=1)
+            cluster.source.send(1, 20)
+            reader.take(20)
+            reader.assert_everything_once_and_in_order(cluster.source.next_seq)
+            assert subscription.statistics().unicast_endpoints == before
+            assert not any(isinstance(event, Gap) for event in reader.events)
+
+
 @contextmanager
 def raw_connection(
     cluster: Cluster, context: zmq.Context[Any], identity: str, keys: CurveKeys, presented: CurveKeys | None = None
