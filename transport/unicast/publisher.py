@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
@@ -32,7 +33,19 @@ HANDSHAKE_MS = 3_000  # a connection that has not introduced itself by then is c
 HEARTBEAT_MS, SILENCE_MS_MAX = 5_000, 30_000  # the queue of a client whose host vanished is freed after that
 DRAIN_COUNT_MAX = 64  # subscriptions a turn
 LISTEN_AGAIN_NS = 1_000_000_000
-_SUBSCRIBES = 1  # the first byte of a subscription; 0 of its end
+_BEGINS = b"\1"  # the first byte of a subscription; that of its end is 0
+# A client subscribes once to each channel. One that sends much more takes time from the loop, and is disconnected.
+SPARE_MESSAGES = 16
+
+
+@dataclass(slots=True)
+class _Connection:
+    """Attributes: channel_ids: those that it subscribed to, refused or not; message_count: what it has sent."""
+
+    inode: int
+    client_key: bytes = field(repr=False)
+    channel_ids: set[int] = field(default_factory=set)
+    message_count: int = 0
 
 
 class UnicastPublisher:
@@ -48,10 +61,10 @@ class UnicastPublisher:
         self._address = listen
         self._listener: Listener | None = None
         self._admitted = admitted
-        self._channel_ids = frozenset(channel_ids)
-        self._counts = dict.fromkeys(self._channel_ids, 0)  # subscriptions
+        self._counts = dict.fromkeys(channel_ids, 0)  # subscriptions
+        self._message_count_max = SPARE_MESSAGES + 2 * len(self._counts)
         self._topics: dict[int, bytes] = {}  # of the channels that have any
-        self._connections: dict[int, tuple[int, bytes]] = {}  # file descriptor -> inode, client's key
+        self._connections: dict[int, _Connection] = {}  # by file descriptor
         self._listen_at_ns = 0
         # A context of its own, so that handshakes do not delay the I/O thread that multicasts.
         self._context: zmq.Context[Any] = zmq.Context()
@@ -87,25 +100,21 @@ class UnicastPublisher:
                 frame = self.socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            kind, topic = frame.bytes[:1], frame.bytes[1:]
-            channel_id = channel_of(topic)
+            is_begin, topic = frame.bytes.startswith(_BEGINS), frame.bytes[1:]
             client = _client_of(frame)
-            if client is None:  # libzmq's own: a connection with this subscription has ended
-                if channel_id in self._counts:
-                    self._count(channel_id, -1)
-            elif kind == bytes([_SUBSCRIBES]):
-                self._on_subscription(channel_id, topic, *client)
-            else:
-                self.socket.setsockopt(zmq.UNSUBSCRIBE, topic)
+            if client is not None:
+                self._on_subscription(topic, *client, is_begin=is_begin)
+            else:  # libzmq's own: a connection with this subscription has ended
+                self._count(channel_of(topic), -1)
 
     def disconnect(self, client_keys: Collection[bytes]) -> None:
         """Shut down the connections of these clients, which are not admitted any more."""
         if not client_keys:
             return
-        for descriptor, (inode, client_key) in list(self._connections.items()):
-            if client_key in client_keys:
+        for descriptor, connection in list(self._connections.items()):
+            if connection.client_key in client_keys:
                 del self._connections[descriptor]
-                self._shut_down(descriptor, inode)
+                self._shut_down(descriptor, connection.inode)
 
     def keep(self, now_ns: int) -> None:
         """Listen, and end what has expired. Call it a few times a second."""
@@ -141,21 +150,34 @@ class UnicastPublisher:
         if is_crowd:
             LOG.warning("too many unicast connections; no more are accepted", extra={"endpoint": self.endpoint})
 
-    def _on_subscription(self, channel_id: int | None, topic: bytes, client_key: bytes, descriptor: int) -> None:
-        """Accept a subscription to a channel that the client may have; ignore any other."""
-        if channel_id in self._counts:
-            self._count(channel_id, +1)  # even if refused: libzmq will report its end
+    def _on_subscription(self, topic: bytes, client_key: bytes, descriptor: int, *, is_begin: bool) -> None:
+        """Accept a subscription to a channel that the client may have; ignore any other. Or end one."""
+        channel_id = channel_of(topic)
+        connection = self._connection_of(descriptor, client_key)
+        had_it = connection is not None and channel_id in connection.channel_ids
+        if is_begin != had_it:
+            self._count(channel_id, +1 if is_begin else -1)  # even if it is refused: libzmq will report its end
+        if connection is None:
+            return
+        granted = self._admitted.channels_of(client_key)
+        if granted is None or connection.message_count > self._message_count_max:
+            self._shut_down(descriptor, connection.inode)
+        elif channel_id in self._counts:
+            (connection.channel_ids.add if is_begin else connection.channel_ids.discard)(channel_id)
+            if channel_id in granted:  # for the connection that the last message came from
+                self.socket.setsockopt(zmq.SUBSCRIBE if is_begin else zmq.UNSUBSCRIBE, topic)
+
+    def _connection_of(self, descriptor: int, client_key: bytes) -> _Connection | None:
+        """The connection that sent a message; None if it has ended meanwhile."""
         try:
             inode = os.fstat(descriptor).st_ino
         except OSError:
-            return  # it has ended meanwhile
-        granted = self._admitted.channels_of(client_key)
-        if granted is None:  # removed since it connected
-            self._shut_down(descriptor, inode)
-            return
-        self._connections[descriptor] = inode, client_key
-        if channel_id in granted:
-            self.socket.setsockopt(zmq.SUBSCRIBE, topic)  # for the connection that the last message came from
+            return None
+        connection = self._connections.get(descriptor)
+        if connection is None or connection.inode != inode:
+            connection = self._connections[descriptor] = _Connection(inode, client_key)
+        connection.message_count += 1
+        return connection
 
     def _shut_down(self, descriptor: int, inode: int) -> None:
         """Shut down a connection, unless it has ended and its file descriptor belongs to something else."""
@@ -166,7 +188,9 @@ class UnicastPublisher:
             if is_own and os.fstat(connection.fileno()).st_ino == inode:
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _count(self, channel_id: int, change: int) -> None:
+    def _count(self, channel_id: int | None, change: int) -> None:
+        if channel_id not in self._counts:
+            return
         self._counts[channel_id] = max(0, self._counts[channel_id] + change)
         if self._counts[channel_id]:
             self._topics[channel_id] = topic_of(channel_id)

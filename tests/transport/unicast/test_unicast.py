@@ -14,9 +14,15 @@ import zmq
 from tandemfeed.transport.unicast import doorkeeper
 from tandemfeed.transport.unicast.admitted_clients import RETURN_NS, AdmittedClients
 from tandemfeed.transport.unicast.listener import Listener
-from tandemfeed.transport.unicast.publisher import LISTEN_AGAIN_NS, SEND_QUEUE_COUNT_MAX, UnicastPublisher
+from tandemfeed.transport.unicast.publisher import (
+    LISTEN_AGAIN_NS,
+    SEND_QUEUE_COUNT_MAX,
+    SPARE_MESSAGES,
+    UnicastPublisher,
+    _Connection,
+)
 from tandemfeed.transport.unicast.receiver import UnicastReceiver
-from tandemfeed.transport.unicast.wire import BadUnicastAddress, CurveKeys, parse_unicast_address
+from tandemfeed.transport.unicast.wire import BadUnicastAddress, CurveKeys, parse_unicast_address, topic_of
 from tandemfeed.v1.admin_pb2 import AdmittedClient, SubscriptionsChanged
 
 WAIT_S = 20.0
@@ -163,7 +169,7 @@ def test_a_file_descriptor_that_now_belongs_to_another_connection_is_left_alone(
     one, other = socket.socketpair()
     with one, other:
         inode = os.fstat(one.fileno()).st_ino
-        cluster.publisher._connections[one.fileno()] = inode, CLIENT.public
+        cluster.publisher._connections[one.fileno()] = _Connection(inode, CLIENT.public)
         cluster.publisher.disconnect({CLIENT.public})
         one.send(b"alive")
         assert other.recv(5) == b"alive"
@@ -176,6 +182,31 @@ def test_a_publisher_without_clients_sends_nothing(cluster: Cluster) -> None:
     cluster.received(receiver)
     receiver.close()
     cluster.until(lambda: not cluster.publisher.wants)
+
+
+def test_a_client_that_subscribes_and_unsubscribes_without_end_is_disconnected(cluster: Cluster) -> None:
+    cluster.change(only(CLIENT))
+    receiver = cluster.receiver()
+    cluster.received(receiver)
+    (inode,) = {connection.inode for connection in cluster.publisher._connections.values()}
+    for number in range(2 * SPARE_MESSAGES):
+        receiver.socket.subscribe(b"%d" % number)
+    cluster.until(
+        lambda: {connection.inode for connection in cluster.publisher._connections.values()} != {inode}, receiver
+    )
+
+
+def test_a_client_that_repeats_a_subscription_or_its_end_does_not_silence_its_neighbour(cluster: Cluster) -> None:
+    neighbour_keys = CurveKeys.generate()
+    cluster.change(only(CLIENT, neighbour_keys))
+    restless, neighbour = cluster.receiver(), cluster.receiver(neighbour_keys)
+    cluster.received(restless)
+    cluster.received(neighbour)
+    assert cluster.publisher._counts == {CHANNEL: 2, OTHER: 2}
+    publisher, client = cluster.publisher, next(iter(cluster.publisher._connections.items()))
+    for is_begin in (True, False, False, False, True, True, False):
+        publisher._on_subscription(topic_of(CHANNEL), client[1].client_key, client[0], is_begin=is_begin)
+    assert cluster.publisher._counts == {CHANNEL: 1, OTHER: 2}
 
 
 def test_a_slow_client_loses_datagrams_and_the_publisher_goes_on(cluster: Cluster) -> None:
