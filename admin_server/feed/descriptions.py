@@ -35,7 +35,10 @@ def describe_feed(
         session=session,
         channels=[
             common_pb2.ChannelDescription(
-                channel_id=channel.channel_id, topic=channel.topic, source_stream_ids=channel.source_stream_ids
+                channel_id=channel.channel_id,
+                topic=channel.topic,
+                source_stream_ids=channel.source_stream_ids,
+                symbol_field=feed.symbol_field_of(channel),
             )
             for channel in feed.channels
             if wanted is None or channel.channel_id in wanted

@@ -7,6 +7,7 @@ its cost depends on the length of the topic and not on the number of patterns. P
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 ONE_WORD, ANY_WORDS = "*", "#"
 LEAVES_SHARED_MAX = 1_024
@@ -62,6 +63,18 @@ class TopicIndex:
 
     def find(self, topic: str) -> list[int]:
         """The rules that have a pattern which covers the topic. A rule may be in the list more than once."""
+        return [rule for node in self._follow(topic) for rule in node.rules]
+
+    def below(self, topic: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The words with which patterns continue below the topic by one word, and the rules that have them."""
+        for node in self._follow(topic):
+            for word, child in (node.words or {}).items():
+                rules = child.rules if child.any is None else (*child.rules, *child.any.rules)
+                if rules and word != ANY_WORDS:
+                    yield word, rules
+
+    def _follow(self, topic: str) -> list[_Node]:
+        """The nodes at which patterns that begin as the topic arrive."""
         root = self._root
         active = [root] if root.any is None else [root, root.any]
         for word in topic.split("."):
@@ -78,7 +91,7 @@ class TopicIndex:
                         if child.any is not None and child.any not in following:
                             following.append(child.any)
             active = following
-        return [rule for node in active for rule in node.rules]
+        return active
 
     def _leaf(self, rules: tuple[int, ...], *, is_any_words: bool) -> _Node:
         key = rules, is_any_words
