@@ -246,8 +246,8 @@ class _Cluster(_Table, frozen=True, kw_only=True):
                     raise InvalidSetting(reason, *keys)
                 if (above := channel.topic.rpartition(".")[0]) in limitable:
                     reason = (
-                        f'is {shown(channel.topic)}, which is also the topic of a symbol of "{above}", a channel with a '
-                        "symbol_field; rename one of them"
+                        f'is {shown(channel.topic)}, which is also the topic of a symbol of "{above}", a channel with '
+                        "a symbol_field; rename one of them"
                     )
                     raise InvalidSetting(reason, *keys)
 

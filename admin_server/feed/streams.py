@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.admin_server.settings import AdapterSettings
 from tandemfeed.v1 import admin_pb2
 
@@ -47,12 +49,12 @@ class Subscriber:
     """One client's open stream.
 
     Attributes:
-        channel_ids: the channels granted to it.
+        extents: how much it receives of each granted channel, by channel_id.
         has_ended: whether it has ended, so that it must not get another update.
     """
 
     identity: str
-    channel_ids: frozenset[int]
+    extents: Mapping[int, Extent]
     updates: queue.SimpleQueue[bool | None] = field(default_factory=queue.SimpleQueue)
     has_ended: bool = False
 

@@ -18,6 +18,8 @@ from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2
 
+SYMBOLS_SHOWN_MAX = 16
+
 
 def add_commands(adder: CommandAdder) -> None:
     """Add `policy` with its commands."""
@@ -78,6 +80,16 @@ def _explanation(request: admin_pb2.ExplainPolicyRequest, reply: admin_pb2.Expla
         return f"{request.identity} may {what}: {reply.file}, line {reply.rule.line}: {reply.rule.name}"
     if not reply.known_identity:
         return f"{request.identity} may not {what}: {reply.file} has no such identity"
+    if reply.HasField("too_young_for"):
+        rule, delay_s = reply.too_young_for, reply.delay_ns / 1e9
+        return (
+            f"{request.identity} may not {what}: {reply.file}, line {rule.line}: {rule.name} grants only data that are "
+            f"at least {rule.minimum_age_s:g} s old, and the feed of this topic "
+            + (f"is delayed by {delay_s:g} s" if delay_s else "is not delayed")
+        )
+    if reply.symbols:
+        some = ", ".join(reply.symbols[:SYMBOLS_SHOWN_MAX]) + (", …" if len(reply.symbols) > SYMBOLS_SHOWN_MAX else "")
+        return f"{request.identity} may not {what} as a whole: granted are its symbols {some}"
     return f"{request.identity} may not {what}: no rule of {reply.file} that is valid now grants it"
 
 
@@ -106,6 +118,7 @@ def print_policy(reply: admin_pb2.ShowPolicyReply, console: Console | None = Non
 def _validity(rule: admin_pb2.PolicyRule) -> str:
     lines = [] if rule.is_valid_now else ["not now"]
     lines += ["from", _time_text(rule.from_unix_ns)] if rule.from_unix_ns else []
+    lines += [f"data {rule.minimum_age_s:g} s old"] if rule.minimum_age_s else []
     lines += ["until", _time_text(rule.until_unix_ns)] if rule.until_unix_ns else []
     return "\n".join(lines) or "always"
 

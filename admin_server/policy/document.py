@@ -59,16 +59,14 @@ class _RuleTable(_Table, frozen=True, kw_only=True):
     feeds: tuple[TopicPattern, ...] = ()
     valid_from: Time | None = field(default=None, name="from")
     valid_until: Time | None = field(default=None, name="until")
-    minimum_age_s: Annotated[float, Meta(gt=0, le=604_800)] | None = None
+    minimum_age_s: Annotated[float, Meta(ge=0.001, le=604_800)] | None = None
 
     def __post_init__(self) -> None:
         if "contribute" in self.actions:
             reason = 'contains "contribute", but clients cannot contribute messages yet; remove it'
             raise InvalidSetting(reason, "actions")
         if self.minimum_age_s is not None and "subscribe" not in self.actions:
-            reason = (
-                f'is set, but only "subscribe" has a minimum age, and the actions are {shown(self.actions)}; remove it'
-            )
+            reason = f'is set, but {shown(self.actions)} has no minimum age, only "subscribe" has; remove it'
             raise InvalidSetting(reason, "minimum_age_s")
         if {"subscribe"} < set(self.actions):
             reason = f"is {shown(self.actions)}; topics and feeds need rules of their own, so split this rule"
@@ -210,16 +208,19 @@ def _check_patterns_below_channels(
             raise file.error((*rule.keys, place), f'is "{pattern}", below the channel "{channel}": {reason}')
 
 
-def _channel_above(pattern: str, topics: Iterable[str]) -> tuple[str, list[str]] | None:
-    """A channel whose topic matches the beginning of a pattern that matches no channel, and the words that follow."""
+def _channel_above(pattern: str, has_symbols: Mapping[str, bool]) -> tuple[str, list[str]] | None:
+    """A channel whose topic matches the beginning of a pattern that matches no channel, and the words that follow; of
+    several channels one of which the pattern can be a symbol."""
     words = pattern.split(".")
-    if "#" in words or any(_covers(words, topic) for topic in topics):
+    if "#" in words or any(_covers(words, topic) for topic in has_symbols):
         return None
-    for topic in topics:
-        count = topic.count(".") + 1
-        if len(words) > count and _covers(words[:count], topic):
-            return topic, words[count:]
-    return None
+    counts = {topic: topic.count(".") + 1 for topic in has_symbols}
+    found = [
+        (topic, words[count:])
+        for topic, count in counts.items()
+        if len(words) > count and _covers(words[:count], topic)
+    ]
+    return min(found, key=lambda each: (not has_symbols[each[0]], len(each[1])), default=None)
 
 
 def _covers(words: list[str], topic: str) -> bool:

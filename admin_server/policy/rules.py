@@ -227,20 +227,15 @@ class Policy:
         channel = self.channels.get(topic)
         if channel is None or not channel.has_symbols:
             return NOTHING
-        granting = {
-            number
-            for number, rule in enumerate(self.rules)
-            if rule.is_valid_at(now_unix_ns) and rule.minimum_age_ns <= channel.delay_ns
-        }
-        return Extent(
-            frozenset(
-                word
-                for subject in self._subjects.get(identity, ())
-                if (index := self._indexes.get((Action.SUBSCRIBE, subject))) is not None
-                for word, rules in index.below(topic)
-                if not granting.isdisjoint(rules)
-            )
-        )
+
+        def is_granting(number: int) -> bool:
+            rule = self.rules[number]
+            return rule.is_valid_at(now_unix_ns) and rule.minimum_age_ns <= channel.delay_ns
+
+        subjects = self._subjects.get(identity, ())
+        indexes = [self._indexes[key] for subject in subjects if (key := (Action.SUBSCRIBE, subject)) in self._indexes]
+        words = (word for index in indexes for word, rules in index.below(topic) if any(map(is_granting, rules)))
+        return Extent(frozenset(words))
 
     def delay_ns_of(self, topic: str) -> int:
         """The delay of the feed that has a channel's or symbol's topic; 0 if none has."""

@@ -73,7 +73,7 @@ class MessageModel:
         """As `runs`, with the messages of other schemas too, one at a time, for which the message is None."""
         view = memoryview(frames)
         offset = 0
-        while offset < len(view):
+        while offset + OUTPUT_FRAME_SIZE <= len(view):  # fewer bytes are not a frame
             length, template, end = self._stretch(view, offset)
             yield self.schema.by_template.get(template), length, view[offset:end]
             offset = end

@@ -1,8 +1,8 @@
 """Symbols as words of topics: `equities.ticks.XEL` is the symbol XEL of the channel `equities.ticks`. Pure.
 
-A symbol is one word. Letters, digits, `_` and `-` stand for themselves; any other byte is `%` and two hexadecimal digits
-in upper case: BRK.B is `BRK%2EB`. So each symbol has exactly one word. Padding at a symbol's end (spaces, zero bytes) is
-not a part of it. The word `*` means every symbol.
+A symbol is one word. Letters, digits, `_` and `-` stand for themselves; any other byte is `%` and two hexadecimal
+digits in upper case: BRK.B is `BRK%2EB`. So each symbol has exactly one word. Padding at a symbol's end (spaces, zero
+bytes) is not a part of it. The word `*` means every symbol.
 """
 
 from __future__ import annotations

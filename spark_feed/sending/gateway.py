@@ -305,8 +305,8 @@ class SourceGateway:
                 f"{self._options.journal} is not a source journal; give the folder that the source job writes to"
             )
         feed = json.loads(record[BEGIN_HEAD.size :])["feed"]
-        found = (feed["feed_id"], feed["session"], sorted(feed["source_stream_ids"]))
-        numbered_as = self._description.delayed_feed_id or self._description.feed_id
+        found = (feed["name"], feed["session"], sorted(feed["source_stream_ids"]))
+        numbered_as = self._description.delayed_from or self._description.name
         expected = (numbered_as, self._session, sorted(self._groups))
         if found != expected:
             raise GatewayError(

@@ -503,7 +503,7 @@ class FeedDescription(_message.Message):
     TOKEN_PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     SOURCE_IS_SEALED_FIELD_NUMBER: _builtins.int
     DELAY_NS_FIELD_NUMBER: _builtins.int
-    DELAYED_FEED_ID_FIELD_NUMBER: _builtins.int
+    DELAYED_FROM_FIELD_NUMBER: _builtins.int
     feed_id: _builtins.int
     name: _builtins.str
     session: _builtins.int
@@ -519,8 +519,8 @@ class FeedDescription(_message.Message):
     """A delayed feed repeats a real-time feed: its gateway sends no source message earlier than this after the gateway of
     the real-time feed has sent it. 0: this feed is a real-time feed.
     """
-    delayed_feed_id: _builtins.int
-    """the real-time feed that a delayed feed repeats; 0: none"""
+    delayed_from: _builtins.str
+    """the name of the real-time feed that a delayed feed repeats"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelDescription]: ...
     @_builtins.property
@@ -538,11 +538,11 @@ class FeedDescription(_message.Message):
         token_public_key: _builtins.bytes = ...,
         source_is_sealed: _builtins.bool = ...,
         delay_ns: _builtins.int = ...,
-        delayed_feed_id: _builtins.int = ...,
+        delayed_from: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "delay_ns", b"delay_ns", "delayed_feed_id", b"delayed_feed_id", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_public_key", b"token_public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "delay_ns", b"delay_ns", "delayed_from", b"delayed_from", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_public_key", b"token_public_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

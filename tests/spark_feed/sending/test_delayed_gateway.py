@@ -202,7 +202,7 @@ def _description(feed_id: int, name: str, delay_ns: int) -> common_pb2.FeedDescr
         source_replay_endpoint="127.0.0.1:0",
         token_public_key=TOKEN_KEY,
         delay_ns=delay_ns,
-        delayed_feed_id=FEED.feed_id if delay_ns else 0,
+        delayed_from=FEED.name if delay_ns else "",
     )
 
 
@@ -365,6 +365,5 @@ def test_adapters_fill_gaps_of_the_previous_session_only_when_all_of_it_is_old_e
 
 
 def test_a_real_time_and_a_delayed_gateway_share_a_journal_and_two_delayed_ones_of_a_feed_do_not(site: _Site) -> None:
-    with site.gateway(REAL_TIME), site.gateway(DELAYED):
-        with pytest.raises(OSError, match="another gateway sends from"), site.gateway(DELAYED):
-            pass
+    with site.gateway(REAL_TIME), site.gateway(DELAYED), pytest.raises(OSError, match="another gateway sends from"):
+        site.gateway(DELAYED).__enter__()
