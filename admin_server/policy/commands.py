@@ -13,6 +13,7 @@ from rich.console import Console
 from tandemfeed.admin_server.command.registry import CommandAdder
 from tandemfeed.admin_server.command.tables import titled_table
 from tandemfeed.admin_server.policy.document import check_adapters, load_policy
+from tandemfeed.admin_server.policy.review import warnings_of
 from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.transport.settings_file import SettingsError
@@ -55,7 +56,7 @@ def add_commands(adder: CommandAdder) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Check a policy file; print what is wrong with it."""
+    """Check a policy file; print what is wrong with it, or what may be."""
     try:
         feeds = None if arguments.cluster is None else load_cluster(arguments.cluster)
         policy = load_policy(arguments.file, feeds)
@@ -65,8 +66,14 @@ def check(arguments: argparse.Namespace) -> int:
         print(f"admin: {refused}", file=sys.stderr)
         return 2
     counts = {"identities": len(policy.identities), "groups": len(policy.groups), "rules": len(policy.rules)}
-    listed = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print(json.dumps({"file": str(arguments.file), **counts}) if arguments.json else f"{arguments.file}: {listed}")
+    delays = None if feeds is None else {name: feed.delay_ns for name, feed in feeds.items()}
+    warnings = warnings_of(policy, delays, time.time_ns())
+    if arguments.json:
+        print(json.dumps({"file": str(arguments.file), **counts, "warnings": warnings}))
+        return 0
+    print(f"{arguments.file}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+    for warning in warnings:
+        print(f"warning: {warning}")
     return 0
 
 

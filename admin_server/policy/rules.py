@@ -218,7 +218,7 @@ class Policy:
                 numbers.update(index.find(topic))
                 if above is not None:
                     numbers.update(index.find(above))
-        return tuple(self.rules[number] for number in sorted(numbers))
+        return tuple(map(self.rules.__getitem__, sorted(numbers)))
 
     def extent(self, identity: str, topic: str, now_unix_ns: int) -> Extent:
         """How much of a channel an identity may receive now."""

@@ -82,14 +82,18 @@ class TopicIndex:
             for node in active:
                 if node.is_any_words and node not in following:
                     following.append(node)
-                if node.words is None:
+                if (words := node.words) is None:
                     continue
-                for child in (node.words.get(word), node.one):
-                    if child is not None:
-                        following.append(child)
-                        # `#` also matches no word, so its node is active together with the one before it.
-                        if child.any is not None and child.any not in following:
-                            following.append(child.any)
+                # The same steps for both children, without a loop, because they are what each further pattern costs.
+                if (child := words.get(word)) is not None:
+                    following.append(child)
+                    # `#` also matches no word, so its node is active together with the one before it.
+                    if (any_words := child.any) is not None and any_words not in following:
+                        following.append(any_words)
+                if (child := node.one) is not None:
+                    following.append(child)
+                    if (any_words := child.any) is not None and any_words not in following:
+                        following.append(any_words)
             active = following
         return active
 

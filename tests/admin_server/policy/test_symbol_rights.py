@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tandemfeed.admin_server.command.admin_command import main as check_policy
 from tandemfeed.admin_server.policy.document import load_policy
 from tandemfeed.admin_server.policy.rules import NOTHING, WHOLE, Action, Extent, Policy
 from tandemfeed.admin_server.policy.subscription_rights import NotGranted, requested_extents
@@ -169,6 +170,48 @@ def test_a_request_gets_what_it_names_if_all_of_it_is_granted(tmp_path: Path) ->
     for topic in ("equities.ticks", "equities.ticks.*", "equities.ticks.IBM", "equities.ticks.%41", "bonds.XEL"):
         with pytest.raises(NotGranted):
             requested_extents(granted, [topic], feed)
+
+
+def test_check_warns_of_what_has_no_effect_and_of_what_only_the_middleware_filters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = """
+[group.idle]
+members = ["reader"]
+[[rule]]
+to = ["operator"]
+actions = ["observe"]
+feeds = ["equities", "bonds"]
+[[rule]]
+to = ["operator"]
+actions = ["subscribe"]
+topics = ["#"]
+minimum_age_s = 1000
+[identity.nothing]
+"""
+    cluster, path = write_settings(tmp_path, BOTH, SOME + rules)
+    assert check_policy(["policy", "check", str(path), "--cluster", str(cluster)]) == 0
+    count, *warnings = capsys.readouterr().out.splitlines()
+    assert count == f"{path}: 8 identities, 1 groups, 7 rules"
+    assert warnings == [
+        "warning: line 26: rule[2] has ended, at 2020-01-01 00:00Z; remove it",
+        "warning: group.idle is named by no rule, so it grants its members nothing",
+        "warning: identity.nothing has no role, and no rule names it or a group of it, so it may do nothing",
+        'warning: line 11: identity.stranger.subscribe: "futures.*" matches no channel of the cluster file',
+        'warning: line 34: rule[3]: "bonds" matches no feed of the cluster file',
+        "warning: line 38: rule[4] grants nothing: no feed that it matches is delayed by at least 1000 s",
+        *[
+            f'warning: line {line}: {rule} grants single symbols of "equities.ticks", which only the middleware of a '
+            "client filters: the channel's key opens all of it; to protect them, use a channel of their own"
+            for line, rule in ((17, "rule[0]"), (26, "rule[2]"))
+        ],
+    ]
+
+
+def test_a_policy_without_a_doubt_has_no_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster, path = write_settings(tmp_path, BOTH, POLICY.replace("futures.*", "delayed.#"))
+    assert check_policy(["policy", "check", str(path), "--cluster", str(cluster)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 # ---- a server ----
