@@ -520,7 +520,7 @@ class FeedDescription(_message.Message):
     the real-time feed has sent it. 0: this feed is a real-time feed.
     """
     delayed_from: _builtins.str
-    """the name of the real-time feed that a delayed feed repeats"""
+    """the real-time feed that a delayed feed repeats; not shown to clients"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelDescription]: ...
     @_builtins.property
