@@ -207,7 +207,8 @@ class SourceGateway:
             self._delay = Delay(options.journal, description.delay_ns, self._stored_position or 0, options.clock)
             self._records = DelayedTailer(self._tailer, self._delay)
         else:
-            self._log = PublicationLog(options.journal, options.clock)
+            is_resumed = self._stored_position is not None
+            self._log = PublicationLog(options.journal, options.clock, is_resumed=is_resumed)
         previous = None if options.former_journal is None else self._read_previous(options.former_journal)
         self.replay = SourceReplayService(
             self.index, JournalReader(options.journal, description.feed_id), description.name, self._session, previous

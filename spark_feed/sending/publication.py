@@ -51,12 +51,18 @@ class PublicationLog:
 
     Args:
         journal: the folder of the source journal.
+        is_resumed: whether the gateway has sent from this journal before. If not, entries that are there are about a
+            journal that was removed; its positions would release this one's records too early.
     """
 
-    def __init__(self, journal: Path, clock: Clock = since_boot_ns, boot: int | None = None) -> None:
+    def __init__(
+        self, journal: Path, clock: Clock = since_boot_ns, boot: int | None = None, *, is_resumed: bool = True
+    ) -> None:
         self._path, self._clock = journal / PUBLICATION_NAME, clock
         self._boot = this_boot() if boot is None else boot
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if not is_resumed:
+            os.ftruncate(self._fd, 0)
         self._end, self._position = self._recover()
         self._is_failing = False
 

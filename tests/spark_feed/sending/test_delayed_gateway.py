@@ -129,6 +129,17 @@ def test_a_torn_entry_is_not_believed_and_is_written_over(tmp_path: Path, clock:
         assert delay.released_position == 30
 
 
+def test_entries_about_a_removed_journal_release_nothing_of_the_next(site: _Site, clock: _Clock) -> None:
+    _logged(site.journal, clock, (0, 1 << 62))
+    with closing(_Receiver(REAL_TIME)) as prompt, site.gateway(REAL_TIME) as gateway:
+        _turn(gateway, prompt, lambda: bool(prompt.packets))
+    clock.now_ns += DELAY_NS - 1
+    with closing(Delay(site.journal, DELAY_NS, clock=clock)) as delay:
+        assert delay.released_position == 0
+        clock.now_ns += 1
+        assert 0 < delay.released_position < 1 << 62
+
+
 def test_a_full_disk_delays_more_and_disturbs_nothing(
     tmp_path: Path, clock: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
