@@ -303,7 +303,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
             session=arguments.session,
             former_journal=arguments.former_journal,
         )
-        with sealing_with(connection, description) as sealer, sole_gateway(arguments.journal):
+        with sealing_with(connection, description) as sealer, sole_gateway(arguments.journal, description):
             source_gateway = SourceGateway(options, description, connection.interface, pacer, sealer)
             serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
             source_gateway.run(stop)

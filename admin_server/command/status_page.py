@@ -101,6 +101,8 @@ def print_feeds(reply: admin_pb2.GetStatusReply, console: Console | None = None)
     for row in reply.feeds:
         feed = row.feed
         title = f"feed {feed.name} (id {feed.feed_id}), session {feed.session}"
+        if feed.delay_ns:
+            title += f", {feed.delay_ns / 1e9:g} s after {feed.delayed_from}"
         table = titled_table(title, ("channel", "topic", "source stream", "group"))
         streams = {stream.source_stream_id: stream for stream in feed.source_streams}
         for channel in feed.channels:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from tandemfeed.admin_server.feed.descriptions import describe_feed, limited_to
@@ -19,7 +19,7 @@ from tandemfeed.admin_server.feed.registrations import ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
 from tandemfeed.admin_server.lease.lease_core import FeedLease
-from tandemfeed.admin_server.policy.rules import Action
+from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
@@ -31,8 +31,8 @@ LOG = logging.getLogger("tandemfeed.admin_server.feed.broker")
 class Grants(Protocol):
     """The policy in force."""
 
-    def allows(self, identity: str, action: Action, topics: Iterable[str]) -> bool:
-        """Whether an identity may do this now on every one of the topics."""
+    def extent(self, identity: str, topic: str) -> Extent:
+        """How much of a channel an identity may receive now."""
         ...
 
 
@@ -119,9 +119,9 @@ class FeedBroker:
 
     # ---- subscribers ----
 
-    def subscribe(self, identity: str, channel_ids: frozenset[int], unicast_key: bytes = b"") -> Subscriber:
-        """A client's stream began; its first update is due immediately."""
-        subscriber = Subscriber(identity, channel_ids, unicast_key)
+    def subscribe(self, identity: str, extents: Mapping[int, Extent], unicast_key: bytes = b"") -> Subscriber:
+        """A client's stream began; its first update is due immediately. Args: extents: by channel_id."""
+        subscriber = Subscriber(identity, extents, unicast_key)
         subscriber.notify()
         self._state.add_subscriber(subscriber)
         return subscriber
@@ -139,10 +139,13 @@ class FeedBroker:
         topics = {channel.channel_id: channel.topic for channel in self.feed.channels}
 
         def is_granted(subscriber: Subscriber) -> bool:
-            return policy.allows(subscriber.identity, Action.SUBSCRIBE, map(topics.__getitem__, subscriber.channel_ids))
+            return all(
+                policy.extent(subscriber.identity, topics[channel_id]).covers(extent)
+                for channel_id, extent in subscriber.extents.items()
+            )
 
         for ended in self._state.end_subscribers(is_granted):
-            self._state.note("subscription revoked", identity=ended.identity, channels=sorted(ended.channel_ids))
+            self._state.note("subscription revoked", identity=ended.identity, channels=sorted(ended.extents))
 
     def replace_keys(self, topics: Collection[str]) -> None:
         """Replace the keys of channels that an identity has lost, so that it cannot read on with those it has."""
@@ -157,11 +160,12 @@ class FeedBroker:
             self._state.note("keys replaced", topics=[channel.topic for channel in lost])
         self._state.announce()  # also wakes the timekeeper, which replaces them later if that failed
 
-    def update_for(self, channel_ids: frozenset[int], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
+    def update_for(self, extents: Mapping[int, Extent], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
         """The present grant, limited to these channels."""
         adapters, active, epoch = self._state.view()
+        channel_ids = frozenset(extents)
         return admin_pb2.SubscriptionUpdate(
-            feed=self.describe(channel_ids),
+            feed=self.describe(extents),
             adapters=[limited_to(adapter, channel_ids) for adapter in adapters],
             keys=self.key_ring.keys(channel_ids),
             message_model=self.feed.message_model if is_first else b"",
@@ -171,9 +175,9 @@ class FeedBroker:
 
     # ---- descriptions ----
 
-    def describe(self, channel_ids: Iterable[int] | None = None) -> common_pb2.FeedDescription:
-        """The feed in its present session, limited to these channels (None: all)."""
-        return describe_feed(self.feed, self._state.session, channel_ids)
+    def describe(self, extents: Mapping[int, Extent] | None = None) -> common_pb2.FeedDescription:
+        """The feed in its present session, limited to these channels and symbols (None: all)."""
+        return describe_feed(self.feed, self._state.session, extents)
 
     def adapters(self) -> list[common_pb2.AdapterDescription]:
         """Every adapter that has ever registered."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from tandemfeed.admin_server.lease.lease_core import FeedLease
+from tandemfeed.admin_server.policy.rules import WHOLE, Extent
 from tandemfeed.admin_server.settings import MS, AdapterSettings, FeedSettings
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
@@ -25,20 +26,24 @@ _ORDER = [
 
 
 def describe_feed(
-    feed: FeedSettings, session: int, channel_ids: Iterable[int] | None = None
+    feed: FeedSettings, session: int, extents: Mapping[int, Extent] | None = None
 ) -> common_pb2.FeedDescription:
-    """The feed in a session, limited to these channels (None: all)."""
-    wanted = None if channel_ids is None else set(channel_ids)
+    """The feed in a session, limited to these channels and their symbols (None: all)."""
+    wanted = {channel.channel_id: WHOLE for channel in feed.channels} if extents is None else extents
     return common_pb2.FeedDescription(
         feed_id=feed.feed_id,
         name=feed.name,
         session=session,
         channels=[
             common_pb2.ChannelDescription(
-                channel_id=channel.channel_id, topic=channel.topic, source_stream_ids=channel.source_stream_ids
+                channel_id=channel.channel_id,
+                topic=channel.topic,
+                source_stream_ids=channel.source_stream_ids,
+                symbol_field=feed.symbol_field_of(channel),
+                symbols=sorted(wanted[channel.channel_id].symbols or ()),
             )
             for channel in feed.channels
-            if wanted is None or channel.channel_id in wanted
+            if channel.channel_id in wanted
         ],
         source_streams=[
             common_pb2.SourceStreamDescription(
@@ -49,6 +54,8 @@ def describe_feed(
         source_replay_endpoint=feed.source_replay_endpoint,
         datagram_size_max=feed.datagram_size_max,
         source_is_sealed=feed.source_is_sealed,
+        delay_ns=feed.delay_ns,
+        delayed_from=(feed.delayed_from or "") if extents is None else "",  # a subscriber may not know that feed,
     )
 
 

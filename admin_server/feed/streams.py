@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.admin_server.settings import AdapterSettings
 from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
 from tandemfeed.v1 import admin_pb2
@@ -54,13 +56,13 @@ class Subscriber:
     """One client's open stream.
 
     Attributes:
-        channel_ids: the channels granted to it.
+        extents: how much it receives of each granted channel, by channel_id.
         unicast_key: the CURVE public key with which it may connect to adapters; empty: it has none.
         has_ended: whether it has ended, so that it must not get another update.
     """
 
     identity: str
-    channel_ids: frozenset[int]
+    extents: Mapping[int, Extent]
     unicast_key: bytes = b""
     updates: StreamQueue[bool] = field(default_factory=StreamQueue)
     has_ended: bool = False

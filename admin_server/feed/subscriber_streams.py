@@ -29,7 +29,7 @@ class SubscriberStreams:
         """A stream began."""
         name = id(subscriber)
         self._open[name] = subscriber
-        self.announce(self._admissions.begin(name, Admission(subscriber.unicast_key, subscriber.channel_ids)))
+        self.announce(self._admissions.begin(name, Admission(subscriber.unicast_key, frozenset(subscriber.extents))))
 
     def remove(self, subscriber: Subscriber, *, is_revoked: bool = False) -> None:
         """A stream ended, if it was still open."""

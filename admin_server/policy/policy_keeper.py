@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from tandemfeed.admin_server.policy.document import check_adapters, load_policy
-from tandemfeed.admin_server.policy.rules import Action, Decision, IdentitySettings, Policy
+from tandemfeed.admin_server.policy.rules import Action, Decision, Extent, IdentitySettings, Policy
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.settings import FeedSettings
 from tandemfeed.transport.settings_file import SettingsError
@@ -62,6 +62,10 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         policy, now = self._policy, time.time_ns()
         return all(policy.decide(identity, action, topic, now).is_allowed for topic in topics)
 
+    def extent(self, identity: str, topic: str) -> Extent:
+        """How much of a channel an identity may receive now."""
+        return self._policy.extent(identity, topic, time.time_ns())
+
     def is_granted_on_every_feed(self, identity: str, action: Action) -> bool:
         """Whether an identity may do this on every feed of the cluster."""
         return self.allows(identity, action, self._feeds)
@@ -75,7 +79,7 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
             channel.topic
             for feed in self._feeds.values()
             for channel in feed.channels
-            if policy.decide(name, Action.SUBSCRIBE, channel.topic, now).is_allowed
+            if policy.extent(name, channel.topic, now)
         ]
         feeds = [feed.name for feed in self._feeds.values() if any(each.identity == name for each in feed.adapters)]
         return IdentitySettings(name, policy.roles_of(identity), tuple(topics), tuple(feeds))

@@ -12,7 +12,13 @@ from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
-from tandemfeed.admin_server.policy.rules import Action
+from tandemfeed.admin_server.policy.rules import Extent
+from tandemfeed.admin_server.policy.subscription_rights import (
+    NotGranted,
+    granted_extents,
+    requested_extents,
+    shown_topics,
+)
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.services.shared import listed
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
@@ -54,7 +60,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
     def _begin(
         self,
         broker: FeedBroker,
-        channels: frozenset[int],
+        channels: Mapping[int, Extent],
         request: admin_pb2.SubscribeRequest,
         context: grpc.ServicerContext,
     ) -> Subscriber:
@@ -66,27 +72,22 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
 
     def _granted(
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
-    ) -> tuple[FeedBroker, frozenset[int]]:
-        """The feed, and the requested channels of it if all are granted; without a request, all that are."""
+    ) -> tuple[FeedBroker, dict[int, Extent]]:
+        """The feed, and how much of its channels is requested, if it is granted; without a request, all that is."""
         broker = self._brokers.get(request.feed)
-        granted = {} if broker is None else self._granted_topics(broker, context)
+        granted = {} if broker is None else self._granted_extents(broker, context)
         if broker is None or not granted:
-            seen = [name for name, each in self._brokers.items() if self._granted_topics(each, context)]
+            seen = [name for name, each in self._brokers.items() if self._granted_extents(each, context)]
             self._refuse(request, context, f"the feed {request.feed!r}", seen)
-        for topic in request.topics:
-            if topic not in granted:
-                what = f"the topic {topic!r} in feed {request.feed!r}"
-                self._refuse(request, context, what, granted, topic=topic)
-        return broker, frozenset(granted[topic] for topic in request.topics or granted)
+        try:
+            return broker, requested_extents(granted, request.topics, broker.feed)
+        except NotGranted as refused:
+            what = f"the topic {refused.topic!r} in feed {request.feed!r}"
+            self._refuse(request, context, what, shown_topics(granted), topic=refused.topic)
 
-    def _granted_topics(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, int]:
-        """The channels that the caller may subscribe to, by topic."""
-        identity = caller_of(context).identity
-        return {
-            channel.topic: channel.channel_id
-            for channel in broker.feed.channels
-            if self._policy.decide(identity, Action.SUBSCRIBE, channel.topic).is_allowed
-        }
+    def _granted_extents(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, Extent]:
+        """What the caller may receive of each channel, by topic."""
+        return granted_extents(self._policy, caller_of(context).identity, broker.feed)
 
     def _refuse(
         self,
@@ -143,8 +144,8 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         """The feeds that have a channel to which the caller may subscribe."""
         reply = admin_pb2.ListFeedsReply()
         for broker in self._brokers.values():
-            if granted := self._granted_topics(broker, context):
-                reply.feeds.append(broker.describe(granted.values()))
+            if granted := self._granted_extents(broker, context):
+                reply.feeds.append(broker.describe(requested_extents(granted, (), broker.feed)))
         return reply
 
 

@@ -423,7 +423,7 @@ class FeedProtocol(_message.Message):
     on_silence: _builtins.str
     """"proceed" or "hold" """
     fail_policy: _builtins.str
-    """"lowest", "lower_than_any" or "below_threshold" """
+    """"lowest", "lower_than_any", "lower_than_one" or "below_threshold" """
     fail_threshold: _builtins.float
     """for "below_threshold" """
     session_state: _builtins.str
@@ -1379,12 +1379,25 @@ class ExplainPolicyReply(_message.Message):
     RULE_FIELD_NUMBER: _builtins.int
     FILE_FIELD_NUMBER: _builtins.int
     KNOWN_IDENTITY_FIELD_NUMBER: _builtins.int
+    TOO_YOUNG_FOR_FIELD_NUMBER: _builtins.int
+    DELAY_NS_FIELD_NUMBER: _builtins.int
+    SYMBOLS_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
     file: _builtins.str
     known_identity: _builtins.bool
+    delay_ns: _builtins.int
+    """of the topic's feed"""
     @_builtins.property
     def rule(self) -> Global___PolicyRule:
         """the deciding one; absent if no rule allows the action"""
+
+    @_builtins.property
+    def too_young_for(self) -> Global___PolicyRule:
+        """If no rule allows it: the first rule that would if the topic's feed were delayed more."""
+
+    @_builtins.property
+    def symbols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """if the topic is a channel's and only some of its symbols are granted: which"""
 
     def __init__(
         self,
@@ -1393,10 +1406,13 @@ class ExplainPolicyReply(_message.Message):
         rule: Global___PolicyRule | None = ...,
         file: _builtins.str = ...,
         known_identity: _builtins.bool = ...,
+        too_young_for: Global___PolicyRule | None = ...,
+        delay_ns: _builtins.int = ...,
+        symbols: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule", "too_young_for", b"too_young_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "file", b"file", "known_identity", b"known_identity", "rule", b"rule"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "delay_ns", b"delay_ns", "file", b"file", "known_identity", b"known_identity", "rule", b"rule", "symbols", b"symbols", "too_young_for", b"too_young_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1414,6 +1430,7 @@ class PolicyRule(_message.Message):
     FROM_UNIX_NS_FIELD_NUMBER: _builtins.int
     UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
     IS_VALID_NOW_FIELD_NUMBER: _builtins.int
+    MINIMUM_AGE_S_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """its place in the file, such as "rule[0]" """
     line: _builtins.int
@@ -1422,6 +1439,8 @@ class PolicyRule(_message.Message):
     until_unix_ns: _builtins.int
     """0: no limit"""
     is_valid_now: _builtins.bool
+    minimum_age_s: _builtins.float
+    """grants only topics of feeds that are delayed at least so much"""
     @_builtins.property
     def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1439,10 +1458,11 @@ class PolicyRule(_message.Message):
         from_unix_ns: _builtins.int = ...,
         until_unix_ns: _builtins.int = ...,
         is_valid_now: _builtins.bool = ...,
+        minimum_age_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "from_unix_ns", b"from_unix_ns", "is_valid_now", b"is_valid_now", "line", b"line", "name", b"name", "patterns", b"patterns", "to", b"to", "until_unix_ns", b"until_unix_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "from_unix_ns", b"from_unix_ns", "is_valid_now", b"is_valid_now", "line", b"line", "minimum_age_s", b"minimum_age_s", "name", b"name", "patterns", b"patterns", "to", b"to", "until_unix_ns", b"until_unix_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -429,21 +429,31 @@ class ChannelDescription(_message.Message):
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     SOURCE_STREAM_IDS_FIELD_NUMBER: _builtins.int
+    SYMBOL_FIELD_FIELD_NUMBER: _builtins.int
+    SYMBOLS_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
     topic: _builtins.str
     """what policies grant, such as "equities.us.ticks" """
+    symbol_field: _builtins.str
+    """Symbol rights: the message field that has the symbol; empty: only the whole channel can be granted."""
     @_builtins.property
     def source_stream_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def symbols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In a grant: the symbols granted, as words of topics, where "*" is every symbol; empty: the whole channel."""
+
     def __init__(
         self,
         *,
         channel_id: _builtins.int = ...,
         topic: _builtins.str = ...,
         source_stream_ids: _abc.Iterable[_builtins.int] | None = ...,
+        symbol_field: _builtins.str = ...,
+        symbols: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "source_stream_ids", b"source_stream_ids", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "source_stream_ids", b"source_stream_ids", "symbol_field", b"symbol_field", "symbols", b"symbols", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -492,6 +502,8 @@ class FeedDescription(_message.Message):
     DATAGRAM_SIZE_MAX_FIELD_NUMBER: _builtins.int
     TOKEN_PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     SOURCE_IS_SEALED_FIELD_NUMBER: _builtins.int
+    DELAY_NS_FIELD_NUMBER: _builtins.int
+    DELAYED_FROM_FIELD_NUMBER: _builtins.int
     feed_id: _builtins.int
     name: _builtins.str
     session: _builtins.int
@@ -503,6 +515,12 @@ class FeedDescription(_message.Message):
     """Ed25519, raw; only in AdapterRegistry.DescribeFeed: verifies the tokens that callers of SourceReplay bring."""
     source_is_sealed: _builtins.bool
     """its source packets are sealed with a source key"""
+    delay_ns: _builtins.int
+    """A delayed feed repeats a real-time feed: its gateway sends no source message earlier than this after the gateway of
+    the real-time feed has sent it. 0: this feed is a real-time feed.
+    """
+    delayed_from: _builtins.str
+    """the real-time feed that a delayed feed repeats; not shown to clients"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelDescription]: ...
     @_builtins.property
@@ -519,10 +537,12 @@ class FeedDescription(_message.Message):
         datagram_size_max: _builtins.int = ...,
         token_public_key: _builtins.bytes = ...,
         source_is_sealed: _builtins.bool = ...,
+        delay_ns: _builtins.int = ...,
+        delayed_from: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_public_key", b"token_public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "delay_ns", b"delay_ns", "delayed_from", b"delayed_from", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_public_key", b"token_public_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
