@@ -68,6 +68,7 @@ class GatewayOptions:
         wait_for_start: send no packets until the line "start" arrives on standard input.
         session: the session to send; 0: the session of the journal, or of the feed if the journal is still empty.
         former_journal: journal of the previous session, from which adapters fill gaps in that session.
+        reflection: describe the services to administrators.
     """
 
     feed: str
@@ -78,6 +79,7 @@ class GatewayOptions:
     wait_for_start: bool = False
     session: int = 0
     former_journal: Path | None = None
+    reflection: bool = False
 
 
 def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescription:
@@ -323,6 +325,7 @@ class SourceGateway:
             self._options.tls_certificate,
             self._options.tls_key,
             [Authorization(verifier, {SERVICE_NAME: CALLER_ROLES})],
+            offers_reflection=self._options.reflection,
         )
 
     def _store_position(self) -> None:
