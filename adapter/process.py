@@ -77,6 +77,7 @@ class AdapterOptions:
     Attributes:
         dead_letters: folder of the dead-letter journal; None: next to the output journal.
         replace: replace the process that runs as this adapter.
+        reflection: describe the services to administrators.
     """
 
     feed: str
@@ -91,6 +92,7 @@ class AdapterOptions:
     mold: MoldOptions | None = None
     dead_letters: Path | None = None
     replace: bool = False
+    reflection: bool = False
 
     @property
     def dead_letter_folder(self) -> Path:
@@ -205,6 +207,7 @@ class AdapterProcess:
             options.tls_certificate,
             options.tls_key,
             [interceptor],
+            offers_reflection=options.reflection,
         )
 
     def _build(self, registered: admin_pb2.RegisterReply) -> None:

@@ -64,6 +64,7 @@ class AdminServer:
         listen: host:port; port 0 selects a free one.
         subscriber_count_max: the limit of clients connected at the same time.
         zookeeper: where several servers share their records; None: the records are in the folder of this only server.
+        offers_reflection: describe the services to administrators.
 
     Raises:
         SettingsError: a settings file cannot be used.
@@ -79,6 +80,8 @@ class AdminServer:
         listen: str,
         subscriber_count_max: int = SUBSCRIBER_COUNT_MAX,
         zookeeper: ZooKeeperSettings | None = None,
+        *,
+        offers_reflection: bool = False,
     ) -> None:
         self._feeds = load_cluster(cluster)
         self.policy = PolicyKeeper(policy, cluster, self._feeds)
@@ -107,7 +110,7 @@ class AdminServer:
             opened.callback(self.policy.stop)
             self.policy.watch(self._audit, self._enforce_policy)
             self._death_notices = DeathNoticeReceiver()
-            self._rpc = self._serve(listen, subscriber_count_max)
+            self._rpc = self._serve(listen, subscriber_count_max, offers_reflection=offers_reflection)
             opened.callback(self._rpc.stop)
             self._death_notices.listen(self._rpc.endpoint, self._on_death_notice)
             opened.callback(self._death_notices.close)
@@ -168,7 +171,7 @@ class AdminServer:
         for broker in self.brokers.values():
             broker.stop()
 
-    def _serve(self, listen: str, subscriber_count_max: int) -> RpcServer:
+    def _serve(self, listen: str, subscriber_count_max: int, *, offers_reflection: bool) -> RpcServer:
         public_key = self.folder.token_key.public_key().public_bytes_raw()
         self.authentication = AuthenticationService(self.folder, self.policy, self._audit)
         administration = StreamAdministrationService(self.brokers, self.policy, self._audit, subscriber_count_max)
@@ -195,6 +198,7 @@ class AdminServer:
             ],
             on_refused=self._audit.note_refused_call,
             unavailable=(RecordsUnavailable,),
+            offers_reflection=offers_reflection,
         )
 
 

@@ -29,6 +29,7 @@ from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
     add_process_arguments,
+    add_reflection_argument,
     announce,
     announce_ready,
     configure_logging,
@@ -302,6 +303,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
             wait_for_start=arguments.wait_for_start,
             session=arguments.session,
             former_journal=arguments.former_journal,
+            reflection=arguments.reflection,
         )
         with sealing_with(connection, description) as sealer, sole_gateway(arguments.journal, description):
             source_gateway = SourceGateway(options, description, connection.interface, pacer, sealer)
@@ -356,5 +358,6 @@ def _gateway_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tls-cert", type=Path, required=True, metavar="FILE", help="TLS certificate (PEM)")
     parser.add_argument("--tls-key", type=Path, required=True, metavar="FILE", help="TLS private key (PEM)")
+    add_reflection_argument(parser)
     add_connection_arguments(parser)
     return parser

@@ -171,6 +171,12 @@ def add_process_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--metrics-port", type=int, default=0, metavar="N", help="Prometheus port (default: 0, off)")
 
 
+def add_reflection_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option of every process that serves calls."""
+    text = "let tools list this server's services (gRPC server reflection), with an administrator's token"
+    parser.add_argument("--reflection", action="store_true", help=text)
+
+
 def connection_from(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Connection:
     """Read the files that the options name. If one cannot be read, end the process with a clear message."""
     try:

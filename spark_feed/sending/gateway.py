@@ -70,6 +70,7 @@ class GatewayOptions:
         session: the session to send; 0: the session of the journal, or of the feed if the journal is still empty.
         former_journal: journal of the previous session, from which adapters fill gaps in that session.
         clock: measures the age of data for a delayed feed.
+        reflection: describe the services to administrators.
     """
 
     feed: str
@@ -81,6 +82,7 @@ class GatewayOptions:
     session: int = 0
     former_journal: Path | None = None
     clock: Clock = since_boot_ns
+    reflection: bool = False
 
 
 def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescription:
@@ -349,6 +351,7 @@ class SourceGateway:
             self._options.tls_certificate,
             self._options.tls_key,
             [Authorization(verifier, {SERVICE_NAME: CALLER_ROLES})],
+            offers_reflection=self._options.reflection,
         )
 
     def _store_position(self) -> None:

@@ -14,9 +14,8 @@ import grpc
 from tandemfeed.transport.calls.serving.call_context import CallContext
 from tandemfeed.transport.calls.tokens import TokenRefused, TokenVerifier
 
-PUBLIC_SERVICES = frozenset(
-    {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection"}
-)
+PUBLIC_SERVICES = frozenset({"grpc.health.v1.Health"})
+STANDARD_ROLES = {"grpc.reflection.v1alpha.ServerReflection": frozenset({"admin"})}
 
 
 class Authorization:
@@ -36,7 +35,7 @@ class Authorization:
         public_services: frozenset[str] = frozenset(),
     ) -> None:
         self._verifier = verifier
-        self._roles = roles_by_service
+        self._roles = {**STANDARD_ROLES, **roles_by_service}
         self._public = PUBLIC_SERVICES | public_services
 
     def __call__(self, call: CallContext) -> None:

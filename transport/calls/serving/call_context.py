@@ -74,6 +74,11 @@ class CallContext:
         self.aborted = CallAborted(code, details)
         raise self.aborted
 
+    def end(self, code: grpc.StatusCode, details: str) -> None:
+        """End the call from outside its handler, which may be reading. On the loop."""
+        ending = asyncio.ensure_future(self.aio_context.abort(code, details))
+        ending.add_done_callback(lambda done: done.exception())  # abort always raises; the reader ends by it, too
+
 
 def call_of(context: grpc.ServicerContext) -> CallContext:
     """The context as what it is."""
