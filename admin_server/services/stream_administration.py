@@ -9,11 +9,11 @@ from typing import NoReturn
 
 import grpc
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.services.shared import drain, listed
 from tandemfeed.transport.calls.rpc import caller_of
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
