@@ -39,8 +39,9 @@ from tandemfeed.feedcore.replica.effects import (
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.transport.calls.login import TokenSource
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, serve
 from tandemfeed.transport.calls.server_names import adapter_server, check_certificate, source_gateway
+from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from tandemfeed.transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
@@ -188,7 +189,7 @@ class AdapterProcess:
         options = self._options
         self._sync_service, self._replay_service = AdapterSyncService(self._mailbox), ReplayService(self._journal)
         check_certificate(options.tls_certificate, adapter_server(options.feed, options.name))
-        interceptor = AuthorizationInterceptor(self._verifier, ROLES_BY_SERVICE)
+        interceptor = Authorization(self._verifier, ROLES_BY_SERVICE)
         return serve(
             [
                 lambda server: sync_pb2_grpc.add_AdapterSyncServicer_to_server(self._sync_service, server),
@@ -293,6 +294,7 @@ class AdapterProcess:
     def _on_registered(self, registered: admin_pb2.RegisterReply) -> None:
         if self._lifeline is not None:
             self._lifeline.use_incarnation(registered.self.incarnation, registered.last_word_key)
+        self._adopt_revoked_tokens(registered)
         protocol = registered.protocol.SerializeToString(deterministic=True)
         if self._sealer is None:
             self._protocol = protocol
@@ -302,6 +304,14 @@ class AdapterProcess:
         self._verifier.trust(registered.token_public_key)
         start = own_start(registered)
         self._mailbox.post(lambda _now_ns: self._adopt(start, registered))
+
+    def _adopt_revoked_tokens(self, message: admin_pb2.RegisterReply | admin_pb2.ClusterChanged) -> None:
+        """Refuse these tokens from now on, and replace this adapter's own if it is among them."""
+        revoked, identity = self._verifier.revoked, self._connection.identity
+        before = revoked.not_before(identity)
+        revoked.receive(message.revoked_tokens)
+        if revoked.not_before(identity) > before:
+            self._tokens.renew()
 
     def _on_replaced(self, by: str) -> None:
         self._replaced_by = by
@@ -335,6 +345,7 @@ class AdapterProcess:
             case "readmitted":
                 post(engine.on_readmitted)
             case "cluster_changed":
+                self._adopt_revoked_tokens(order.cluster_changed)
                 post(lambda now_ns: self._on_cluster_changed(order.cluster_changed, now_ns))
 
     # ---- in the loop's thread ----

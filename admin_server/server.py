@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from tandemfeed.admin_server.audit.calls import CallAudit
-from tandemfeed.admin_server.audit.log import AuditLog
+from tandemfeed.admin_server.audit.log import AuditLog, AuditUnavailable
 from tandemfeed.admin_server.audit.service import AuditAdministrationService
 from tandemfeed.admin_server.authentication import AuthenticationService
 from tandemfeed.admin_server.feed.broker import FeedBroker
@@ -40,14 +39,14 @@ from tandemfeed.admin_server.services.stream_administration import StreamAdminis
 from tandemfeed.admin_server.settings import FeedSettings, load_cluster
 from tandemfeed.transport.calls.death_notice import DeathNoticeReceiver
 from tandemfeed.transport.calls.revoked_tokens import EVERYBODY, RevokedTokens
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, serve
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
+from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 LOG = logging.getLogger("tandemfeed.admin_server")
 SUBSCRIBER_COUNT_MAX = 200
-THREADS_FOR_CALLS = 32  # reserved for logins, registrations and status calls; subscribers cannot use them up
 
 
 class _ServedBrokers(Mapping[str, FeedBroker]):
@@ -73,7 +72,7 @@ class AdminServer:
         cluster, policy: the two settings files.
         state: the private folder, created if it does not exist.
         listen: host:port; port 0 selects a free one.
-        subscriber_count_max: the limit of clients connected at the same time; each occupies a thread.
+        subscriber_count_max: the limit of clients connected at the same time.
         zookeeper: where several servers share their records; None: the records are in the folder of this only server.
 
     Raises:
@@ -250,8 +249,6 @@ class AdminServer:
         audit = AuditAdministrationService(self.policy, self._audit)
         certificate, key = self.folder.server_certificate
         verifier = TokenVerifier(ADMIN_SERVER, public_key, self._refused_tokens)
-        # Each adapter has two streams, its own and its lifeline's, and may open new ones before the old ones end.
-        adapter_stream_count_max = 4 * sum(len(feed.adapters) for feed in self._feeds.values())
         return serve(
             [
                 lambda server: admin_pb2_grpc.add_AuthenticationServicer_to_server(self.authentication, server),
@@ -266,12 +263,13 @@ class AdminServer:
             certificate,
             key,
             [
-                CallAudit(self._audit),
                 self._gate,
-                AuthorizationInterceptor(verifier, ROLES_BY_SERVICE, PUBLIC_SERVICES),
-                PolicyGate(self.policy, ROLES_BY_SERVICE),
+                Authorization(verifier, ROLES_BY_SERVICE, PUBLIC_SERVICES, ends_streams=False),
+                PolicyGate(self.policy),
             ],
-            thread_count=subscriber_count_max + adapter_stream_count_max + THREADS_FOR_CALLS,
+            on_refused=self._audit.note_refused_call,
+            unavailable=(RecordsUnavailable, AuditUnavailable),
+            settle=self._audit.settle,
         )
 
 

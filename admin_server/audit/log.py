@@ -7,9 +7,11 @@ The log never contains secrets, tokens or keys.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +24,12 @@ from tandemfeed.admin_server.audit.chain import Head, encode_fields
 from tandemfeed.admin_server.audit.log_file import FILE_SIZE_MAX, LogFile
 from tandemfeed.admin_server.audit.refusal_counts import RefusalCounts, Refused
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
+from tandemfeed.transport.calls.serving.call_context import CallAborted, CallContext
 
 LOG = logging.getLogger("tandemfeed.admin_server.audit")
+REFUSALS = frozenset(
+    {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+)
 NOTES_KEPT_MAX = 10_000  # a few MB of memory while the disk is full
 RETRY_INTERVAL_S = 1.0
 HEAD_INTERVAL_NS = 100_000_000  # a truncation within it is not noticed; more often would delay the notes of leases
@@ -85,7 +91,7 @@ class AuditLog:
         self._has_kept, self._is_writing, self._is_closed = False, False, False
         self._head_noted_at_ns, self._is_head_noted = 0, True
         self._refusals = RefusalCounts()
-        self._recorded: WeakSet[grpc.ServicerContext] = WeakSet()  # calls whose refusal is in the log
+        self._recorded: WeakSet[object] = WeakSet()  # calls whose refusal is in the log
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
@@ -134,16 +140,16 @@ class AuditLog:
         """Record something soon, without waiting. If the disk is full, it is recorded when there is room."""
         self._put(_Waiting(encode_fields(time.time_ns(), event, fields), is_kept=True))
 
-    def sync(self) -> None:
-        """Wait until everything noted so far is on the disk.
+    async def settle(self) -> None:
+        """Wait until everything noted so far is on the disk: before a call is answered.
 
         Raises:
             AuditUnavailable: it cannot be written now.
         """
         with self._changed:
-            if not (self._waiting or self._is_writing or self._has_kept or self._is_closed):
+            if not (self._waiting or self._is_writing or self._has_kept):
                 return
-        self._put(_Waiting("", is_kept=False)).result()
+        await asyncio.wrap_future(self._put(_Waiting("", is_kept=False)))
 
     def refuse(
         self, context: grpc.ServicerContext, code: grpc.StatusCode, text: str, event: str, **fields: str
@@ -152,19 +158,16 @@ class AuditLog:
         self._recorded.add(context)
         identity = fields.pop("identity", "")
         refused = Refused(event, code.name, identity, _address_of(context.peer()), text[:REASON_LENGTH_MAX])
-        if (first := self._count(refused, context.peer(), fields)) is not None:
-            try:
-                first.result()
-            except AuditUnavailable:  # a refusal grants nothing
-                LOG.exception("could not record a refusal", extra={"event_lost": event, "identity": identity})
+        self._record(refused, context.peer(), fields)
         context.abort(code, text)
 
-    def note_refused_call(self, method: str, context: grpc.ServicerContext, code: str, reason: str) -> None:
-        """Record a call that ended with a refusal, unless `refuse` has recorded it; does not wait."""
-        if context not in self._recorded:
-            peer = context.peer()
-            refused = Refused("call refused", code, "", _address_of(peer), reason[:REASON_LENGTH_MAX])
-            self._count(refused, peer, {"method": method})
+    def note_refused_call(self, call: CallContext, aborted: CallAborted) -> None:
+        """Record a call that ends with a refusal, unless `refuse` has recorded it."""
+        if aborted.code in REFUSALS and call not in self._recorded:
+            identity = "" if call.caller is None else call.caller.identity
+            reason = aborted.details[:REASON_LENGTH_MAX]
+            refused = Refused("call refused", aborted.code.name, identity, _address_of(call.peer()), reason)
+            self._record(refused, call.peer(), {"method": call.method})
 
     def close(self) -> None:
         """Write what waits, and close the file."""
@@ -187,14 +190,17 @@ class AuditLog:
                 self._changed.notify_all()
         return waiting.done
 
-    def _count(self, refused: Refused, peer: str, fields: dict[str, str]) -> Future[None] | None:
-        """Count a refusal; the future of its own entry if it has one."""
+    def _record(self, refused: Refused, peer: str, fields: Mapping[str, str]) -> None:
+        """Record a refusal, or count it if one like it was recorded within the last minute."""
         with self._changed:
             is_first = self._refusals.add(refused, time.monotonic_ns())
         if not is_first:
-            return None
+            return
         known = {"code": refused.code, "peer": peer, "identity": refused.identity, "reason": refused.reason}
-        return self.submit(refused.event, **known, **fields)
+        try:
+            self.write(refused.event, **known, **fields)
+        except AuditUnavailable:  # a refusal grants nothing, so the caller is refused nevertheless
+            LOG.warning("could not record a refusal", extra={"lost": refused.event, "identity": refused.identity})
 
     # ---- in the writing thread ----
 

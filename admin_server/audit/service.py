@@ -12,7 +12,7 @@ from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.audit.verification import verify
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
-from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 LIMIT_DEFAULT = 100

@@ -217,4 +217,4 @@ def test_no_term_is_announced_that_is_longer_than_the_recorded_one(tmp_path: Pat
     assert announced_ttl_ns() == 600 * MS
     audit.close()
     records.close()
-    assert '"lease term changed", "feed": "equities", "ttl_ms": 600' in (tmp_path / "audit.jsonl").read_text()
+    assert '"lease term changed","feed":"equities","ttl_ms":600' in (tmp_path / "audit.jsonl").read_text()

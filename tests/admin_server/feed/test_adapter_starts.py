@@ -191,7 +191,9 @@ def test_an_adapter_that_returns_keeps_its_start_and_reports_its_counters(tmp_pa
         back.vanish()
 
 
-def test_a_restored_state_folder_repeats_no_key_of_a_start_even_if_its_stream_key_were_used_again(tmp_path: Path) -> None:
+def test_a_state_folder_restored_from_a_backup_repeats_no_key_of_a_start(
+    tmp_path: Path,
+) -> None:
     seen = []
     with running_server(tmp_path) as server:
         Adapter(server, "a").vanish()
