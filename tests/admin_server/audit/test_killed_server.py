@@ -145,7 +145,7 @@ def _failed(folder: Path) -> dict[int, str]:
 
 
 def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
-    kill_in_rounds(tmp_path, 3, seed=1)
+    kill_in_rounds(tmp_path, 2, seed=1)
 
 
 @pytest.mark.long
