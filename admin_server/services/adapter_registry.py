@@ -60,6 +60,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             decision_keys=broker.key_ring.decision_keys(),
             source_keys=broker.key_ring.source_keys(),
             revoked_tokens=broker.rights.revoked.messages(),
+            unicast_listen=adapter.unicast or "",
         )
 
     async def Attend(  # noqa: N802
