@@ -305,6 +305,7 @@ class AdapterProcess:
     def _on_registered(self, registered: admin_pb2.RegisterReply) -> None:
         if self._lifeline is not None:
             self._lifeline.use_incarnation(registered.self.incarnation, registered.last_word_key)
+        self._adopt_revoked_tokens(registered)
         protocol = registered.protocol.SerializeToString(deterministic=True)
         if self._sealer is None:
             self._protocol = protocol
@@ -314,6 +315,14 @@ class AdapterProcess:
         self._verifier.trust(registered.token_public_key)
         start = own_start(registered)
         self._mailbox.post(lambda _now_ns: self._adopt(start, registered))
+
+    def _adopt_revoked_tokens(self, message: admin_pb2.RegisterReply | admin_pb2.ClusterChanged) -> None:
+        """Refuse these tokens from now on, and replace this adapter's own if it is among them."""
+        revoked, identity = self._verifier.revoked, self._connection.identity
+        before = revoked.not_before(identity)
+        revoked.receive(message.revoked_tokens)
+        if revoked.not_before(identity) > before:
+            self._tokens.renew()
 
     def _on_replaced(self, by: str) -> None:
         self._replaced_by = by
@@ -347,6 +356,7 @@ class AdapterProcess:
             case "readmitted":
                 post(engine.on_readmitted)
             case "cluster_changed":
+                self._adopt_revoked_tokens(order.cluster_changed)
                 post(lambda now_ns: self._on_cluster_changed(order.cluster_changed, now_ns))
             case "subscriptions_changed":
                 post(lambda now_ns: self._on_subscriptions_changed(order.subscriptions_changed, now_ns))

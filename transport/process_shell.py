@@ -231,13 +231,13 @@ def alone_with(path: Path, otherwise: str) -> Iterator[None]:
     """Lock a file, so that no second process works with it. The lock ends with this process, however that ends.
 
     Args:
-        path: created if it does not exist.
+        path: created if it does not exist, for this user only.
         otherwise: the text of the error if another process has the lock.
 
     Raises:
         OSError: another process has the lock, or the file cannot be written.
     """
-    with path.open("ab") as file:
+    with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

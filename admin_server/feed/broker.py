@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.descriptions import describe_feed, limited_to
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
 from tandemfeed.admin_server.feed.feed_state import FeedState
-from tandemfeed.admin_server.feed.key_ring import KeyRing
+from tandemfeed.admin_server.feed.given_rights import GivenRights
+from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
 from tandemfeed.admin_server.feed.registrations import ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
 from tandemfeed.admin_server.lease.lease_core import FeedLease
 from tandemfeed.admin_server.policy.rules import Extent
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
+from tandemfeed.transport.calls.revoked_tokens import EVERYBODY
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.broker")
+# A number that is further ahead of the records than this is an adapter's error, and not from before a restored backup.
+EPOCH_JUMP_MAX = 1 << 20
+INCARNATION_JUMP_MAX = 1 << 16
 
 
 class Grants(Protocol):
@@ -35,24 +40,37 @@ class Grants(Protocol):
         """How much of a channel an identity may receive now."""
         ...
 
+    def roles_of(self, identity: str) -> frozenset[str]:
+        """The roles of an identity; none if the policy does not name it."""
+        ...
+
 
 class FeedBroker:
     """One feed, as the services see it. Safe to call from any thread.
 
     Args:
         records: the durable state.
+        on_rollback: called with the reason when an adapter proves that the records are a restored backup.
 
     Attributes:
         key_ring: the feed's keys. Only its adapters may have decision keys, only its source and adapters source keys.
+        rights: what identities were given: it must be noted before keys or tokens are handed out.
         operations: what an administrator may request.
     """
 
-    def __init__(self, feed: FeedSettings, records: ClusterRecords, audit: AuditLog) -> None:
+    def __init__(
+        self,
+        feed: FeedSettings,
+        records: ClusterRecords,
+        audit: AuditLog,
+        on_rollback: Callable[[str], None] = lambda _why: None,
+    ) -> None:
         self.feed = feed
-        self._records, self._audit = records, audit
+        self._records, self._audit, self._on_rollback = records, audit, on_rollback
+        self.rights = GivenRights(records, feed.feed_id)
         channel_ids = [channel.channel_id for channel in feed.channels]
         self.key_ring = KeyRing(records, feed.feed_id, channel_ids, source_is_sealed=feed.source_is_sealed)
-        self._state = FeedState(feed, records, audit, self.key_ring)
+        self._state = FeedState(feed, records, audit, self.key_ring, self.rights.revoked)
         self.operations = FeedOperations(feed, self._state, records)
         self._timekeeper = Timekeeper(feed.name, self._state, self.key_ring)
         self._timekeeper.start()
@@ -79,6 +97,9 @@ class FeedBroker:
         """
         feed_id, adapter_id = self.feed.feed_id, adapter.adapter_id
         resumed = self._state.check_registration(adapter, request, process)
+        if resumed is None and request.resume_incarnation:
+            self._check_known(adapter, request)
+        self.rights.note(adapter.identity, (SOURCE, *(channel.channel_id for channel in self.feed.channels)))
         start = resumed or self._records.new_start(feed_id, adapter_id, request.public_key)
         self._records.note_registration(feed_id, adapter_id, start.incarnation, request.rpc_endpoint)
         replaced = self._state.claim_registration(adapter, request, process, start.incarnation)
@@ -100,6 +121,9 @@ class FeedBroker:
 
     def report(self, attendance: Attendance, report: admin_pb2.AdapterReport) -> None:
         """Process a report: the adapter's state, its requests, or both."""
+        epoch = max((channel.position.epoch for channel in report.state.channels), default=0)
+        if max(epoch, report.renew_epoch) > self._state.reserved_end:
+            self._learn_epoch(attendance.adapter, max(epoch, report.renew_epoch))
         if self._state.report(attendance, report) and report.fail_reason:
             self.operations.fail_on_request(attendance.adapter, report.fail_reason)
 
@@ -117,10 +141,42 @@ class FeedBroker:
             ended.end()
             self._audit.write("ended", feed=self.feed.name, adapter=ended.adapter.name, incarnation=incarnation)
 
+    def _check_known(self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest) -> None:
+        """An adapter presents a start other than its last. One that the records never knew proves that they are old."""
+        presented, newest = request.resume_incarnation, self._records.newest_incarnation()
+        if presented > newest + INCARNATION_JUMP_MAX:
+            LOG.error("an adapter presents an impossible start", extra={"adapter": adapter.name, "start": presented})
+            return
+        if presented > newest:
+            self._records.skip_incarnations(presented)
+        elif not self._state.contradicts(request):
+            return
+        self._on_rollback(f"{adapter.name} presents start {presented}, which the records (up to {newest}) do not know")
+
+    def _learn_epoch(self, adapter: AdapterSettings, epoch: int) -> None:
+        """An adapter was in an epoch that the records never reserved: they are old. Later epochs must be higher."""
+        known = self._state.reserved_end
+        if epoch > known + EPOCH_JUMP_MAX:
+            LOG.error("an adapter reports an impossible epoch", extra={"adapter": adapter.name, "epoch": epoch})
+            return
+        self._on_rollback(f"{adapter.name} was in epoch {epoch}; the records know epochs up to {known}")
+        try:
+            self._state.skip_epochs(epoch, self._records.reserve_epochs(self.feed.feed_id, epoch))
+        except RecordsUnavailable:  # its next report tries again
+            LOG.exception("could not reserve epochs", extra={"feed": self.feed.name})
+
     # ---- subscribers ----
 
     def subscribe(self, identity: str, extents: Mapping[int, Extent], unicast_key: bytes = b"") -> Subscriber:
-        """A client's stream began; its first update is due immediately. Args: extents: by channel_id."""
+        """A client's stream began; its first update is due immediately.
+
+        Args:
+            extents: by channel_id.
+
+        Raises:
+            RecordsUnavailable: the grant cannot be recorded, so the client must not have it.
+        """
+        self.rights.note(identity, extents.keys())
         subscriber = Subscriber(identity, extents, unicast_key)
         subscriber.notify()
         self._state.add_subscriber(subscriber)
@@ -147,18 +203,47 @@ class FeedBroker:
         for ended in self._state.end_subscribers(is_granted):
             self._state.note("subscription revoked", identity=ended.identity, channels=sorted(ended.extents))
 
-    def replace_keys(self, topics: Collection[str]) -> None:
-        """Replace the keys of channels that an identity has lost, so that it cannot read on with those it has."""
-        lost = [channel for channel in self.feed.channels if channel.topic in topics]
+    def end_lost_rights(self, policy: Grants) -> None:
+        """Make what identities were given useless where the policy no longer grants it: their tokens, and the keys.
+
+        Keys are replaced whether or not such an identity is connected, because it keeps those that it has.
+
+        Raises:
+            RecordsUnavailable: not everything is done; the next call does the rest.
+        """
+        lost = self.rights.lost(lambda identity, channel_id: self._is_entitled(policy, identity, channel_id))
         if not lost:
             return
+        topics = {channel.channel_id: channel.topic for channel in self.feed.channels} | {SOURCE: "source packets"}
+        identities = sorted(set().union(*lost.values()))
         try:
-            self.key_ring.replace(channel.channel_id for channel in lost)
-        except RecordsUnavailable:
-            LOG.exception("could not replace stream keys; retrying", extra={"feed": self.feed.name})
-        else:
-            self._state.note("keys replaced", topics=[channel.topic for channel in lost])
-        self._state.announce()  # also wakes the timekeeper, which replaces them later if that failed
+            self.rights.revoke_tokens(identities)
+            self.key_ring.replace(lost.keys())
+            self.rights.forget(lost)
+        finally:
+            self._state.announce()  # also wakes the timekeeper, which replaces keys later if that failed
+        replaced = [topics.get(channel_id, f"channel {channel_id}") for channel_id in sorted(lost)]
+        self._state.note("keys replaced", topics=replaced, lost_by=identities)
+
+    def distrust(self, why: str) -> None:
+        """Replace every key, and refuse every token that was issued until now: the records may be a restored backup.
+
+        Raises:
+            RecordsUnavailable: not everything is done.
+        """
+        self.rights.revoke_tokens([EVERYBODY])
+        self.key_ring.replace_all()
+        self._state.announce()
+        self._state.note("keys replaced", topics=[channel.topic for channel in self.feed.channels], why=why)
+
+    def _is_entitled(self, policy: Grants, identity: str, channel_id: int) -> bool:
+        roles = policy.roles_of(identity)
+        if "adapter" in roles and any(adapter.identity == identity for adapter in self.feed.adapters):
+            return True
+        if channel_id == SOURCE:
+            return "source" in roles
+        topics = [channel.topic for channel in self.feed.channels if channel.channel_id == channel_id]
+        return any(policy.extent(identity, topic) for topic in topics)
 
     def update_for(self, extents: Mapping[int, Extent], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
         """The present grant, limited to these channels."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.adapter_starts import AdapterStarts
 from tandemfeed.admin_server.feed.current_session import CurrentSession
 from tandemfeed.admin_server.feed.descriptions import (
@@ -34,10 +35,10 @@ from tandemfeed.admin_server.feed.subscriber_streams import SubscriberStreams
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Offer
 from tandemfeed.admin_server.lease.lease_decisions import HandOverRefused, LeaseDecision
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import ClusterRecords
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_state")
@@ -55,8 +56,10 @@ class FeedState:
         processes: the registered processes; only their record is saved without the lock.
     """
 
-    def __init__(self, feed: FeedSettings, records: ClusterRecords, audit: AuditLog, keys: KeyRing) -> None:
-        self._feed, self._keys = feed, keys
+    def __init__(
+        self, feed: FeedSettings, records: ClusterRecords, audit: AuditLog, keys: KeyRing, revoked: RevokedTokens
+    ) -> None:
+        self._feed, self._keys, self._revoked = feed, keys, revoked
         self._attending: dict[int, Attendance] = {}
         self._keeper = LeaseKeeper(feed, records, audit, self._attending)
         self._keeper.restore()
@@ -79,6 +82,11 @@ class FeedState:
     def session(self) -> int:
         """The present session."""
         return self._sessions.session
+
+    @property
+    def reserved_end(self) -> int:
+        """The last epoch that may be granted now."""
+        return self._keeper.reserved_end
 
     @property
     def is_stopped(self) -> bool:
@@ -152,6 +160,16 @@ class FeedState:
             )
             self._announce()
             return self._described(adapter_id)
+
+    def contradicts(self, request: admin_pb2.RegisterRequest) -> bool:
+        """Whether a registration resumes a start that the records know as another one."""
+        with self._changed:
+            return self._starts.contradicts(request)
+
+    def skip_epochs(self, after: int, reserved_end: int) -> None:
+        """Grant only epochs after this one from now on."""
+        with self._changed:
+            self._keeper.skip_epochs(after, reserved_end)
 
     # ---- adapters' streams ----
 
@@ -439,6 +457,7 @@ class FeedState:
             keys=self._keys.keys(channel.channel_id for channel in self._feed.channels),
             decision_keys=self._keys.decision_keys(),
             source_keys=self._keys.source_keys(),
+            revoked_tokens=self._revoked.messages(),
             active_adapter_id=max(self.lease.holder, 0),
             epoch=self.lease.epoch,
         )

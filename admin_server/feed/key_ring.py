@@ -71,6 +71,10 @@ class KeyRing:
             self.next_change_unix_ns = 0
             self._refresh(time.time_ns())
 
+    def replace_all(self) -> None:
+        """Replace every key, also that of the source. Behaves like `replace`."""
+        self.replace(self._channel_ids)
+
     def _refresh(self, now_unix_ns: int) -> None:
         for channel_id in sorted(self._to_replace):
             self._records.replace_stream_key(self._feed_id, channel_id)

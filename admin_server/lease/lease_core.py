@@ -110,6 +110,10 @@ class FeedLease:
             self._until_ns = self.terms.restore(noted_ttl_ns, now_ns)
             self._is_unproven = True
 
+    def skip_epochs(self, after: int) -> None:
+        """Grant and offer only epochs after this one, which an adapter has been in."""
+        self.next_epoch_number = max(self.next_epoch_number, after + 1)
+
     # ---- adapters attend, report, renew, leave ----
 
     def on_attend(self, adapter_id: int, now_ns: int) -> list[LeaseDecision]:

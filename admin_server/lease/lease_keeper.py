@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Mapping
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.streams import Attendance
 from tandemfeed.admin_server.lease.lease_core import FeedLease, LeaseConfig
 from tandemfeed.admin_server.lease.lease_decisions import (
@@ -24,7 +25,6 @@ from tandemfeed.admin_server.lease.lease_decisions import (
     TermNoted,
     Vacated,
 )
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, LeaseRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import MS, FeedSettings
 from tandemfeed.v1 import admin_pb2
@@ -70,6 +70,16 @@ class LeaseKeeper:
         self._reserved_end = self._records.reserve_epochs(feed_id, reserved_end)
 
     # ---- reserving epochs ----
+
+    @property
+    def reserved_end(self) -> int:
+        """The last reserved epoch."""
+        return self._reserved_end
+
+    def skip_epochs(self, after: int, reserved_end: int) -> None:
+        """Grant only epochs after this one, up to the reserved end. The owner holds its lock."""
+        self.lease.skip_epochs(after)
+        self._reserved_end = max(self._reserved_end, reserved_end)
 
     @property
     def needs_epochs(self) -> bool:
@@ -135,12 +145,9 @@ class LeaseKeeper:
         return any(not isinstance(decision, Renewed | TermNoted | Offered | OrderedHandOver) for decision in decisions)
 
     def note(self, event: str, **fields: object) -> None:
-        """Log and audit an event. A failing audit log does not raise here, so that it cannot prevent a takeover."""
+        """Log and audit an event. Waits for no disk, because a takeover must not."""
         LOG.info(event, extra={"feed": self._feed.name, **fields})
-        try:
-            self._audit.write(event, feed=self._feed.name, **fields)
-        except OSError:
-            LOG.exception("could not write the audit log", extra={"lost": event, **fields})
+        self._audit.note(event, feed=self._feed.name, **fields)
 
     # ---- inside ----
 

@@ -105,16 +105,17 @@ class _PolicyTables(_Table, frozen=True, kw_only=True):
             _require_known(rule.to, {**self.identities, **self.groups}, "identity or group", "rule", place, "to")
 
 
-def load_policy(path: Path, feeds: Mapping[str, FeedSettings] | None = None) -> Policy:
+def load_policy(path: Path, feeds: Mapping[str, FeedSettings] | None = None, content: bytes | None = None) -> Policy:
     """The policy of a file.
 
     Args:
         feeds: the cluster's feeds; None: check the file alone.
+        content: the file's content, if it was read already.
 
     Raises:
         SettingsError: with file, line, key and reason.
     """
-    file = SettingsFile(path)
+    file = SettingsFile(path, content)
     tables = file.convert(_PolicyTables)
     identities = {name: file.convert(_IdentityTable, "identity", name) for name in tables.identities}
     groups = {name: file.convert(_GroupTable, "group", name).members for name in tables.groups}

@@ -64,6 +64,18 @@ def shown_topics(granted: Mapping[str, Extent]) -> list[str]:
     return shown
 
 
+def topics_of(extents: Mapping[int, Extent], feed: FeedSettings) -> list[str]:
+    """The topics of what a subscription receives."""
+    topics: list[str] = []
+    for channel in feed.channels:
+        extent = extents.get(channel.channel_id, NOTHING)
+        if extent.symbols is None:
+            topics.append(channel.topic)
+        else:
+            topics += (f"{channel.topic}.{word}" for word in sorted(extent.symbols))
+    return topics
+
+
 def _part_of(topic: str, feed: FeedSettings) -> tuple[str, Extent]:
     """The channel of a requested topic, and how much of it is requested.
 

@@ -8,6 +8,7 @@ that it grants no lease while another holder may rely on its own.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from tandemfeed.admin_server.feed.channel_keys import ChannelKey
@@ -112,6 +113,14 @@ class ClusterRecords(LeaseRecords, Protocol):
         """
         ...
 
+    def newest_incarnation(self) -> int:
+        """The newest incarnation that any start had; 0 if none."""
+        ...
+
+    def skip_incarnations(self, after: int) -> None:
+        """Make later starts have incarnations after this. Durable when this returns."""
+        ...
+
     def starts(self, feed_id: int) -> dict[int, list[common_pb2.AdapterStart]]:
         """The last STARTS_KEPT starts of each adapter, the newest last."""
         ...
@@ -145,4 +154,47 @@ class ClusterRecords(LeaseRecords, Protocol):
         It becomes valid `key_times.rotation_lead_ns` from now. Every other key of the channel expires
         `rotation_kept_ns` from now, or is deleted if it has not become valid yet.
         """
+        ...
+
+    # ---- rights that were given out, and what proves a restored backup ----
+
+    @property
+    def generation(self) -> int:
+        """Counts the durable changes, as last read or written here; never waits."""
+        ...
+
+    def read_generation(self) -> int:
+        """The generation as recorded. The audit log states it, so a lower one proves a restored backup."""
+        ...
+
+    def raise_generation(self, at_least: int) -> None:
+        """Make the generation at least this, after a restored backup. Durable when this returns."""
+        ...
+
+    def granted(self, feed_id: int) -> dict[int, set[str]]:
+        """channel_id (0: the source) -> the identities that may have its keys, or a token that names it."""
+        ...
+
+    def note_granted(self, feed_id: int, channel_ids: Collection[int], identity: str) -> None:
+        """Record that an identity is about to get keys or a token. Durable when this returns."""
+        ...
+
+    def forget_granted(self, feed_id: int, channel_id: int, identities: Collection[str]) -> None:
+        """Record that what these identities have no longer opens the channel. Durable when this returns."""
+        ...
+
+    def revoked_tokens(self, feed_id: int) -> dict[str, int]:
+        """identity ("": all) -> the time before which its tokens were revoked."""
+        ...
+
+    def note_revoked_tokens(self, feed_id: int, revoked: dict[str, int]) -> None:
+        """Record what `revoked_tokens` returns from now on. Durable when this returns."""
+        ...
+
+    def audit_head(self) -> tuple[int, str] | None:
+        """The last noted entry of this server's audit log: number and digest; None if none was noted."""
+        ...
+
+    def note_audit_head(self, number: int, digest: str) -> None:
+        """Remember the last entry of this server's audit log; does not wait for the disk."""
         ...

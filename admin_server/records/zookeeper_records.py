@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient, TransactionRequest
@@ -59,6 +59,23 @@ class ZooKeeperRecords:
         self.key_times = KeyTimes()
         self._lock = threading.Lock()
         self._existing: set[str] = set()
+        self._changes: tuple[int, int] | None = None  # the node "changes": its value and version; None: to be read
+        self._known_generation = 0
+
+    @property
+    def generation(self) -> int:
+        """Counts the changes that were committed; 0 until it was read, which `read_generation` does."""
+        return self._known_generation
+
+    def read_generation(self) -> int:
+        """The generation as recorded."""
+        row, _ = self._read("changes")
+        self._known_generation = 0 if row is None else int(row["count"])
+        return self._known_generation
+
+    def raise_generation(self, at_least: int) -> None:
+        """Make the generation at least this, after a restored backup."""
+        self._until_done(lambda: self._commit([], at_least))
 
     def may_grant(self) -> bool:
         """True while no other server can have taken over."""
@@ -144,6 +161,15 @@ class ZooKeeperRecords:
             return start
 
         return self._until_done(attempt)
+
+    def newest_incarnation(self) -> int:
+        """The newest incarnation that any start had; 0 if none."""
+        row, _ = self._read("incarnations")
+        return 0 if row is None else int(row["newest"])
+
+    def skip_incarnations(self, after: int) -> None:
+        """Make later starts have incarnations after this."""
+        self._change("incarnations", lambda row: {"newest": max(after, 0 if row is None else int(row["newest"]))})
 
     def starts(self, feed_id: int) -> dict[int, list[common_pb2.AdapterStart]]:
         """The last STARTS_KEPT starts of each adapter, the newest last."""
@@ -257,6 +283,40 @@ class ZooKeeperRecords:
             row["expires_unix_ns"],
         )
 
+    # ---- rights that were given out ----
+
+    def granted(self, feed_id: int) -> dict[int, set[str]]:
+        """channel_id -> the identities that may have its keys."""
+        return {
+            channel_id: set(names or ()) for channel_id, names in self._read_all(f"feeds/{feed_id}/granted").items()
+        }
+
+    def note_granted(self, feed_id: int, channel_ids: Collection[int], identity: str) -> None:
+        """Record that an identity is about to get keys."""
+        for channel_id in channel_ids:
+            self._change(f"feeds/{feed_id}/granted/{channel_id}", lambda names: sorted({*(names or ()), identity}))
+
+    def forget_granted(self, feed_id: int, channel_id: int, identities: Collection[str]) -> None:
+        """Record that the keys that these identities have are no longer used."""
+        path = f"feeds/{feed_id}/granted/{channel_id}"
+        self._change(path, lambda names: [name for name in names or () if name not in identities])
+
+    def revoked_tokens(self, feed_id: int) -> dict[str, int]:
+        """identity ("": all) -> the time before which its tokens were revoked."""
+        row, _ = self._read(f"feeds/{feed_id}/revoked_tokens")
+        return dict(row or {})
+
+    def note_revoked_tokens(self, feed_id: int, revoked: dict[str, int]) -> None:
+        """Record what `revoked_tokens` returns from now on."""
+        self._change(f"feeds/{feed_id}/revoked_tokens", lambda _row: dict(revoked))
+
+    def audit_head(self) -> tuple[int, str] | None:
+        """None: each server has a log of its own, and only the leader could write its head here."""
+        return None
+
+    def note_audit_head(self, number: int, digest: str) -> None:
+        """Nothing, because the head is not kept here."""
+
     # ---- reading and writing ----
 
     def _note(self, path: str, row: Row) -> None:
@@ -284,7 +344,7 @@ class ZooKeeperRecords:
         )
         return {int(name): self._read(f"{path}/{name}")[0] for name in names}
 
-    def _change(self, path: str, change: Callable[[Row | None], Row]) -> None:
+    def _change(self, path: str, change: Callable[[Any], Any]) -> None:
         def attempt() -> None:
             row, version = self._read(path)
             self._commit([(path, change(row), version)])
@@ -298,21 +358,35 @@ class ZooKeeperRecords:
                 try:
                     return attempt()
                 except Conflict as conflict:
+                    self._changes = None
                     if conflict.operation == 0:
                         self._on_failure()
                         raise Deposed("another admin server has become active") from conflict
         raise RecordsUnavailable(f"gave up writing a record to ZooKeeper: it changed during {TRIES_MAX} attempts")
 
-    def _commit(self, changes: list[tuple[str, Any, int]]) -> None:
-        def send() -> None:
+    def _commit(self, changes: list[tuple[str, Any, int]], generation: int = 0) -> None:
+        """Write nodes, and count the change; the generation is then at least the given one."""
+        if self._changes is None:
+            row, found = self._read("changes")
+            self._changes = (0 if row is None else int(row["count"])), found
+        known, version = self._changes
+        count = max(known, generation) + 1
+
+        def send() -> list[Any]:
             transaction: TransactionRequest = self._client.transaction()
             transaction.check(f"{self._root}/leader", self._generation)
-            for path, value, version in changes:
-                self._ensure(path.rpartition("/")[0])
-                write(transaction, f"{self._root}/{path}", value, version)
-            commit(transaction, self._timeout_s)
+            for path, value, each_version in [*changes, ("changes", {"count": count}, version)]:
+                if "/" in path:
+                    self._ensure(path.rpartition("/")[0])
+                write(transaction, f"{self._root}/{path}", value, each_version)
+            return commit(transaction, self._timeout_s)
 
-        self._guarded(send)
+        try:
+            self._guarded(send)
+        except BaseException:
+            self._changes = None  # whether it was applied may be unknown
+            raise
+        self._changes, self._known_generation = (count, version + 1), count
 
     def _ensure(self, path: str) -> None:
         """Create the parent node of others if necessary, because a transaction cannot create a path."""

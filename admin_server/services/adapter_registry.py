@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import grpc
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.descriptions import describe_protocol
+from tandemfeed.admin_server.feed.key_ring import SOURCE
 from tandemfeed.admin_server.feed.registrations import (
     HOST_LENGTH_MAX,
     NONCE_SIZE,
@@ -17,7 +19,6 @@ from tandemfeed.admin_server.feed.registrations import (
     ReturnAwaited,
 )
 from tandemfeed.admin_server.feed.streams import Attendance
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.services.shared import find_adapter, find_feed
 from tandemfeed.admin_server.settings import AdapterSettings
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread, send_initial_metadata
@@ -58,6 +59,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             last_word_key=self._last_word_key(own.incarnation),
             decision_keys=broker.key_ring.decision_keys(),
             source_keys=broker.key_ring.source_keys(),
+            revoked_tokens=broker.rights.revoked.messages(),
             unicast_listen=adapter.unicast or "",
         )
 
@@ -115,6 +117,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         if not broker.feed.source_is_sealed:
             detail = f"the source packets of feed {broker.feed.name!r} are not sealed (source_lines = 'open')"
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, detail)
+        broker.rights.note(caller.identity, (SOURCE,))
         return admin_pb2.SourceKeysReply(keys=broker.key_ring.source_keys())
 
     def _refuse(self, context: grpc.ServicerContext, broker: FeedBroker, detail: str, event: str) -> None:

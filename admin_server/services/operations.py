@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import grpc
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.services.shared import abort_unknown_feed, find_adapter, refusing
 from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc

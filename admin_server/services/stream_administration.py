@@ -8,18 +8,19 @@ from typing import NoReturn
 
 import grpc
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
-from tandemfeed.admin_server.policy.rules import Extent
+from tandemfeed.admin_server.policy.rules import Action, Extent
 from tandemfeed.admin_server.policy.subscription_rights import (
     NotGranted,
     granted_extents,
     requested_extents,
     shown_topics,
+    topics_of,
 )
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.services.shared import listed
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
 from tandemfeed.transport.unicast.wire import CURVE_KEY_SIZE
@@ -64,10 +65,17 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         request: admin_pb2.SubscribeRequest,
         context: grpc.ServicerContext,
     ) -> Subscriber:
-        identity = caller_of(context).identity
-        subscriber = broker.subscribe(identity, channels, _unicast_key(request, context))
+        """Record the grant, then begin it."""
+        unicast_key = _unicast_key(request, context)
+        identity, feed = caller_of(context).identity, broker.feed
+        topics = topics_of(channels, feed)
+        decisions = [self._policy.decide(identity, Action.SUBSCRIBE, topic) for topic in topics]
+        rules = sorted({decision.rule.name for decision in decisions if decision.rule is not None})
+        broker.rights.note(identity, channels)
+        known = {"identity": identity, "peer": context.peer(), "channels": sorted(channels), "rules": rules}
+        self._audit.write("subscribed", feed=feed.name, **known)
+        subscriber = broker.subscribe(identity, channels, unicast_key)
         broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
-        self._audit.write("subscribed", identity=identity, feed=broker.feed.name, channels=sorted(channels))
         return subscriber
 
     def _granted(

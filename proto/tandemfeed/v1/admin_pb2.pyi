@@ -325,6 +325,7 @@ class RegisterReply(_message.Message):
     LAST_WORD_KEY_FIELD_NUMBER: _builtins.int
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
+    REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
     UNICAST_LISTEN_FIELD_NUMBER: _builtins.int
     token_public_key: _builtins.bytes
     """Ed25519, raw: verifies the tokens that callers of Replay and AdapterSync bring"""
@@ -351,6 +352,10 @@ class RegisterReply(_message.Message):
     def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]:
         """of the feed's source; channel_id is 0. Empty if its packets are not sealed"""
 
+    @_builtins.property
+    def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
+        """all that may not have expired"""
+
     def __init__(
         self_,  # pyright: ignore[reportSelfClsParameterName]
         *,
@@ -366,11 +371,12 @@ class RegisterReply(_message.Message):
         last_word_key: _builtins.bytes = ...,
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
+        revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
         unicast_listen: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "decision_keys", b"decision_keys", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key", "unicast_listen", b"unicast_listen"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "decision_keys", b"decision_keys", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key", "unicast_listen", b"unicast_listen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -880,6 +886,7 @@ class ClusterChanged(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
+    REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
     active_adapter_id: _builtins.int
     epoch: _builtins.int
     @_builtins.property
@@ -890,6 +897,10 @@ class ClusterChanged(_message.Message):
     def decision_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionKey]: ...
     @_builtins.property
     def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    @_builtins.property
+    def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
+        """as in RegisterReply"""
+
     def __init__(
         self,
         *,
@@ -899,10 +910,11 @@ class ClusterChanged(_message.Message):
         epoch: _builtins.int = ...,
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
+        revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "source_keys", b"source_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1551,3 +1563,186 @@ class ShowPolicyReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShowPolicyReply: _TypeAlias = ShowPolicyReply  # noqa: Y015
+
+@_typing.final
+class ReadAuditRequest(_message.Message):
+    """The newest entries for which all of this holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    FEED_FIELD_NUMBER: _builtins.int
+    AFTER_NUMBER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    since_unix_ns: _builtins.int
+    """0: no limit"""
+    until_unix_ns: _builtins.int
+    """exclusive; 0: no limit"""
+    event: _builtins.str
+    """empty: any"""
+    identity: _builtins.str
+    """who acted or was refused; empty: anybody"""
+    feed: _builtins.str
+    """empty: any, also entries of no feed"""
+    after_number: _builtins.int
+    limit: _builtins.int
+    """0: 100; at most 10,000"""
+    def __init__(
+        self,
+        *,
+        since_unix_ns: _builtins.int = ...,
+        until_unix_ns: _builtins.int = ...,
+        event: _builtins.str = ...,
+        identity: _builtins.str = ...,
+        feed: _builtins.str = ...,
+        after_number: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_number", b"after_number", "event", b"event", "feed", b"feed", "identity", b"identity", "limit", b"limit", "since_unix_ns", b"since_unix_ns", "until_unix_ns", b"until_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadAuditRequest: _TypeAlias = ReadAuditRequest  # noqa: Y015
+
+@_typing.final
+class ReadAuditReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    HEAD_NUMBER_FIELD_NUMBER: _builtins.int
+    HEAD_DIGEST_FIELD_NUMBER: _builtins.int
+    head_number: _builtins.int
+    """of the whole log"""
+    head_digest: _builtins.str
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEntry]:
+        """the oldest first"""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___AuditEntry] | None = ...,
+        head_number: _builtins.int = ...,
+        head_digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "head_digest", b"head_digest", "head_number", b"head_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadAuditReply: _TypeAlias = ReadAuditReply  # noqa: Y015
+
+@_typing.final
+class AuditEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    UNIX_NS_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    unix_ns: _builtins.int
+    event: _builtins.str
+    line: _builtins.str
+    """the entry as it is in the log, JSON"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        unix_ns: _builtins.int = ...,
+        event: _builtins.str = ...,
+        line: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "line", b"line", "number", b"number", "unix_ns", b"unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditEntry: _TypeAlias = AuditEntry  # noqa: Y015
+
+@_typing.final
+class VerifyAuditRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyAuditRequest: _TypeAlias = VerifyAuditRequest  # noqa: Y015
+
+@_typing.final
+class VerifyAuditReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRY_COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_NUMBER_FIELD_NUMBER: _builtins.int
+    HEAD_NUMBER_FIELD_NUMBER: _builtins.int
+    HEAD_DIGEST_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    entry_count: _builtins.int
+    first_number: _builtins.int
+    head_number: _builtins.int
+    head_digest: _builtins.str
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """each names file and entry; empty: the chain is whole"""
+
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what was repaired after a crash"""
+
+    def __init__(
+        self,
+        *,
+        entry_count: _builtins.int = ...,
+        first_number: _builtins.int = ...,
+        head_number: _builtins.int = ...,
+        head_digest: _builtins.str = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry_count", b"entry_count", "first_number", b"first_number", "head_digest", b"head_digest", "head_number", b"head_number", "notes", b"notes", "problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyAuditReply: _TypeAlias = VerifyAuditReply  # noqa: Y015
+
+@_typing.final
+class TokensRevoked(_message.Message):
+    """Tokens that a server of the feed's adapters refuses, although they have not expired."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    ISSUED_BEFORE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    """empty: every identity"""
+    issued_before_unix_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        issued_before_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "issued_before_unix_ns", b"issued_before_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokensRevoked: _TypeAlias = TokensRevoked  # noqa: Y015

@@ -887,3 +887,125 @@ class PolicyAdministration:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class AuditAdministrationStub:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ReadAudit = channel.unary_unary(
+                '/tandemfeed.v1.AuditAdministration/ReadAudit',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditReply.FromString,
+                _registered_method=True)
+        self.VerifyAudit = channel.unary_unary(
+                '/tandemfeed.v1.AuditAdministration/VerifyAudit',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditReply.FromString,
+                _registered_method=True)
+
+
+class AuditAdministrationServicer:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    def ReadAudit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyAudit(self, request, context):
+        """Checks the whole log; may take seconds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AuditAdministrationServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ReadAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadAudit,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditReply.SerializeToString,
+            ),
+            'VerifyAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyAudit,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tandemfeed.v1.AuditAdministration', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tandemfeed.v1.AuditAdministration', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class AuditAdministration:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    @staticmethod
+    def ReadAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.AuditAdministration/ReadAudit',
+            tandemfeed_dot_v1_dot_admin__pb2.ReadAuditRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ReadAuditReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.AuditAdministration/VerifyAudit',
+            tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -325,3 +325,49 @@ class PolicyAdministrationServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.ShowPolicyReply, _abc.Awaitable[_admin_pb2.ShowPolicyReply]]: ...
 
 def add_PolicyAdministrationServicer_to_server(servicer: PolicyAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class AuditAdministrationStub:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> AuditAdministrationAsyncStub: ...
+    ReadAudit: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReadAuditRequest, _admin_pb2.ReadAuditReply]
+    VerifyAudit: _grpc.UnaryUnaryMultiCallable[_admin_pb2.VerifyAuditRequest, _admin_pb2.VerifyAuditReply]
+    """Checks the whole log; may take seconds."""
+
+@_typing.type_check_only
+class AuditAdministrationAsyncStub(AuditAdministrationStub):
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ReadAudit: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReadAuditRequest, _admin_pb2.ReadAuditReply]  # type: ignore[assignment]
+    VerifyAudit: _aio.UnaryUnaryMultiCallable[_admin_pb2.VerifyAuditRequest, _admin_pb2.VerifyAuditReply]  # type: ignore[assignment]
+    """Checks the whole log; may take seconds."""
+
+class AuditAdministrationServicer(metaclass=_abc_1.ABCMeta):
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    @_abc_1.abstractmethod
+    def ReadAudit(
+        self,
+        request: _admin_pb2.ReadAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReadAuditReply, _abc.Awaitable[_admin_pb2.ReadAuditReply]]: ...
+
+    @_abc_1.abstractmethod
+    def VerifyAudit(
+        self,
+        request: _admin_pb2.VerifyAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.VerifyAuditReply, _abc.Awaitable[_admin_pb2.VerifyAuditReply]]:
+        """Checks the whole log; may take seconds."""
+
+def add_AuditAdministrationServicer_to_server(servicer: AuditAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

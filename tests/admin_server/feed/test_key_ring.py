@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
 from tandemfeed.admin_server.feed.key_times import SECOND, KeyTimes
 from tandemfeed.admin_server.policy.rules import WHOLE
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.settings import load_cluster
 from tests.admin_server.cluster_files import write_settings
@@ -61,7 +61,7 @@ def test_keys_overlap_and_no_key_id_repeats(store: Store) -> None:
 
 def test_subscribers_are_updated_before_a_key_becomes_valid_and_when_it_does(store: Store, tmp_path: Path) -> None:
     cluster, _ = write_settings(tmp_path)
-    audit = AuditLog(tmp_path / "audit.jsonl")
+    audit = AuditLog(tmp_path)
     broker = FeedBroker(load_cluster(cluster)["equities"], store, audit)
     try:
         subscriber = broker.subscribe("reader", {1: WHOLE})

@@ -232,6 +232,56 @@ def test_a_failed_adapter_stays_failed_until_it_is_readmitted(implementation: Em
     assert implementation.reopened().failed_adapters(1) == {3: "by hand"}
 
 
+def test_what_was_given_to_whom_is_remembered_until_it_is_forgotten(
+    implementation: EmbeddedRecords | SharedRecords,
+) -> None:
+    records = implementation.records
+    assert records.granted(1) == {}
+    records.note_granted(1, (1, 2), "reader")
+    records.note_granted(1, (1,), "reader")
+    records.note_granted(1, (0, 1), "adapter-a")
+    records.note_granted(2, (1,), "stranger")
+    records.forget_granted(1, 2, ["reader", "nobody"])
+    expected = {0: {"adapter-a"}, 1: {"reader", "adapter-a"}}
+    assert {
+        channel_id: names for channel_id, names in implementation.reopened().granted(1).items() if names
+    } == expected
+
+
+def test_revoked_tokens_are_remembered(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
+    assert records.revoked_tokens(1) == {}
+    records.note_revoked_tokens(1, {"reader": 1_795_000_000_000_000_001, "": 5})
+    records.note_revoked_tokens(1, {"reader": 1_795_000_000_000_000_002})
+    assert implementation.reopened().revoked_tokens(1) == {"reader": 1_795_000_000_000_000_002}
+    assert implementation.records.revoked_tokens(2) == {}
+
+
+def test_the_generation_grows_with_every_durable_change_and_never_shrinks(
+    implementation: EmbeddedRecords | SharedRecords,
+) -> None:
+    records = implementation.records
+    before = records.read_generation()
+    records.note_failed(1, 2, "out of sync")
+    records.replace_stream_key(1, 1)
+    after = records.generation
+    assert after >= before + 2
+    assert implementation.reopened().read_generation() >= after
+    implementation.records.raise_generation(1_000)
+    assert implementation.records.generation >= 1_000
+    assert implementation.reopened().read_generation() >= 1_000
+
+
+def test_skipped_incarnations_are_never_given(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
+    first = records.new_start(1, 1, KEY).incarnation
+    records.skip_incarnations(first + 40)
+    records.skip_incarnations(first)
+    assert records.newest_incarnation() == first + 40
+    assert implementation.reopened().new_start(1, 2, KEY).incarnation == first + 41
+    assert [start.incarnation for start in implementation.records.starts(1)[1]] == [first]
+
+
 def test_records_that_cannot_be_used_raise_records_unavailable(implementation: EmbeddedRecords | SharedRecords) -> None:
     records = implementation.records
     implementation.close()

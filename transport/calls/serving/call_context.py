@@ -39,6 +39,7 @@ class CallContext:
         threads: where `in_thread` runs the call's work; set before the handler runs.
         aborted: how the call ends, once `abort` was called; even if the exception was caught since.
         trailing_metadata: sent with the status.
+        recheck: called before each reply; aborts a call whose caller has lost the right to it meanwhile.
     """
 
     threads: Executor
@@ -49,6 +50,7 @@ class CallContext:
         self.caller: Caller | None = None
         self.aborted: CallAborted | None = None
         self.trailing_metadata: Metadata = ()
+        self.recheck: Callable[[], None] = lambda: None
         self._peer = str(aio_context.peer())  # now: a thread may ask for it after the call has ended
         self._metadata: Metadata = tuple(aio_context.invocation_metadata())
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
@@ -43,6 +43,7 @@ class CallHandling(grpc.GenericRpcHandler):
         gates: called in this order, on the loop; a gate refuses a call by its `abort`.
         on_refused: called in a thread for each call that ends with a status other than OK, before the caller is told.
         unavailable: exceptions of handlers that mean UNAVAILABLE, with their text.
+        settle: awaited before each reply of a handler that replies once; what it raises ends the call.
     """
 
     def __init__(
@@ -50,8 +51,9 @@ class CallHandling(grpc.GenericRpcHandler):
         gates: Sequence[Gate],
         on_refused: Callable[[CallContext, CallAborted], None] | None,
         unavailable: tuple[type[Exception], ...],
+        settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._gates, self._on_refused, self._unavailable = gates, on_refused, unavailable
+        self._gates, self._on_refused, self._unavailable, self._settle = gates, on_refused, unavailable, settle
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._lanes: dict[tuple[str, frozenset[str]], Lane] = {}
         self._open: set[asyncio.Task[Any]] = set()
@@ -134,6 +136,9 @@ class CallHandling(grpc.GenericRpcHandler):
             async for reply in replies:
                 if call.aborted is not None:
                     raise call.aborted
+                call.recheck()
+                if self._settle is not None and not handler.response_streaming:
+                    await self._settle()
                 await call.aio_context.write(_bytes_of(reply, handler.response_serializer))
         call.aio_context.set_trailing_metadata(call.trailing_metadata)
 

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import resource
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,7 @@ def serve(
     on_refused: Callable[[CallContext, CallAborted], None] | None = None,
     unavailable: tuple[type[Exception], ...] = (),
     offers_reflection: bool = False,
+    settle: Callable[[], Awaitable[None]] | None = None,
 ) -> RpcServer:
     """Start a TLS server with the standard health service.
 
@@ -89,14 +90,14 @@ def serve(
         registrations: each adds a servicer to what it is given.
         service_names: full names, for health and reflection.
         listen: host:port; port 0 takes a free one.
-        gates, on_refused, unavailable: see `CallHandling`.
+        gates, on_refused, unavailable, settle: see `CallHandling`.
         offers_reflection: describe the services to callers with the role admin (server reflection).
 
     Raises:
         OSError: the address cannot be bound.
     """
     _check_listen_address(listen)
-    handling, health = CallHandling(gates, on_refused, unavailable), HealthService()
+    handling, health = CallHandling(gates, on_refused, unavailable, settle), HealthService()
     for register in registrations:
         register(handling)
     health_pb2_grpc.add_HealthServicer_to_server(health, handling)
