@@ -282,6 +282,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
     )
     from tandemfeed.spark_feed.sending.pacing import RatePacer, SpeedPacer
     from tandemfeed.spark_feed.sending.source_keys import sealing_with
+    from tandemfeed.spark_feed.sending.source_reports import SourceReporter
     from tandemfeed.transport.calls.login import AuthenticationRefused
 
     parser = _gateway_parser()
@@ -306,7 +307,12 @@ def gateway(argv: Sequence[str] | None = None) -> int:
         with sealing_with(connection, description) as sealer, sole_gateway(arguments.journal):
             source_gateway = SourceGateway(options, description, connection.interface, pacer, sealer)
             serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
-            source_gateway.run(stop)
+            reporter = SourceReporter(connection, arguments.feed, arguments.journal, source_gateway.describe)
+            reporter.start()
+            try:
+                source_gateway.run(stop)
+            finally:
+                reporter.stop()
     except (GatewayError, AuthenticationRefused, JournalError, ValueError, OSError) as error:
         LOG.error("%s", error)
         return 2

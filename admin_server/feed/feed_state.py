@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tandemfeed.admin_server.feed.adapter_reports import AdapterReports
 from tandemfeed.admin_server.feed.adapter_starts import AdapterStarts
 from tandemfeed.admin_server.feed.current_session import CurrentSession
 from tandemfeed.admin_server.feed.descriptions import (
@@ -22,6 +23,7 @@ from tandemfeed.admin_server.feed.descriptions import (
     describe_adapter,
     describe_feed,
     describe_takeovers,
+    event_to_proto,
     history_epoch,
     total_position,
     worst_state,
@@ -29,12 +31,13 @@ from tandemfeed.admin_server.feed.descriptions import (
 from tandemfeed.admin_server.feed.key_ring import KeyRing
 from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
 from tandemfeed.admin_server.feed.registrations import ProcessStart
+from tandemfeed.admin_server.feed.sources import FeedSources
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Offer
 from tandemfeed.admin_server.lease.lease_decisions import HandOverRefused, LeaseDecision
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
 from tandemfeed.admin_server.records.audit import AuditLog
-from tandemfeed.admin_server.records.lease_records import ClusterRecords
+from tandemfeed.admin_server.records.lease_records import ClusterRecords, HistoryEvent
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
@@ -52,6 +55,7 @@ class FeedState:
 
     Attributes:
         processes: the registered processes; only their record is saved without the lock.
+        sources: the processes that send the feed's source packets; needs no lock.
     """
 
     def __init__(self, feed: FeedSettings, records: ClusterRecords, audit: AuditLog, keys: KeyRing) -> None:
@@ -61,7 +65,9 @@ class FeedState:
         self._keeper.restore()
         self.processes = RegisteredProcesses(feed, records, self.lease.config.term_ns)
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
-        self._reported: dict[int, common_pb2.FeedAdapterState] = {}
+        self._reports = AdapterReports(began_at_ns=time.monotonic_ns())
+        self._began_unix_ns = time.time_ns()
+        self.sources = FeedSources()
         self._starts = AdapterStarts(records.starts(feed.feed_id), [channel.channel_id for channel in feed.channels])
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
         self._sessions = CurrentSession(feed, records)
@@ -159,6 +165,8 @@ class FeedState:
             former = self._attending.get(adapter_id)
             self._attending[adapter_id] = attendance
             self.processes.note_attended(attendance, True)
+            self._reports.on_attend(adapter_id)
+            self._keeper.history.note("attending", {"adapter_id": adapter_id}, time.time_ns())
             if self._resumed.get(adapter_id) == attendance.incarnation:
                 self.lease.on_resume(adapter_id)
             else:
@@ -201,10 +209,12 @@ class FeedState:
                 return False  # a server that stops ends all streams: this says nothing about the adapters
             del self._attending[adapter_id]
             self.processes.note_attended(attendance, False)
+            self._reports.on_leave(adapter_id, time.time_ns())
             if adapter_id in self._known:
                 self._known[adapter_id].replica_state = AWAY
             self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns(), has_ended=has_ended))
             self._announce()
+            self._keeper.history.note("left", {"adapter_id": adapter_id}, time.time_ns())  # last: a takeover is urgent
             return True
 
     def attendance_of(self, incarnation: int) -> Attendance | None:
@@ -226,13 +236,18 @@ class FeedState:
         with self._changed:
             self._subscribers.pop(id(subscriber), None)
 
-    def end_subscribers(self, is_granted: Callable[[Subscriber], bool]) -> list[Subscriber]:
-        """End the streams of the subscribers that are no longer granted their channels, and return them."""
+    def subscribers(self) -> list[Subscriber]:
+        """The clients' open streams, the oldest first."""
         with self._changed:
-            ended = [each for each in self._subscribers.values() if not is_granted(each)]
+            return list(self._subscribers.values())
+
+    def end_subscribers(self, is_to_end: Callable[[Subscriber], bool], reason: str = "") -> list[Subscriber]:
+        """End the streams of these subscribers, and return them. Args: reason: refuse them with this text."""
+        with self._changed:
+            ended = [each for each in self._subscribers.values() if is_to_end(each)]
             for subscriber in ended:
                 del self._subscribers[id(subscriber)]
-                subscriber.end()
+                subscriber.end(reason)
             return ended
 
     # ---- operations ----
@@ -265,6 +280,11 @@ class FeedState:
         with self._changed:
             return adapter_id in self.lease.candidates.failed
 
+    def is_drained(self, adapter_id: int) -> bool:
+        """Whether an adapter is drained."""
+        with self._changed:
+            return adapter_id in self.lease.candidates.drained
+
     def may_readmit(self, adapter_id: int) -> bool:
         """Whether an adapter is failed here, or reports that it is."""
         with self._changed:
@@ -290,6 +310,23 @@ class FeedState:
                 self._perform(decisions, announces=True)
             return refusal
 
+    def drain(self, adapter: AdapterSettings, reason: str, by: str, *, is_forced: bool) -> str | None:
+        """Drain an adapter whose draining is recorded; or return why it may no longer be drained."""
+        with self._changed:
+            refusal = self._refusal_to_fail(adapter, is_own_request=False, is_forced=is_forced)
+            if refusal is None:
+                decisions = self.lease.drain(adapter.adapter_id, reason, time.monotonic_ns())
+                self.note("adapter drained", adapter=adapter.name, reason=reason, by=by)
+                self._perform(decisions)
+            return refusal
+
+    def undrain(self, adapter: AdapterSettings, by: str) -> None:
+        """Let an adapter become active again, after that was recorded."""
+        with self._changed:
+            decisions = self.lease.undrain(adapter.adapter_id, time.monotonic_ns())
+            self.note("adapter undrained", adapter=adapter.name, by=by)
+            self._perform(decisions)
+
     def readmit(self, adapter: AdapterSettings, by: str) -> None:
         """Return an adapter to the feed, after its readmission was recorded."""
         with self._changed:
@@ -314,6 +351,7 @@ class FeedState:
     def status(self) -> admin_pb2.FeedStatus:
         """The feed's status for administrators, with every configured adapter."""
         with self._changed:
+            now_ns = time.monotonic_ns()
             rows = {
                 adapter.adapter_id: self._known.get(adapter.adapter_id) or describe_adapter(adapter, 0, "", AWAY)
                 for adapter in self._feed.adapters
@@ -322,19 +360,22 @@ class FeedState:
                 feed=describe_feed(self._feed, self.session),
                 epoch=self.lease.epoch,
                 active_adapter_id=max(self.lease.holder, 0),
-                adapters=[
-                    admin_pb2.AdapterStatus(
-                        adapter=description,
-                        state=self._reported.get(adapter_id),
-                        attending=adapter_id in self._attending,
-                        failed_reason=self.lease.candidates.failed.get(adapter_id, ""),
-                    )
-                    for adapter_id, description in sorted(rows.items())
-                ],
+                adapters=[self._adapter_status(adapter_id, rows[adapter_id], now_ns) for adapter_id in sorted(rows)],
                 subscriber_count=len(self._subscribers),
+                sources=self.sources.statuses(now_ns),
+                server_started_unix_ns=self._began_unix_ns,
+                now_unix_ns=time.time_ns(),
+                has_no_synchronized_backup=not self.lease.candidates.backups_in_sync(self.lease.holder, now_ns),
             )
-            describe_takeovers(status, self.lease, time.monotonic_ns(), time.time_ns())
+            if (began := self._keeper.history.epoch_began(self.lease.epoch)) is not None:
+                status.epoch_began.CopyFrom(event_to_proto(began))
+            describe_takeovers(status, self.lease, now_ns, status.now_unix_ns)
             return status
+
+    def history(self) -> list[HistoryEvent]:
+        """The last events, the newest last."""
+        with self._changed:
+            return self._keeper.history.events()
 
     # ---- time ----
 
@@ -375,6 +416,20 @@ class FeedState:
 
     # ---- inside; the lock is held ----
 
+    def _adapter_status(
+        self, adapter_id: int, description: common_pb2.AdapterDescription, now_ns: int
+    ) -> admin_pb2.AdapterStatus:
+        status = admin_pb2.AdapterStatus(
+            adapter=description,
+            attending=adapter_id in self._attending,
+            failed_reason=self.lease.candidates.failed.get(adapter_id, ""),
+            drained_reason=self.lease.candidates.drained.get(adapter_id, ""),
+        )
+        self._reports.describe(status, now_ns)
+        if (process := self.processes.registered(adapter_id)) is not None:
+            status.host, status.process_id = process.host, process.process_id
+        return status
+
     def _check(self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest, process: ProcessStart) -> None:
         """Raise unless this process may register."""
         self.processes.check(adapter, process, self._attending.get(adapter.adapter_id), request.replace)
@@ -390,7 +445,7 @@ class FeedState:
         return [self._described(adapter_id) for adapter_id in self._known]
 
     def _note_state(self, adapter_id: int, state: common_pb2.FeedAdapterState) -> None:
-        self._reported[adapter_id] = state
+        self._reports.note(adapter_id, state, time.monotonic_ns(), time.time_ns())
         session_changed = self._sessions.note(state.session)
         worst = worst_state(state)
         if worst is None:

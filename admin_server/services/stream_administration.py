@@ -37,7 +37,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         identity = caller_of(context).identity
         broker, channels = self._granted(request, context)
         with self._seat(request, context):
-            subscriber = broker.subscribe(identity, channels)
+            subscriber = broker.subscribe(identity, channels, context.peer())
             context.add_callback(lambda: broker.unsubscribe(subscriber))
             broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
             self._audit.write("subscribed", identity=identity, feed=request.feed, channels=sorted(channels))
@@ -45,9 +45,11 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             for _ in drain(subscriber.updates, lambda: broker.unsubscribe(subscriber)):
                 update = broker.update_for(channels, is_first=is_first)
                 if subscriber.has_ended:  # checked last: keys made after a revocation must not be sent
-                    return
+                    break
                 yield update
                 is_first = False
+            if subscriber.end_reason:
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, subscriber.end_reason)
 
     def _granted(
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
