@@ -25,6 +25,7 @@ from tandemfeed.spark_feed.recordings.ingest_columns import TIME_UNITS, IngestOp
 from tandemfeed.spark_feed.recordings.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
 from tandemfeed.spark_feed.source_journal import SourceJournalError
 from tandemfeed.transport.calls.reachability import failure_text
+from tandemfeed.transport.metrics import serve_metrics
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
@@ -33,7 +34,6 @@ from tandemfeed.transport.process_shell import (
     announce_ready,
     configure_logging,
     connection_from,
-    serve_metrics,
 )
 from tandemfeed.transport.scheduling import request_short_slices
 from tandemfeed.transport.settings_file import SettingsError

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from tandemfeed.admin_server.command.confirmation import add_confirmation, confirm
 from tandemfeed.admin_server.command.replies import print_json
 from tandemfeed.admin_server.command.server_calls import ServerCalls
-from tandemfeed.transport.process_shell import add_connection_arguments
+from tandemfeed.transport.process_shell import add_login_arguments
 
 # Module -> the commands that it adds.
 ROOMS = {
@@ -51,7 +51,7 @@ class CommandAdder:
         """Add a command that calls the server as it needs; `run` returns the exit status."""
         added = self._add(name, summary)
         added.add_argument("--json", action="store_true", help="print the reply as one JSON object")
-        add_connection_arguments(added)
+        add_login_arguments(added)
         added.set_defaults(run=run)
         return added
 
