@@ -112,7 +112,7 @@ def chosen_profile(name: str | None, known: list[str]) -> Profile:
         listed = ", ".join(profiles) if isinstance(profiles, dict) and profiles else "none"
         raise BadProfile(f"{path} has no profile {name!r}; it has {listed}")
     values = profiles[name]
-    if unknown := values.keys() - set(known):
+    if unknown := values.keys() - {*known, "interface"}:  # which commands that do not multicast share, and ignore
         allowed = ", ".join(known)
         raise BadProfile(f"{path}: profile.{name}.{sorted(unknown)[0]} is unknown; a profile may have {allowed}")
     return Profile(f"profile {name} in {path}", path.parent, values)
