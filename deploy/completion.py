@@ -44,7 +44,7 @@ _tandemfeed_next() {{
 }}
 _tandemfeed() {{
   local so_far="" word choices
-  for word in "${{words[@]:1:CURRENT-2}}"; do
+  for word in "${{(@)words[2,CURRENT-1]}}"; do
     _tandemfeed_next "$so_far $word" >/dev/null && so_far="$so_far $word"
   done
   choices=$(_tandemfeed_next "$so_far ${{words[CURRENT-1]}}=") || choices=$(_tandemfeed_next "$so_far")
@@ -68,6 +68,8 @@ function __tandemfeed_complete
   end
   __tandemfeed_next "$so_far $words[-1]="; or __tandemfeed_next "$so_far"
 end
+# File names only after an option.
+complete -c tandemfeed -f -n 'not string match -q -- "--*" (commandline -opc)[-1]'
 complete -c tandemfeed -a '(__tandemfeed_complete)'
 """
 
