@@ -16,9 +16,9 @@ from rich.text import Text
 from tandemfeed.admin_server.command.alerts import Level, Thresholds, alerts_of, source_state_of, state_of
 from tandemfeed.admin_server.command.replies import print_json
 from tandemfeed.admin_server.command.status_page import print_status
+from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import Unreachable
-from tandemfeed.transport.calls.rpc import status_of
 from tandemfeed.v1 import admin_pb2
 
 INTERVAL_S = 1.0

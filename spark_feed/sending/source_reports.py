@@ -19,8 +19,8 @@ import grpc
 
 from tandemfeed.journal import JournalError, Tailer
 from tandemfeed.transport.calls.admin_servers import AdminServers
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import Connection
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc

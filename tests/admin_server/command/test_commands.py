@@ -16,7 +16,7 @@ from tandemfeed.admin_server.command.admin_command import main as admin
 from tandemfeed.admin_server.command.watching import watch
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
-from tandemfeed.transport.calls.rpc import status_of
+from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, THIRD_ADAPTER, channel_as, running_server
