@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from tandemfeed.admin_server.feed.adapter_reports import AdapterReports
 from tandemfeed.admin_server.feed.adapter_starts import AdapterStarts
 from tandemfeed.admin_server.feed.current_session import CurrentSession
 from tandemfeed.admin_server.feed.descriptions import (
@@ -21,17 +20,14 @@ from tandemfeed.admin_server.feed.descriptions import (
     absent_adapters,
     copy_of,
     describe_adapter,
-    describe_feed,
-    describe_takeovers,
-    event_to_proto,
     history_epoch,
     total_position,
     worst_state,
 )
+from tandemfeed.admin_server.feed.feed_reports import FeedReports
 from tandemfeed.admin_server.feed.key_ring import KeyRing
 from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
 from tandemfeed.admin_server.feed.registrations import ProcessStart
-from tandemfeed.admin_server.feed.sources import FeedSources
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Offer
 from tandemfeed.admin_server.lease.lease_decisions import HandOverRefused, LeaseDecision
@@ -65,9 +61,8 @@ class FeedState:
         self._keeper.restore()
         self.processes = RegisteredProcesses(feed, records, self.lease.config.term_ns)
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
-        self._reports = AdapterReports(began_at_ns=time.monotonic_ns())
-        self._began_unix_ns = time.time_ns()
-        self.sources = FeedSources()
+        self._reports = FeedReports(feed, self._keeper, self.processes)
+        self.sources = self._reports.sources
         self._starts = AdapterStarts(records.starts(feed.feed_id), [channel.channel_id for channel in feed.channels])
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
         self._sessions = CurrentSession(feed, records)
@@ -166,7 +161,6 @@ class FeedState:
             self._attending[adapter_id] = attendance
             self.processes.note_attended(attendance, True)
             self._reports.on_attend(adapter_id)
-            self._keeper.history.note("attending", {"adapter_id": adapter_id}, time.time_ns())
             if self._resumed.get(adapter_id) == attendance.incarnation:
                 self.lease.on_resume(adapter_id)
             else:
@@ -209,12 +203,11 @@ class FeedState:
                 return False  # a server that stops ends all streams: this says nothing about the adapters
             del self._attending[adapter_id]
             self.processes.note_attended(attendance, False)
-            self._reports.on_leave(adapter_id, time.time_ns())
             if adapter_id in self._known:
                 self._known[adapter_id].replica_state = AWAY
             self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns(), has_ended=has_ended))
             self._announce()
-            self._keeper.history.note("left", {"adapter_id": adapter_id}, time.time_ns())  # last: a takeover is urgent
+            self._reports.on_leave(adapter_id)  # last, because a takeover is urgent
             return True
 
     def attendance_of(self, incarnation: int) -> Attendance | None:
@@ -351,26 +344,11 @@ class FeedState:
     def status(self) -> admin_pb2.FeedStatus:
         """The feed's status for administrators, with every configured adapter."""
         with self._changed:
-            now_ns = time.monotonic_ns()
             rows = {
                 adapter.adapter_id: self._known.get(adapter.adapter_id) or describe_adapter(adapter, 0, "", AWAY)
                 for adapter in self._feed.adapters
             }
-            status = admin_pb2.FeedStatus(
-                feed=describe_feed(self._feed, self.session),
-                epoch=self.lease.epoch,
-                active_adapter_id=max(self.lease.holder, 0),
-                adapters=[self._adapter_status(adapter_id, rows[adapter_id], now_ns) for adapter_id in sorted(rows)],
-                subscriber_count=len(self._subscribers),
-                sources=self.sources.statuses(now_ns),
-                server_started_unix_ns=self._began_unix_ns,
-                now_unix_ns=time.time_ns(),
-                has_no_synchronized_backup=not self.lease.candidates.backups_in_sync(self.lease.holder, now_ns),
-            )
-            if (began := self._keeper.history.epoch_began(self.lease.epoch)) is not None:
-                status.epoch_began.CopyFrom(event_to_proto(began))
-            describe_takeovers(status, self.lease, now_ns, status.now_unix_ns)
-            return status
+            return self._reports.status(self.session, rows, self._attending, len(self._subscribers))
 
     def history(self) -> list[HistoryEvent]:
         """The last events, the newest last."""
@@ -416,20 +394,6 @@ class FeedState:
 
     # ---- inside; the lock is held ----
 
-    def _adapter_status(
-        self, adapter_id: int, description: common_pb2.AdapterDescription, now_ns: int
-    ) -> admin_pb2.AdapterStatus:
-        status = admin_pb2.AdapterStatus(
-            adapter=description,
-            attending=adapter_id in self._attending,
-            failed_reason=self.lease.candidates.failed.get(adapter_id, ""),
-            drained_reason=self.lease.candidates.drained.get(adapter_id, ""),
-        )
-        self._reports.describe(status, now_ns)
-        if (process := self.processes.registered(adapter_id)) is not None:
-            status.host, status.process_id = process.host, process.process_id
-        return status
-
     def _check(self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest, process: ProcessStart) -> None:
         """Raise unless this process may register."""
         self.processes.check(adapter, process, self._attending.get(adapter.adapter_id), request.replace)
@@ -445,7 +409,7 @@ class FeedState:
         return [self._described(adapter_id) for adapter_id in self._known]
 
     def _note_state(self, adapter_id: int, state: common_pb2.FeedAdapterState) -> None:
-        self._reports.note(adapter_id, state, time.monotonic_ns(), time.time_ns())
+        self._reports.note(adapter_id, state)
         session_changed = self._sessions.note(state.session)
         worst = worst_state(state)
         if worst is None:
