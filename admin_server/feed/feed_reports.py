@@ -1,4 +1,4 @@
-"""What a feed's adapters and sources reported last, and when, and which adapters are away: what an operator must see."""
+"""What a feed's adapters and sources reported last, and when, and which of them are away: what operators must see."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class FeedSources:
         with self._lock:
             if nonce not in self._known:
                 self._known = {key: each for key, each in self._known.items() if each.is_reporting(now_ns)}
-                for oldest in list(self._known)[: len(self._known) - KEPT_COUNT + 1]:
+                for oldest in list(self._known)[: max(len(self._known) - KEPT_COUNT + 1, 0)]:
                     del self._known[oldest]
             self._known[nonce] = _Source(identity, report, now_ns, now_unix_ns)
 
