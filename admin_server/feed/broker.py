@@ -125,9 +125,11 @@ class FeedBroker:
 
     # ---- subscribers ----
 
-    def subscribe(self, identity: str, channel_ids: frozenset[int], peer: str = "") -> Subscriber:
+    def subscribe(
+        self, identity: str, channel_ids: frozenset[int], peer: str = "", unicast_key: bytes = b""
+    ) -> Subscriber:
         """A client's stream began; its first update is due immediately. Args: peer: where it comes from."""
-        subscriber = Subscriber(identity, channel_ids, peer)
+        subscriber = Subscriber(identity, channel_ids, peer, unicast_key)
         subscriber.notify()
         self._state.add_subscriber(subscriber)
         return subscriber

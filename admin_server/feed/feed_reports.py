@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Mapping
 
-from tandemfeed.admin_server.feed.descriptions import describe_feed, describe_takeovers, event_to_proto
+from tandemfeed.admin_server.feed.descriptions import (
+    AWAY,
+    describe_adapter,
+    describe_feed,
+    describe_takeovers,
+    event_to_proto,
+)
 from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
 from tandemfeed.admin_server.feed.sources import FeedSources
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
@@ -45,14 +51,14 @@ class FeedReports:
     def status(
         self,
         session: int,
-        adapters: Mapping[int, common_pb2.AdapterDescription],
+        known: Mapping[int, common_pb2.AdapterDescription],
         attending: Container[int],
         subscriber_count: int,
     ) -> admin_pb2.FeedStatus:
-        """The feed's status for administrators.
+        """The feed's status for administrators, with every configured adapter.
 
         Args:
-            adapters: every configured adapter.
+            known: the adapters that have ever registered.
             attending: the adapters whose streams are open.
         """
         lease, now_ns = self._keeper.lease, time.monotonic_ns()
@@ -61,8 +67,12 @@ class FeedReports:
             epoch=lease.epoch,
             active_adapter_id=max(lease.holder, 0),
             adapters=[
-                self._adapter_status(adapters[each], attending=each in attending, now_ns=now_ns)
-                for each in sorted(adapters)
+                self._adapter_status(
+                    known.get(each.adapter_id) or describe_adapter(each, 0, "", AWAY),
+                    attending=each.adapter_id in attending,
+                    now_ns=now_ns,
+                )
+                for each in sorted(self._feed.adapters, key=lambda adapter: adapter.adapter_id)
             ],
             subscriber_count=subscriber_count,
             sources=self.sources.statuses(now_ns),
