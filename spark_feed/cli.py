@@ -25,6 +25,7 @@ from tandemfeed.spark_feed.recordings.ingest_columns import TIME_UNITS, IngestOp
 from tandemfeed.spark_feed.recordings.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
 from tandemfeed.spark_feed.source_journal import SourceJournalError
 from tandemfeed.transport.calls.reachability import failure_text
+from tandemfeed.transport.metrics import serve_metrics
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
@@ -34,7 +35,6 @@ from tandemfeed.transport.process_shell import (
     announce_ready,
     configure_logging,
     connection_from,
-    serve_metrics,
 )
 from tandemfeed.transport.scheduling import request_short_slices
 from tandemfeed.transport.settings_file import SettingsError
@@ -283,6 +283,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
     )
     from tandemfeed.spark_feed.sending.pacing import RatePacer, SpeedPacer
     from tandemfeed.spark_feed.sending.source_keys import sealing_with
+    from tandemfeed.spark_feed.sending.source_reports import SourceReporter
     from tandemfeed.transport.calls.login import AuthenticationRefused
 
     parser = _gateway_parser()
@@ -308,7 +309,12 @@ def gateway(argv: Sequence[str] | None = None) -> int:
         with sealing_with(connection, description) as sealer, sole_gateway(arguments.journal, description):
             source_gateway = SourceGateway(options, description, connection.interface, pacer, sealer)
             serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
-            source_gateway.run(stop)
+            reporter = SourceReporter(connection, arguments.feed, arguments.journal, source_gateway.describe)
+            reporter.start()
+            try:
+                source_gateway.run(stop)
+            finally:
+                reporter.stop()
     except (GatewayError, AuthenticationRefused, JournalError, ValueError, OSError) as error:
         LOG.error("%s", error)
         return 2

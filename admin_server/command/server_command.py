@@ -10,13 +10,13 @@ from tandemfeed.admin_server.metrics import FeedCollector
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.zookeeper_options import add_zookeeper_arguments, zookeeper_from
 from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
+from tandemfeed.transport.metrics import serve_metrics
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_process_arguments,
     add_reflection_argument,
     announce_ready,
     configure_logging,
-    serve_metrics,
 )
 from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
 from tandemfeed.transport.settings_file import SettingsError

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from tandemfeed.admin_server.audit.log import AuditLog
-from tandemfeed.admin_server.feed.descriptions import describe_feed, limited_to
+from tandemfeed.admin_server.feed.descriptions import (
+    describe_client,
+    describe_feed,
+    describe_key,
+    event_to_proto,
+    limited_to,
+)
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
 from tandemfeed.admin_server.feed.feed_state import FeedState
 from tandemfeed.admin_server.feed.given_rights import GivenRights
@@ -167,17 +173,20 @@ class FeedBroker:
 
     # ---- subscribers ----
 
-    def subscribe(self, identity: str, extents: Mapping[int, Extent], unicast_key: bytes = b"") -> Subscriber:
+    def subscribe(
+        self, identity: str, extents: Mapping[int, Extent], peer: str = "", unicast_key: bytes = b""
+    ) -> Subscriber:
         """A client's stream began; its first update is due immediately.
 
         Args:
             extents: by channel_id.
+            peer: where it comes from.
 
         Raises:
             RecordsUnavailable: the grant cannot be recorded, so the client must not have it.
         """
         self.rights.note(identity, extents.keys())
-        subscriber = Subscriber(identity, extents, unicast_key)
+        subscriber = Subscriber(identity, extents, peer, unicast_key)
         subscriber.notify()
         self._state.add_subscriber(subscriber)
         return subscriber
@@ -194,13 +203,13 @@ class FeedBroker:
         """
         topics = {channel.channel_id: channel.topic for channel in self.feed.channels}
 
-        def is_granted(subscriber: Subscriber) -> bool:
-            return all(
+        def is_lost(subscriber: Subscriber) -> bool:
+            return not all(
                 policy.extent(subscriber.identity, topics[channel_id]).covers(extent)
                 for channel_id, extent in subscriber.extents.items()
             )
 
-        for ended in self._state.end_subscribers(is_granted):
+        for ended in self._state.end_subscribers(is_lost):
             self._state.note("subscription revoked", identity=ended.identity, channels=sorted(ended.extents))
 
     def end_lost_rights(self, policy: Grants) -> None:
@@ -244,6 +253,49 @@ class FeedBroker:
             return "source" in roles
         topics = [channel.topic for channel in self.feed.channels if channel.channel_id == channel_id]
         return any(policy.extent(identity, topic) for topic in topics)
+
+    def clients(self) -> list[admin_pb2.ClientStatus]:
+        """The clients' open streams, the oldest first."""
+        return [describe_client(self.feed, subscriber) for subscriber in self._state.subscribers()]
+
+    def kick(self, identity: str, client_id: int, reason: str, by: str) -> list[admin_pb2.ClientStatus]:
+        """End the streams of an identity, or one stream, and return them.
+
+        Args:
+            identity: empty: `client_id` says which stream.
+        """
+
+        def is_meant(subscriber: Subscriber) -> bool:
+            return subscriber.identity == identity if identity else subscriber.client_id == client_id
+
+        kicked = self._state.end_subscribers(is_meant, f"ended by an operator: {reason}")
+        for each in kicked:
+            self._state.note("client kicked", identity=each.identity, peer=each.peer, reason=reason, by=by)
+        return [describe_client(self.feed, subscriber) for subscriber in kicked]
+
+    def key_statuses(self) -> list[admin_pb2.KeyStatus]:
+        """The keys of all channels and of the source, without their secrets."""
+        return [describe_key(self.feed, key, rotation) for key, rotation in self.key_ring.listed()]
+
+    def rotate_keys(self, channel_ids: Collection[int], by: str) -> None:
+        """Replace the keys of these channels, and of the source if it is one of them, on an operator's request.
+
+        Raises:
+            RecordsUnavailable: not done yet; it is done as soon as the records can be written.
+        """
+        try:
+            self.key_ring.replace(channel_ids)
+            self._state.note("keys replaced", channels=sorted(channel_ids), by=by)
+        finally:
+            self._state.announce()  # also wakes the timekeeper, which replaces them later if that failed
+
+    def report_source(self, identity: str, report: admin_pb2.SourceReport) -> None:
+        """Keep the report of a source's process."""
+        self._state.sources.note(identity, report, time.monotonic_ns(), time.time_ns())
+
+    def history(self) -> list[admin_pb2.HistoryEvent]:
+        """What happened to the feed's roles, the newest last."""
+        return [event_to_proto(event) for event in self._state.history()]
 
     def update_for(self, extents: Mapping[int, Extent], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
         """The present grant, limited to these channels."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 
 from tandemfeed.admin_server.audit.log import AuditLog
+from tandemfeed.admin_server.feed.feed_history import FeedHistory
 from tandemfeed.admin_server.feed.streams import Attendance
 from tandemfeed.admin_server.lease.lease_core import FeedLease, LeaseConfig
 from tandemfeed.admin_server.lease.lease_decisions import (
@@ -37,6 +38,9 @@ class LeaseKeeper:
 
     Args:
         attending: adapter_id -> its open stream; the owner changes this mapping, which is only read here.
+
+    Attributes:
+        history: the feed's last events.
     """
 
     def __init__(
@@ -53,6 +57,8 @@ class LeaseKeeper:
         self._reserved_end = 0
         self._noted_ttl_ns = feed.lease_ttl_ns
         self._notes: list[tuple[str, dict[str, object]]] = []
+        names = {adapter.adapter_id: adapter.name for adapter in feed.adapters}
+        self.history = FeedHistory(feed.feed_id, records, lambda adapter_id: names.get(adapter_id, str(adapter_id)))
 
     def restore(self) -> None:
         """Continue from the records that the previous server left.
@@ -65,7 +71,8 @@ class LeaseKeeper:
         epoch, holder = self._records.last_lease(feed_id) or (reserved_end, 0)
         failed = self._records.failed_adapters(feed_id)
         noted_ttl_ns = self._records.noted_ttl_ns(feed_id)
-        self.lease.restore(epoch, holder, time.monotonic_ns(), reserved_end + 1, failed, noted_ttl_ns)
+        drained = self._records.drained_adapters(feed_id)
+        self.lease.restore(epoch, holder, time.monotonic_ns(), reserved_end + 1, failed, noted_ttl_ns, drained)
         self._note_ttl(self.lease.terms.noted_ttl_ns)
         self._reserved_end = self._records.reserve_epochs(feed_id, reserved_end)
 
@@ -147,6 +154,7 @@ class LeaseKeeper:
     def note(self, event: str, **fields: object) -> None:
         """Log and audit an event. Waits for no disk, because a takeover must not."""
         LOG.info(event, extra={"feed": self._feed.name, **fields})
+        self.history.note(event, fields, time.time_ns())
         self._audit.note(event, feed=self._feed.name, **fields)
 
     # ---- inside ----

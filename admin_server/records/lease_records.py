@@ -9,7 +9,7 @@ that it grants no lease while another holder may rely on its own.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tandemfeed.admin_server.feed.channel_keys import ChannelKey
 from tandemfeed.admin_server.feed.key_times import KeyTimes
@@ -20,6 +20,17 @@ EPOCH_BLOCK = 64  # epochs reserved at a time
 STARTS_KEPT = 2  # of each adapter: the newest, and the one before, whose last packets may still arrive
 
 
+class HistoryEvent(NamedTuple):
+    """An event of a feed; what does not apply to it is empty, or 0."""
+
+    at_unix_ns: int
+    event: str
+    adapter: str
+    epoch: int
+    reason: str
+    by: str
+
+
 class RecordsUnavailable(Exception):
     """The records cannot be read or written now; the text says why."""
 
@@ -27,8 +38,8 @@ class RecordsUnavailable(Exception):
 class LeaseRecords(Protocol):
     """The durable state of the leases. Implementations are safe to call from any thread.
 
-    All methods may raise `RecordsUnavailable`. Only `note_lease`, `note_ttl` and `note_session` are called while a
-    feed's lock is held.
+    All methods may raise `RecordsUnavailable`. Only `note_lease`, `note_ttl`, `note_session` and `note_history` are
+    called while a feed's lock is held.
     """
 
     def may_grant(self) -> bool:
@@ -92,6 +103,26 @@ class LeaseRecords(Protocol):
 
     def note_readmitted(self, feed_id: int, adapter_id: int) -> None:
         """Record that an adapter is no longer failed; it need not have been. Durable when this returns."""
+        ...
+
+    def drained_adapters(self, feed_id: int) -> dict[int, str]:
+        """adapter_id -> reason, for the adapters that were drained and not undrained."""
+        ...
+
+    def note_drained(self, feed_id: int, adapter_id: int, reason: str) -> None:
+        """Record that an adapter is drained. Durable when this returns."""
+        ...
+
+    def note_undrained(self, feed_id: int, adapter_id: int) -> None:
+        """Record that an adapter is no longer drained. Durable when this returns."""
+        ...
+
+    def history(self, feed_id: int) -> list[HistoryEvent]:
+        """The last noted events, the newest last."""
+        ...
+
+    def note_history(self, feed_id: int, events: list[HistoryEvent]) -> None:
+        """Record the last events in place of those noted before. Behaves like `note_lease`."""
         ...
 
 

@@ -8,6 +8,7 @@ and the restarted server waits for a full term before it grants a lease.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
@@ -19,7 +20,7 @@ from tandemfeed.admin_server.feed.channel_keys import ChannelKey, new_channel_ke
 from tandemfeed.admin_server.feed.key_times import KeyTimes
 from tandemfeed.admin_server.feed.registrations import NONCE_SIZE, ProcessRecord, ProcessStart
 from tandemfeed.admin_server.records.database import Database
-from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT
+from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, HistoryEvent
 from tandemfeed.v1 import common_pb2
 
 SCHEMA = """
@@ -29,6 +30,9 @@ CREATE TABLE IF NOT EXISTS terms (feed_id INTEGER PRIMARY KEY, ttl_ns INTEGER NO
 CREATE TABLE IF NOT EXISTS sessions (feed_id INTEGER PRIMARY KEY, session INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failed (
     feed_id INTEGER, adapter_id INTEGER, reason TEXT NOT NULL, PRIMARY KEY (feed_id, adapter_id));
+CREATE TABLE IF NOT EXISTS drained (
+    feed_id INTEGER, adapter_id INTEGER, reason TEXT NOT NULL, PRIMARY KEY (feed_id, adapter_id));
+CREATE TABLE IF NOT EXISTS history (feed_id INTEGER PRIMARY KEY, events TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS starts (
     incarnation INTEGER PRIMARY KEY AUTOINCREMENT, feed_id INTEGER NOT NULL, adapter_id INTEGER NOT NULL,
     salt BLOB NOT NULL, public_key BLOB NOT NULL, since_unix_ns INTEGER NOT NULL);
@@ -178,6 +182,34 @@ class Store:
         """Record that an adapter is no longer failed; on the disk when this returns."""
         with self._changed() as database:
             database.execute("DELETE FROM failed WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id))
+
+    def drained_adapters(self, feed_id: int) -> dict[int, str]:
+        """adapter_id -> reason, for the adapters that were drained and not undrained."""
+        with self._database.used() as database:
+            return dict(
+                database.execute("SELECT adapter_id, reason FROM drained WHERE feed_id = ?", (feed_id,)).fetchall()
+            )
+
+    def note_drained(self, feed_id: int, adapter_id: int, reason: str) -> None:
+        """Record that an adapter is drained; on the disk when this returns."""
+        with self._changed() as database:
+            database.execute("INSERT OR REPLACE INTO drained VALUES (?, ?, ?)", (feed_id, adapter_id, reason))
+
+    def note_undrained(self, feed_id: int, adapter_id: int) -> None:
+        """Record that an adapter is no longer drained; on the disk when this returns."""
+        with self._changed() as database:
+            database.execute("DELETE FROM drained WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id))
+
+    def history(self, feed_id: int) -> list[HistoryEvent]:
+        """The last noted events, the newest last."""
+        with self._database.used() as database:
+            row = database.execute("SELECT events FROM history WHERE feed_id = ?", (feed_id,)).fetchone()
+        return [HistoryEvent(*event) for event in json.loads(row[0])] if row else []
+
+    def note_history(self, feed_id: int, events: list[HistoryEvent]) -> None:
+        """Record the last events; does not wait for the disk."""
+        with self._leases.used() as leases:
+            leases.execute("INSERT OR REPLACE INTO history VALUES (?, ?)", (feed_id, json.dumps(events)))
 
     def new_start(self, feed_id: int, adapter_id: int, public_key: bytes) -> common_pb2.AdapterStart:
         """A new start, with an incarnation that no other start ever had; on the disk when this returns."""

@@ -20,7 +20,7 @@ from tandemfeed.admin_server.feed.channel_keys import ChannelKey, new_channel_ke
 from tandemfeed.admin_server.feed.key_times import KeyTimes
 from tandemfeed.admin_server.feed.registrations import ProcessRecord, ProcessStart
 from tandemfeed.admin_server.records.leadership import Fence
-from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
+from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, HistoryEvent, RecordsUnavailable
 from tandemfeed.admin_server.records.zookeeper import ZOOKEEPER_ERRORS, Conflict, check, commit, read, write
 from tandemfeed.admin_server.records.zookeeper_sealing import KeySealer
 from tandemfeed.transport.sealing.announced_starts import SALT_SIZE
@@ -101,6 +101,7 @@ class ZooKeeperRecords:
         self._change(f"feeds/{feed_id}/epochs", extend)
         self._guarded(lambda: self._ensure(f"feeds/{feed_id}/lease"))  # so that later notes need not create it
         self._guarded(lambda: self._ensure(f"feeds/{feed_id}/term"))
+        self._guarded(lambda: self._ensure(f"feeds/{feed_id}/history"))
         return after + EPOCH_BLOCK
 
     def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
@@ -139,11 +140,29 @@ class ZooKeeperRecords:
 
     def note_readmitted(self, feed_id: int, adapter_id: int) -> None:
         """Record that an adapter is no longer failed."""
+        self._change(f"feeds/{feed_id}/failed", lambda row: _without(row, adapter_id))
 
-        def without(row: Row | None) -> Row:
-            return {known: reason for known, reason in (row or {}).items() if known != str(adapter_id)}
+    def drained_adapters(self, feed_id: int) -> dict[int, str]:
+        """adapter_id -> reason, for the adapters that were drained and not undrained."""
+        row, _ = self._read(f"feeds/{feed_id}/drained")
+        return {int(adapter_id): str(reason) for adapter_id, reason in (row or {}).items()}
 
-        self._change(f"feeds/{feed_id}/failed", without)
+    def note_drained(self, feed_id: int, adapter_id: int, reason: str) -> None:
+        """Record that an adapter is drained."""
+        self._change(f"feeds/{feed_id}/drained", lambda row: {**(row or {}), str(adapter_id): reason})
+
+    def note_undrained(self, feed_id: int, adapter_id: int) -> None:
+        """Record that an adapter is no longer drained."""
+        self._change(f"feeds/{feed_id}/drained", lambda row: _without(row, adapter_id))
+
+    def history(self, feed_id: int) -> list[HistoryEvent]:
+        """The last noted events, the newest last."""
+        rows, _ = self._read(f"feeds/{feed_id}/history")
+        return [HistoryEvent(*event) for event in rows or []]
+
+    def note_history(self, feed_id: int, events: list[HistoryEvent]) -> None:
+        """Record the last events; does not wait, like `note_lease`."""
+        self._note(f"feeds/{feed_id}/history", events)
 
     def new_start(self, feed_id: int, adapter_id: int, public_key: bytes) -> common_pb2.AdapterStart:
         """A new start, with an incarnation that no other start ever had."""
@@ -319,7 +338,7 @@ class ZooKeeperRecords:
 
     # ---- reading and writing ----
 
-    def _note(self, path: str, row: Row) -> None:
+    def _note(self, path: str, row: Any) -> None:
         self._guarded(lambda: self._ensure(path))
         transaction: TransactionRequest = self._client.transaction()
         transaction.check(f"{self._root}/leader", self._generation)
@@ -400,6 +419,10 @@ class ZooKeeperRecords:
         except ZOOKEEPER_ERRORS as away:
             self._on_failure()
             raise RecordsUnavailable(f"ZooKeeper failed or did not answer: {type(away).__name__}") from away
+
+
+def _without(row: Row | None, adapter_id: int) -> Row:
+    return {known: value for known, value in (row or {}).items() if known != str(adapter_id)}
 
 
 def _start_place(feed_id: int, adapter_id: int, incarnation: int) -> str:

@@ -120,6 +120,23 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         broker.rights.note(caller.identity, (SOURCE,))
         return admin_pb2.SourceKeysReply(keys=broker.key_ring.source_keys())
 
+    def ReportSource(  # noqa: N802
+        self, request: admin_pb2.SourceReport, context: grpc.ServicerContext
+    ) -> admin_pb2.SourceReported:
+        """Keep what a process of the feed's source reports about itself."""
+        broker = find_feed(self._brokers, request.feed, context)
+        caller = caller_of(context)
+        if "source" not in caller.roles:
+            detail = f'{caller.identity} lacks the role "source", which is required to report as one'
+            self._refuse(context, broker, detail, "source report refused")
+        known = {stream.source_stream_id for stream in broker.feed.source_streams}
+        if len(request.process_nonce) != NONCE_SIZE or not known.issuperset(request.next_source_seqs):
+            detail = f"process_nonce must have {NONCE_SIZE} bytes, and next_source_seqs only the feed's source streams"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
+        request.host = request.host[:HOST_LENGTH_MAX]
+        broker.report_source(caller.identity, request)
+        return admin_pb2.SourceReported()
+
     def _refuse(self, context: grpc.ServicerContext, broker: FeedBroker, detail: str, event: str) -> None:
         identity = caller_of(context).identity
         code = grpc.StatusCode.PERMISSION_DENIED

@@ -50,9 +50,11 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
                 async for _ in subscriber.updates.drain():
                     update = broker.update_for(channels, is_first=is_first)
                     if subscriber.has_ended:  # checked last: keys made after a revocation must not be sent
-                        return
+                        break
                     yield update
                     is_first = False
+                if subscriber.end_reason:
+                    context.abort(grpc.StatusCode.PERMISSION_DENIED, subscriber.end_reason)
             finally:
                 broker.unsubscribe(subscriber)
         finally:
@@ -74,7 +76,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         broker.rights.note(identity, channels)
         known = {"identity": identity, "peer": context.peer(), "channels": sorted(channels), "rules": rules}
         self._audit.write("subscribed", feed=feed.name, **known)
-        subscriber = broker.subscribe(identity, channels, unicast_key)
+        subscriber = broker.subscribe(identity, channels, context.peer(), unicast_key)
         broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
         return subscriber
 

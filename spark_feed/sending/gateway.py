@@ -227,6 +227,12 @@ class SourceGateway:
         """The address that serves SourceReplay."""
         return self._rpc.endpoint
 
+    def describe(self, report: admin_pb2.SourceReport) -> tuple[int, int]:
+        """Fill in what this gateway has sent; return (packets sent, journal position after them). For any thread."""
+        report.session, report.has_sent_all = self._session, self.core.all_sent
+        report.next_source_seqs.update(self.core.next_source_seqs)
+        return self.packet_count, self.core.position
+
     def run(self, stop: StopSignal) -> None:
         """Send until stopped."""
         watched: list[Any] = [stop]

@@ -86,6 +86,11 @@ class SendCore:
         return {stream_id: stream.next_source_seq for stream_id, stream in self._streams.items()}
 
     @property
+    def all_sent(self) -> bool:
+        """True once every stream has ended."""
+        return self._all_sent
+
+    @property
     def records_needed_count(self) -> int:
         """How many more records the shell may feed before the next `on_time`."""
         return LOOKAHEAD_COUNT_MAX - len(self._waiting)

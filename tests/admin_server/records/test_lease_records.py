@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.admin_server.feed.registrations import ProcessRecord, ProcessStart
-from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, ClusterRecords, RecordsUnavailable
+from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, ClusterRecords, HistoryEvent, RecordsUnavailable
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.records.zookeeper import ZooKeeperSettings
 from tests.admin_server.records.leader_by_hand import Leader
@@ -280,6 +280,30 @@ def test_skipped_incarnations_are_never_given(implementation: EmbeddedRecords | 
     assert records.newest_incarnation() == first + 40
     assert implementation.reopened().new_start(1, 2, KEY).incarnation == first + 41
     assert [start.incarnation for start in implementation.records.starts(1)[1]] == [first]
+
+
+def test_a_drained_adapter_stays_drained_until_it_is_undrained(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
+    assert records.drained_adapters(1) == {}
+    records.note_drained(1, 2, "new memory")
+    records.note_drained(1, 3, "new disk")
+    records = implementation.reopened()
+    assert records.drained_adapters(1) == {2: "new memory", 3: "new disk"}
+    assert records.failed_adapters(1) == {}
+    records.note_undrained(1, 2)
+    assert implementation.reopened().drained_adapters(1) == {3: "new disk"}
+
+
+def test_a_feeds_history_outlives_the_server(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
+    records.reserve_epochs(1, 0)
+    assert records.history(1) == []
+    events = [HistoryEvent(5, "lease granted", "a", 7, "", ""), HistoryEvent(6, "left", "a", 0, "", "")]
+    records.note_history(1, events[:1])
+    records.note_history(1, events)
+    records = implementation.reopened()
+    assert records.history(1) == events
+    assert records.history(2) == []
 
 
 def test_records_that_cannot_be_used_raise_records_unavailable(implementation: EmbeddedRecords | SharedRecords) -> None:

@@ -35,6 +35,7 @@ ARGUMENTS: dict[str, object] = {
     "digest": "0" * 64,
     "rpc_endpoint": "127.0.0.1:1",
     "session": 20_261_122,
+    "events": [],
     "ttl_ns": 300_000_000,
     "public_key": bytes(32),
     "record": ProcessRecord(ProcessStart(bytes(16)), 1),
