@@ -14,7 +14,7 @@ from typing import Protocol
 from tandemfeed.admin_server.feed.descriptions import describe_feed, limited_to
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
 from tandemfeed.admin_server.feed.feed_state import FeedState
-from tandemfeed.admin_server.feed.key_ring import KeyRing
+from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
 from tandemfeed.admin_server.feed.registrations import ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
@@ -55,6 +55,7 @@ class FeedBroker:
         self._state = FeedState(feed, records, audit, self.key_ring)
         self.operations = FeedOperations(feed, self._state, records)
         self._timekeeper = Timekeeper(feed.name, self._state, self.key_ring)
+        self._disabled: frozenset[str] = frozenset()
         self._timekeeper.start()
 
     @property
@@ -96,6 +97,8 @@ class FeedBroker:
         if self._state.attend(attendance):
             self._state.processes.save_if_possible(adapter.adapter_id)
             self._audit.write("attending", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
+        if adapter.identity in self._disabled:  # since the call was admitted
+            self._end_disabled(attendance)
         return attendance
 
     def report(self, attendance: Attendance, report: admin_pb2.AdapterReport) -> None:
@@ -116,6 +119,24 @@ class FeedBroker:
             self.leave(ended, has_ended=True)
             ended.end()
             self._audit.write("ended", feed=self.feed.name, adapter=ended.adapter.name, incarnation=incarnation)
+
+    def shut_out(self, disabled: frozenset[str], *, replaces_keys: bool) -> None:
+        """From now on, exactly these identities are disabled: end the streams of adapters that have them.
+
+        Args:
+            replaces_keys: whether one of them has keys as an adapter or the source, which it must not use on.
+        """
+        self._disabled = disabled
+        for attendance in self._state.attendances():
+            if attendance.adapter.identity in disabled:
+                self._end_disabled(attendance)
+        if replaces_keys:
+            self._replace(self.key_ring.channel_ids)
+
+    def _end_disabled(self, attendance: Attendance) -> None:
+        self.leave(attendance)
+        attendance.end()
+        self._state.note("attendance revoked", adapter=attendance.adapter.name, identity=attendance.adapter.identity)
 
     # ---- subscribers ----
 
@@ -146,15 +167,18 @@ class FeedBroker:
 
     def replace_keys(self, topics: Collection[str]) -> None:
         """Replace the keys of channels that an identity has lost, so that it cannot read on with those it has."""
-        lost = [channel for channel in self.feed.channels if channel.topic in topics]
-        if not lost:
-            return
+        lost = [channel.channel_id for channel in self.feed.channels if channel.topic in topics]
+        if lost:
+            self._replace(lost)
+
+    def _replace(self, channel_ids: Collection[int]) -> None:
         try:
-            self.key_ring.replace(channel.channel_id for channel in lost)
+            self.key_ring.replace(channel_ids)
         except RecordsUnavailable:
             LOG.exception("could not replace stream keys; retrying", extra={"feed": self.feed.name})
         else:
-            self._state.note("keys replaced", topics=[channel.topic for channel in lost])
+            topics = [channel.topic for channel in self.feed.channels if channel.channel_id in channel_ids]
+            self._state.note("keys replaced", topics=topics, of_the_source=SOURCE in channel_ids)
         self._state.announce()  # also wakes the timekeeper, which replaces them later if that failed
 
     def update_for(self, channel_ids: frozenset[int], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:

@@ -88,6 +88,8 @@ def _explanation(request: admin_pb2.ExplainPolicyRequest, reply: admin_pb2.Expla
         return f"{request.identity} may {what}: {reply.file}, line {reply.rule.line}: {reply.rule.name}"
     if not reply.known_identity:
         return f"{request.identity} may not {what}: {reply.file} has no such identity"
+    if reply.is_disabled:
+        return f"{request.identity} may not {what}: it is disabled; see `tandemfeed admin identity list`"
     return f"{request.identity} may not {what}: no rule of {reply.file} that is valid now grants it"
 
 

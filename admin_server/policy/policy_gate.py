@@ -19,10 +19,13 @@ class PolicyGate(grpc.ServerInterceptor):
 
     Args:
         services: full names of the services whose callers are authenticated.
+        why_refused: why a token that an identity got at a time is refused now; None if it is not.
     """
 
-    def __init__(self, policy: PolicyKeeper, services: Collection[str]) -> None:
-        self._policy, self._services = policy, services
+    def __init__(
+        self, policy: PolicyKeeper, services: Collection[str], why_refused: Callable[[str, int], str | None]
+    ) -> None:
+        self._policy, self._services, self._why_refused = policy, services, why_refused
         self._rates, self._lock = CallRates(), threading.Lock()
 
     def intercept_service(
@@ -48,7 +51,10 @@ class PolicyGate(grpc.ServerInterceptor):
         return rebuild(handler, serve_stream if handler.response_streaming else serve_unary)
 
     def _admit(self, context: grpc.ServicerContext) -> None:
-        name = caller_of(context).identity
+        caller = caller_of(context)
+        name = caller.identity
+        if (why := self._why_refused(name, caller.issued_unix_ns)) is not None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
         identity = self._policy.policy.identities.get(name)
         if identity is None:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{name} is no longer in the policy")

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from tandemfeed.admin_server.policy.document import check_adapters, load_policy
-from tandemfeed.admin_server.policy.rules import Action, Decision, IdentitySettings, Policy
+from tandemfeed.admin_server.policy.rules import REFUSED, Action, Decision, IdentitySettings, Policy
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.settings import FeedSettings
 from tandemfeed.transport.settings_file import SettingsError
@@ -36,6 +36,7 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
     Attributes:
         loaded_unix_ns: when the policy in force was loaded.
         refusal: why the file's present content is not in force; empty if it is.
+        disabled: identities that have no rights, whatever the policy grants them.
     """
 
     def __init__(self, path: Path, cluster: Path, feeds: Mapping[str, FeedSettings]) -> None:
@@ -43,6 +44,8 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         self._stamp, self._digest = _stamp_of(path), _digest_of(path)
         self._policy = self._load()
         self.loaded_unix_ns, self.refusal = time.time_ns(), ""
+        self.disabled: frozenset[str] = frozenset()
+        self._on_change: Callable[[frozenset[str]], None] = lambda _lost: None
         self._granted = self._grants()
         self._reloading, self._announcing = threading.Lock(), threading.Lock()
         self._stopped = threading.Event()
@@ -55,11 +58,15 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
 
     def decide(self, identity: str, action: Action, topic: str) -> Decision:
         """Whether an identity may do this now, on a topic or on a feed by its name."""
+        if identity in self.disabled:
+            return REFUSED
         return self._policy.decide(identity, action, topic, time.time_ns())
 
     def allows(self, identity: str, action: Action, topics: Iterable[str]) -> bool:
         """Whether an identity may do this now on every one of the topics or feeds."""
         policy, now = self._policy, time.time_ns()
+        if identity in self.disabled:
+            return False
         return all(policy.decide(identity, action, topic, now).is_allowed for topic in topics)
 
     def is_granted_on_every_feed(self, identity: str, action: Action) -> bool:
@@ -70,6 +77,8 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
 
     def __getitem__(self, name: str) -> IdentitySettings:
         policy, now = self._policy, time.time_ns()
+        if name in self.disabled:
+            raise KeyError(name)
         identity = policy.identities[name]
         topics = [
             channel.topic
@@ -81,10 +90,15 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         return IdentitySettings(name, policy.roles_of(identity), tuple(topics), tuple(feeds))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._policy.identities)
+        return (name for name in self._policy.identities if name not in self.disabled)
 
     def __len__(self) -> int:
-        return len(self._policy.identities)
+        return sum(1 for _ in self)
+
+    def disable(self, identities: frozenset[str]) -> None:
+        """From now on, exactly these identities are disabled; returns when lost rights have ended."""
+        self.disabled = identities
+        self._announce_change()
 
     # ---- replacing it ----
 

@@ -146,3 +146,11 @@ class ClusterRecords(LeaseRecords, Protocol):
         `rotation_kept_ns` from now, or is deleted if it has not become valid yet.
         """
         ...
+
+    def documents(self, kind: str) -> dict[str, bytes]:
+        """Every document of a kind, by its name: what the server keeps of identities and certificates."""
+        ...
+
+    def note_document(self, kind: str, name: str, document: bytes) -> None:
+        """Record a document in place of its former content. Durable when this returns."""
+        ...

@@ -43,6 +43,7 @@ CREATE TABLE IF NOT EXISTS channel_keys (
     key_id INTEGER PRIMARY KEY, feed_id INTEGER NOT NULL, channel_id INTEGER NOT NULL,
     key BLOB NOT NULL, decision_key BLOB NOT NULL,
     not_before_unix_ns INTEGER NOT NULL, expires_unix_ns INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS documents (kind TEXT, name TEXT, document BLOB NOT NULL, PRIMARY KEY (kind, name));
 """
 
 
@@ -233,6 +234,16 @@ class Store:
                 (now_unix_ns + times.rotation_kept_ns, *channel),
             )
             _insert_key(database, feed_id, channel_id, begins, begins + times.valid_ns)
+
+    def documents(self, kind: str) -> dict[str, bytes]:
+        """Every document of a kind, by its name."""
+        with self._database.used() as database:
+            return dict(database.execute("SELECT name, document FROM documents WHERE kind = ?", (kind,)).fetchall())
+
+    def note_document(self, kind: str, name: str, document: bytes) -> None:
+        """Record a document; on the disk when this returns."""
+        with self._database.used() as database:
+            database.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", (kind, name, document))
 
     def close(self) -> None:
         """Close the database."""

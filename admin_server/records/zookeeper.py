@@ -6,6 +6,7 @@ Nodes under the root, all JSON:
     leader                            the active server; the node's version is the *generation*, the fencing token
     election/                         one ephemeral, numbered node per candidate
     incarnations, key_ids             the newest number used
+    identities/<name>, certificates/<serial>, last_logins/<name>    sealed documents
     feeds/<id>/epochs, lease, failed, adapters/<id>, incarnations/<id>, keys/<channel>
 """
 
