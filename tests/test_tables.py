@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tandemfeed.admin_server.command.status_page import print_feeds, print_status
 from tandemfeed.admin_server.policy.commands import print_policy
-from tandemfeed.admin_server.tables import print_feeds, print_status
 from tandemfeed.benchmarks.cli import main as bench
 from tandemfeed.client_lib.live_view import render
 from tandemfeed.deploy.command import main as command

@@ -6,46 +6,50 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from google.protobuf.message import Message
 from rich.console import Console
 
+from tandemfeed.admin_server.command.registry import CommandAdder
+from tandemfeed.admin_server.command.tables import titled_table
 from tandemfeed.admin_server.policy.document import check_adapters, load_policy
 from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.settings import load_cluster
-from tandemfeed.admin_server.tables import titled_table
 from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2
 
-AddCommand = Callable[[str, str, Any], argparse.ArgumentParser]  # name, summary, where to add it
 
-
-def add_policy_commands(commands: Any, add_command: AddCommand) -> None:
-    """Add `policy` with its commands.
-
-    Args:
-        commands: what `add_subparsers` returned.
-        add_command: adds a command that calls the server.
-    """
-    text = "check a policy file; reload, explain or show the server's policy"
-    policy = commands.add_parser("policy", allow_abbrev=False, help=text, description=text)
-    steps = policy.add_subparsers(dest="step", required=True)
+def add_commands(adder: CommandAdder) -> None:
+    """Add `policy` with its commands."""
+    policy = adder.group("policy", "check a policy file; reload, explain or show the server's policy")
     text = "check a policy file without a server; status 0: it can be used, 2: it cannot"
-    check = steps.add_parser("check", allow_abbrev=False, help=text, description=text)
-    check.add_argument("file", type=Path, metavar="FILE", help="the policy file (TOML)")
-    check.add_argument("--cluster", type=Path, metavar="FILE", help="also check that it fits this cluster file")
-    check.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    add_command("reload", "make the server read its policy file now; a file with an error is refused", steps)
-    explain = add_command("explain", "show whether an identity may do something, and which rule decides", steps)
+    checking = policy.local("check", text, check)
+    checking.add_argument("file", type=Path, metavar="FILE", help="the policy file (TOML)")
+    checking.add_argument("--cluster", type=Path, metavar="FILE", help="also check that it fits this cluster file")
+    checking.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    policy.asking(
+        "reload",
+        "make the server read its policy file now; a file with an error is refused",
+        lambda _: admin_pb2.ReloadPolicyRequest(),
+        lambda _, reply: print("the policy is reloaded" if reply.changed else "the policy file has not changed"),
+    )
+    explain = policy.asking(
+        "explain",
+        "show whether an identity may do something, and which rule decides",
+        _explain_request,
+        lambda arguments, reply: print(_explanation(_explain_request(arguments), reply)),
+    )
     explain.add_argument("subject", metavar="IDENTITY", help="name of the identity")
     explain.add_argument("topic", metavar="TOPIC", help="a topic; with --action administer or observe, a feed's name")
     explain.add_argument(
         "--action", default="subscribe", choices=[*Action], help="what it would do (default %(default)s)"
     )
-    add_command("show", "show the identities and rules of the policy in force", steps)
+    policy.asking(
+        "show",
+        "show the identities and rules of the policy in force",
+        lambda _: admin_pb2.ShowPolicyRequest(),
+        lambda _, reply: print_policy(reply),
+    )
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -64,22 +68,8 @@ def check(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def request_of(arguments: argparse.Namespace) -> tuple[Message, Callable[[Any], None]]:
-    """The request for the server, and the function that prints its reply."""
-    match arguments.step:
-        case "reload":
-            return admin_pb2.ReloadPolicyRequest(), _print_reload
-        case "explain":
-            request = admin_pb2.ExplainPolicyRequest(
-                identity=arguments.subject, topic=arguments.topic, action=arguments.action
-            )
-            return request, lambda reply: print(_explanation(request, reply))
-        case _:
-            return admin_pb2.ShowPolicyRequest(), print_policy
-
-
-def _print_reload(reply: admin_pb2.ReloadPolicyReply) -> None:
-    print("the policy is reloaded" if reply.changed else "the policy file has not changed")
+def _explain_request(arguments: argparse.Namespace) -> admin_pb2.ExplainPolicyRequest:
+    return admin_pb2.ExplainPolicyRequest(identity=arguments.subject, topic=arguments.topic, action=arguments.action)
 
 
 def _explanation(request: admin_pb2.ExplainPolicyRequest, reply: admin_pb2.ExplainPolicyReply) -> str:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tandemfeed.admin_server.cli import admin
+from tandemfeed.admin_server.command.admin_command import main as admin
 from tandemfeed.admin_server.records.state_folder import StateFolder
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.settings_file import SettingsError

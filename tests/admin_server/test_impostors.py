@@ -11,7 +11,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tandemfeed.admin_server.cli import admin
+from tandemfeed.admin_server.command.admin_command import main as admin
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.client_lib import connect
 from tandemfeed.client_lib.errors import AdminUnavailable
@@ -82,7 +82,7 @@ def test_every_caller_refuses_an_admin_server_with_the_certificate_of_another_id
 ) -> None:
     monkeypatch.setattr(login_module, "PATIENCE_S", 0.5)
     monkeypatch.setattr("tandemfeed.spark_feed.sending.gateway.DESCRIBE_TIMEOUT_S", 0.5)
-    monkeypatch.setattr("tandemfeed.admin_server.cli.LOGIN_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("tandemfeed.admin_server.command.server_calls.LOGIN_TIMEOUT_S", 0.5)
     folder = server.folder.path
     with relaying(server, certificate) as (address, relay):
         files = [f"--ca={folder}/ca.pem", f"--secret-file={folder}/secrets/operator.secret"]

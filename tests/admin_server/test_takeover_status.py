@@ -14,6 +14,7 @@ from prometheus_client.core import Metric
 from rich.console import Console
 
 from tandemfeed.adapter.reporting.registry import Registry
+from tandemfeed.admin_server.command.status_page import print_status
 from tandemfeed.admin_server.feed.streams import Attendance
 from tandemfeed.admin_server.lease.lease_decisions import TermNoted
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
@@ -23,7 +24,6 @@ from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster
-from tandemfeed.admin_server.tables import print_status
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.death_notice import DeathNoticeSender
 from tandemfeed.transport.calls.login import TokenSource

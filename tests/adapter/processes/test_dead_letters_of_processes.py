@@ -16,7 +16,7 @@ import pytest
 from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.convert_command.cli import main as convert_command
 from tandemfeed.adapter.records.dead_letter_record import DeadLetterRecord, decode_dead_letter
-from tandemfeed.admin_server.cli import admin
+from tandemfeed.admin_server.command.admin_command import main as admin
 from tandemfeed.client_lib import Batch, Subscription
 from tandemfeed.deploy.cluster.ports import free_ports
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tandemfeed.admin_server.cli import admin
+from tandemfeed.admin_server.command.admin_command import main as admin
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from tests.admin_server.adapter_by_hand import Adapter

@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tandemfeed.admin_server.cli import admin
+from tandemfeed.admin_server.command.admin_command import main as admin
 from tandemfeed.client_lib.login.grant import GrantUpdated
 from tandemfeed.client_lib.login.grant_reader import GrantLetter, GrantReader
 from tandemfeed.client_lib.login.session import Session

@@ -132,7 +132,7 @@ def admin(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "policy.toml").write_text(POLICY)
     arguments = ["--cluster", str(tmp_path / "cluster.toml"), "--policy", str(tmp_path / "policy.toml")]
     arguments += ["--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
-    with _process(tmp_path, "tandemfeed.admin_server.cli:serve", *arguments) as (_, ready):
+    with _process(tmp_path, "tandemfeed.admin_server.command.server_command:main", *arguments) as (_, ready):
         yield ready["admin"]
 
 

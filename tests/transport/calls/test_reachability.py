@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tandemfeed.admin_server.cli import admin
+from tandemfeed.admin_server.command.admin_command import main as admin
 from tandemfeed.transport.calls.reachability import (
     FIRST_TRY_S,
     Unreachable,

@@ -1,4 +1,4 @@
-"""The tables that `tandemfeed admin` prints. Decides nothing."""
+"""The pages of `status` and `feeds`. Decides nothing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-import rich.box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from tandemfeed.admin_server.command.tables import clock, titled_table
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 STATUS_HEADINGS = ("adapter", "state", "attending", "epoch", "next message_seq", "health")
@@ -38,15 +37,6 @@ def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None
             _print_details(row, console)
         _print_forgers(feed, console)
         _print_takeovers(feed, console)
-
-
-def titled_table(title: str, headings: Iterable[str]) -> Table:
-    """A table without a frame that folds long names."""
-    table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.padding = (0, 1, 0, 0)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")  # rather than cut off a name
-    return table
 
 
 def _print_details(row: admin_pb2.AdapterStatus, console: Console) -> None:
@@ -87,16 +77,9 @@ def _print_forgers(feed: admin_pb2.FeedStatus, console: Console) -> None:
         first, last = min(each.first_unix_ns for each in reports), max(each.last_unix_ns for each in reports)
         impersonated = escape(names.get(adapter_id, str(adapter_id)))
         console.print(
-            f"forged packets as adapter {impersonated} from {escape(address)}: {count:,} since {_clock(first)}, "
-            f"last at {_clock(last)}"
+            f"forged packets as adapter {impersonated} from {escape(address)}: {count:,} since {clock(first)}, "
+            f"last at {clock(last)}"
         )
-
-
-def _clock(unix_ns: int) -> str:
-    """The local time of day, with the date unless it is today."""
-    at = time.localtime(unix_ns // 1_000_000_000)
-    is_today = time.strftime("%F", at) == time.strftime("%F")
-    return time.strftime("%H:%M:%S" if is_today else "%F %H:%M:%S", at)
 
 
 def _print_takeovers(feed: admin_pb2.FeedStatus, console: Console) -> None:

@@ -1,0 +1,77 @@
+"""`tandemfeed admin-server` runs the server."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from tandemfeed.admin_server.metrics import FeedCollector
+from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
+from tandemfeed.admin_server.records.zookeeper_options import add_zookeeper_arguments, zookeeper_from
+from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
+from tandemfeed.transport.process_shell import (
+    StopSignal,
+    add_process_arguments,
+    announce_ready,
+    configure_logging,
+    serve_metrics,
+)
+from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
+from tandemfeed.transport.settings_file import SettingsError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the admin server until SIGTERM."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed admin-server", description=main.__doc__)
+    parser.add_argument(
+        "--cluster", required=True, type=Path, metavar="FILE", help="file with feeds, channels, adapters (TOML)"
+    )
+    parser.add_argument(
+        "--policy", required=True, type=Path, metavar="FILE", help="file with identities and their rights (TOML)"
+    )
+    parser.add_argument(
+        "--state", required=True, type=Path, metavar="DIR", help="private folder, created at first start"
+    )
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:7400",
+        metavar="HOST:PORT",
+        help="address to serve on; port 0 selects a free port (default %(default)s)",
+    )
+    parser.add_argument(
+        "--subscriber-count-max",
+        type=int,
+        default=SUBSCRIBER_COUNT_MAX,
+        metavar="N",
+        help="limit of clients connected at the same time (default %(default)s)",
+    )
+    add_zookeeper_arguments(parser)
+    add_process_arguments(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.subscriber_count_max < 1:
+        parser.error(f"--subscriber-count-max is {arguments.subscriber_count_max}; it must be at least 1")
+    request_short_slices()
+    configure_logging("admin-server", arguments.log_level)
+    stop = StopSignal()
+    try:
+        server = AdminServer(
+            arguments.cluster,
+            arguments.policy,
+            arguments.state,
+            arguments.listen,
+            arguments.subscriber_count_max,
+            zookeeper_from(arguments),
+        )
+    except (SettingsError, RecordsUnavailable, OSError) as refused:
+        parser.exit(2, f"admin-server: {refused}\n")
+    try:
+        serve_metrics(arguments.metrics_port, FeedCollector(server.served))
+    except OSError as refused:
+        server.stop()
+        parser.exit(2, f"admin-server: {refused}\n")
+    tune_for_low_latency()
+    announce_ready(admin=server.endpoint, ca=str(arguments.state / "ca.pem"))
+    stop.wait()
+    server.stop()
+    return 0

@@ -1,0 +1,34 @@
+"""The registry of `tandemfeed admin`: which module adds which command."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+import pytest
+
+from tandemfeed.admin_server.command.registry import ROOMS, CommandAdder, add_commands
+from tandemfeed.admin_server.command.server_calls import method_of
+from tandemfeed.v1 import admin_pb2
+
+
+def commands_of(parser: argparse.ArgumentParser) -> tuple[str, ...]:
+    (action,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    return tuple(action.choices)
+
+
+@pytest.mark.parametrize("module", ROOMS)
+def test_a_module_adds_the_commands_that_the_registry_lists(module: str) -> None:
+    parser = argparse.ArgumentParser()
+    import_module(module).add_commands(CommandAdder(parser))
+    assert commands_of(parser) == ROOMS[module]
+
+
+def test_an_unknown_command_is_compared_with_all_commands() -> None:
+    parser = argparse.ArgumentParser()
+    add_commands(CommandAdder(parser), wanted="no-such-command")
+    assert {"status", "failover", "policy"} <= set(commands_of(parser))
+
+
+def test_a_requests_type_names_its_method() -> None:
+    assert method_of(admin_pb2.ExplainPolicyRequest).full_name == "tandemfeed.v1.PolicyAdministration.ExplainPolicy"
