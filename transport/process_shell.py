@@ -27,6 +27,13 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.transport.calls.credentials import (
+    CertificateFiles,
+    Credential,
+    CredentialUnusable,
+    SecretFile,
+    TokenFile,
+)
 from tandemfeed.transport.dgram import BadGroup, check_interface
 
 ADDRESS = re.compile(r"\S+:\d{1,5}")
@@ -112,12 +119,14 @@ class Connection:
 
     Attributes:
         admin: host:port; host:port,host:port if there are several, one of which is active.
+        identity: "" with a token, whose issuer's settings say whose it is.
+        credential: what this process logs in with.
     """
 
     admin: str
     ca_pem: bytes
     identity: str
-    secret: str = field(repr=False)
+    credential: Credential = field(repr=False)
     interface: str
 
 
@@ -132,10 +141,13 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         help="the stream administration server, or all of them; the process finds the active one",
     )
     group.add_argument("--ca", required=True, type=Path, metavar="FILE", help="certificate of the CA to trust (PEM)")
-    group.add_argument("--identity", required=True, metavar="NAME", help="identity of this process")
     group.add_argument(
-        "--secret-file", required=True, type=Path, metavar="FILE", help="file with the identity's secret"
+        "--identity", default="", metavar="NAME", help="identity of this process; needed with --secret-file only"
     )
+    group.add_argument("--secret-file", type=Path, metavar="FILE", help="log in with the identity's secret")
+    group.add_argument("--certificate-file", type=Path, metavar="FILE", help="log in with a client's certificate (PEM)")
+    group.add_argument("--key-file", type=Path, metavar="FILE", help="private key of --certificate-file (PEM)")
+    group.add_argument("--token-file", type=Path, metavar="FILE", help="log in with a token of an outside issuer (JWT)")
     group.add_argument(
         "--interface",
         default="127.0.0.1",
@@ -172,16 +184,43 @@ def add_process_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def connection_from(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Connection:
-    """Read the files that the options name. If one cannot be read, end the process with a clear message."""
+    """Read the files that the options name. If one cannot be used, end the process with a clear message."""
     try:
         ca_pem = arguments.ca.read_bytes()
-        secret = arguments.secret_file.read_text().strip()
     except OSError as missing:
         parser.error(
-            f"cannot read {missing.filename}: {missing.strerror}; "
-            "the files for --ca and --secret-file are in the admin server's state folder"
+            f"cannot read {missing.filename}: {missing.strerror}; --ca needs the file ca.pem of the admin "
+            "server's state folder"
         )
-    return Connection(arguments.admin, ca_pem, arguments.identity, secret, arguments.interface)
+    credential = _credential_from(parser, arguments)
+    identity = arguments.identity
+    try:
+        credential.read()
+        if isinstance(credential, CertificateFiles):
+            if identity not in ("", credential.identity()):
+                parser.error(f"--identity is {identity}, but --certificate-file is that of {credential.identity()}")
+            identity = credential.identity()
+    except CredentialUnusable as bad:
+        parser.error(str(bad))
+    return Connection(arguments.admin, ca_pem, identity, credential, arguments.interface)
+
+
+def _credential_from(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace
+) -> SecretFile | CertificateFiles | TokenFile:
+    """The one way of logging in that the options give."""
+    given = [arguments.secret_file, arguments.certificate_file, arguments.token_file]
+    if sum(each is not None for each in given) != 1:
+        parser.error("give one of --secret-file, --certificate-file and --token-file: what this process logs in with")
+    if (arguments.certificate_file is None) != (arguments.key_file is None):
+        parser.error("--certificate-file and --key-file need each other")
+    if arguments.secret_file is not None:
+        if not arguments.identity:
+            parser.error("--secret-file needs --identity: whose secret it is")
+        return SecretFile(arguments.secret_file)
+    if arguments.token_file is not None:
+        return TokenFile(arguments.token_file)
+    return CertificateFiles(arguments.certificate_file, arguments.key_file)
 
 
 class CounterCollector(Collector):

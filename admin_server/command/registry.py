@@ -22,6 +22,7 @@ ROOMS = {
     "tandemfeed.admin_server.command.showing": ("status", "feeds"),
     "tandemfeed.admin_server.command.operating": ("failover", "fail", "readmit"),
     "tandemfeed.admin_server.policy.commands": ("policy",),
+    "tandemfeed.admin_server.identity.commands": ("identity", "cert"),
     "tandemfeed.admin_server.command.secrets": ("hash-secret",),
 }
 

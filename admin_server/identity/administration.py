@@ -132,7 +132,9 @@ class IdentityAdministrationService(admin_pb2_grpc.IdentityAdministrationService
         """
         by, reason = self._administrator(context), _reason(request.reason, context)
         with _refusing(context):
-            if any(each.identity == by for each in self._certificates.matching(request.which) if each.purpose == SERVER):
+            if any(
+                each.identity == by for each in self._certificates.matching(request.which) if each.purpose == SERVER
+            ):
                 raise IdentityRefused(f"this would disable {by}, which is the identity that you use")
             revoked = self._certificates.revoke(request.which, reason, by)
             servers = sorted({each.identity for each in revoked if each.purpose == SERVER})

@@ -52,6 +52,9 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
 
     Args:
         policy: what a token states about each identity now; disabled identities are not in it.
+
+    Attributes:
+        limits: of failed logins.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
     ) -> None:
         self._token_key, self._ways = token_key, ways
         self._policy, self._identities, self._audit = policy, identities, audit
-        self._limits, self._lock = LoginLimits(), threading.Lock()
+        self.limits, self._lock = LoginLimits(), threading.Lock()
 
     def Begin(  # noqa: N802
         self, request: admin_pb2.BeginAuthenticationRequest, context: grpc.ServicerContext
@@ -105,13 +108,11 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
     def _reply(proof: Proof, token: str, expires_unix_ns: int) -> admin_pb2.LogInReply:
         return admin_pb2.LogInReply(token=token, expires_unix_ns=expires_unix_ns, identity=proof.identity)
 
-    def _log_in(
-        self, way: Way[Request], request: Request, context: grpc.ServicerContext
-    ) -> tuple[Proof, str, int]:
+    def _log_in(self, way: Way[Request], request: Request, context: grpc.ServicerContext) -> tuple[Proof, str, int]:
         """(what was proved, token, expiry), or a refusal."""
         claimed, address = way.claimed(request, context), address_of(context.peer())
         with self._lock:
-            wait_ns = self._limits.begin(claimed, address, time.monotonic_ns())
+            wait_ns = self.limits.begin(claimed, address, time.monotonic_ns())
         if wait_ns:
             text = f"too many failed logins from this address; try again in {-(-wait_ns // SECOND_NS)} s"
             code, event = grpc.StatusCode.RESOURCE_EXHAUSTED, "authentication refused"
@@ -123,13 +124,13 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
                 raise NotProven(f"{proof.identity} is disabled or not in the policy")
         except KeysPending:
             with self._lock:
-                self._limits.withdraw(claimed, address)
+                self.limits.withdraw(claimed, address)
             context.abort(grpc.StatusCode.UNAVAILABLE, "the keys of the token's issuer are being fetched; try again")
         except NotProven as why:
             code, text, event = grpc.StatusCode.UNAUTHENTICATED, REFUSALS[way.name], "authentication refused"
             self._audit.refuse(context, code, text, event, identity=claimed, way=way.name, why=str(why))
         with self._lock:
-            self._limits.succeeded(claimed, address)
+            self.limits.succeeded(claimed, address)
         token, expires_unix_ns = self.issue_token(identity, proof.public_key, until_unix_ns=proof.until_unix_ns)
         self._audit.write("authenticated", identity=identity.name, way=way.name, peer=context.peer())
         self._identities.note_login(identity.name, way.name)

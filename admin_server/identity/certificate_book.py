@@ -79,9 +79,14 @@ class CertificateBook:
             self._write_list()
 
     def _provide(self, identity: str) -> None:
-        """Make the files of an identity, and record their certificate, unless that is done."""
-        folder, names = self._folder / "certs", self._server_names(identity)
+        """Make the files of an identity, and record their certificate, unless this or another server has done so."""
+        folder, names = self._folder / "certs", tuple(self._server_names(identity))
         path = folder / f"{identity}.crt"
+        if not path.exists() and any(
+            each.identity == identity and each.server_names == names and not each.revoked_unix_ns
+            for each in self._certificates.values()
+        ):
+            return
         self._authority.issue(path, folder / f"{identity}.key", identity, names)
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         if self._authority.has_issued(certificate) and serial_of(certificate) not in self._certificates:
@@ -158,7 +163,9 @@ class CertificateBook:
                 raise CertificateRefused(f"a valid certificate {which!r} {state}; see `tandemfeed admin cert list`")
             now, revoked = time.time_ns(), []
             for each in valid:
-                self._audit.write("certificate revoked", identity=each.identity, serial=each.serial, by=by, reason=reason)
+                self._audit.write(
+                    "certificate revoked", identity=each.identity, serial=each.serial, by=by, reason=reason
+                )
                 revoked.append(msgspec.structs.replace(each, revoked_unix_ns=now, reason=reason))
                 self._record(revoked[-1])
             self._write_list()

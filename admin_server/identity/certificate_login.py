@@ -7,7 +7,7 @@ the purpose, the time (a connection may be old), and that the authority's record
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import grpc
 from cryptography import x509
@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tandemfeed.admin_server.identity.certificate_book import CertificateBook
 from tandemfeed.admin_server.identity.ways import NotProven, Proof
-from tandemfeed.admin_server.records.authority import IDENTITY_URI
+from tandemfeed.transport.calls.credentials import identities_in
 from tandemfeed.transport.calls.tokens import KEY_SIZE
 from tandemfeed.v1 import admin_pb2
 
@@ -70,19 +70,15 @@ def require_key(public_key: bytes, context: grpc.ServicerContext) -> None:
 
 def peer_certificate(context: grpc.ServicerContext) -> x509.Certificate | None:
     """The certificate of the caller's TLS connection; None if it has none."""
-    for pem in context.auth_context().get("x509_pem_cert", ()):
-        return x509.load_pem_x509_certificate(pem if isinstance(pem, bytes) else pem.encode())
+    found: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]  # the stubs are wrong
+    for pem in found.get("x509_pem_cert", ()):
+        return x509.load_pem_x509_certificate(pem)
     return None
 
 
 def identity_in(certificate: x509.Certificate) -> str:
     """The identity that a client's certificate names; empty if it does not name exactly one."""
-    try:
-        alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return ""
-    uris = alternatives.get_values_for_type(x509.UniformResourceIdentifier)
-    names = [uri.removeprefix(IDENTITY_URI) for uri in uris if uri.startswith(IDENTITY_URI)]
+    names = identities_in(certificate)
     return names[0] if len(names) == 1 else ""
 
 

@@ -1,7 +1,7 @@
 """The identities in the cluster's records: verifiers of secrets, which identities are disabled, last logins.
 
-What an identity may do is the policy's (`admin_server.policy`); this is only how it proves itself, and whether it may at
-all. The active server keeps the records in memory and writes every change through, so a server that becomes active
+The policy says what an identity may do (`admin_server.policy`). This says how it proves itself, and whether it is
+disabled. The active server keeps the records in memory and writes every change through, so a server that becomes active
 loads what its predecessor acknowledged. Invariant: a change is in the audit log and the records before it counts.
 """
 

@@ -56,6 +56,10 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         """The policy in force."""
         return self._policy
 
+    def policy_has(self, identity: str) -> bool:
+        """Whether the policy has an identity, disabled or not."""
+        return identity in self._policy.identities
+
     def decide(self, identity: str, action: Action, topic: str) -> Decision:
         """Whether an identity may do this now, on a topic or on a feed by its name."""
         if identity in self.disabled:

@@ -21,9 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tandemfeed.transport.calls.credentials import IDENTITY_URI
+
 VALID_FOR = datetime.timedelta(days=825)
 COMMON_NAME_LENGTH_MAX = 64  # RFC 5280
-IDENTITY_URI = "tandemfeed:identity/"
 LIST_VALID_FOR = datetime.timedelta(days=30)  # a revocation list is written at each start and each revocation
 EC_KEY_BITS_MIN, RSA_KEY_BITS_MIN = 256, 2_048
 

@@ -160,7 +160,7 @@ def note_fingerprint(client: KazooClient, settings: ZooKeeperSettings, own: str,
     if cluster_fingerprint(client, settings) != own:
         raise ZooKeeperRefused(
             f"{folder} has a different ca.pem or token.key than the cluster at {settings.hosts}{settings.root}; copy "
-            "ca.pem, ca.key, token.key and credentials.json from another admin server's state folder"
+            "ca.pem, ca.key and token.key from another admin server's state folder"
         )
 
 

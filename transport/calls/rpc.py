@@ -166,14 +166,23 @@ class _BearerPlugin(grpc.AuthMetadataPlugin):
         callback((("authorization", f"Bearer {self._bearer(self._server_name)}"),), None)
 
 
-def open_channel(endpoint: str, ca_pem: bytes, server_name: str, bearer: BearerFor | None = None) -> grpc.Channel:
+def open_channel(
+    endpoint: str,
+    ca_pem: bytes,
+    server_name: str,
+    bearer: BearerFor | None = None,
+    *,
+    certificate: tuple[bytes, bytes] | None = None,
+) -> grpc.Channel:
     """A TLS channel that soon notices a dead peer and, given bearers, authenticates every call.
 
     Args:
         server_name: what the server's certificate must name (`transport.calls.server_names`), at any address.
         bearer: server name -> what to send to that server.
+        certificate: (certificate, key) of this client in PEM format, for a port that requires them.
     """
-    credentials = grpc.ssl_channel_credentials(root_certificates=ca_pem)
+    chain, key = certificate or (None, None)
+    credentials = grpc.ssl_channel_credentials(ca_pem, key, chain)
     if bearer is not None:
         credentials = grpc.composite_channel_credentials(
             credentials, grpc.metadata_call_credentials(_BearerPlugin(server_name, bearer))
@@ -204,10 +213,11 @@ def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
 
 @dataclass(frozen=True, slots=True)
 class RpcServer:
-    """A running server. Attributes: endpoint: host:port as bound."""
+    """A running server. Attributes: endpoint, mutual_tls_endpoint: host:port as bound; "" if there is none."""
 
     server: grpc.Server
     endpoint: str
+    mutual_tls_endpoint: str
     service_names: tuple[str, ...]
     checker: health.HealthServicer
 
@@ -222,6 +232,14 @@ class RpcServer:
         self.server.stop(grace_s).wait()
 
 
+@dataclass(frozen=True, slots=True)
+class MutualTls:
+    """A port that requires a client's certificate. Attributes: authority_pem: whose certificates are accepted."""
+
+    listen: str
+    authority_pem: bytes
+
+
 def serve(
     registrations: Sequence[Callable[[grpc.Server], None]],
     service_names: Sequence[str],
@@ -231,6 +249,7 @@ def serve(
     interceptors: Sequence[grpc.ServerInterceptor],
     *,
     thread_count: int = 32,
+    mutual_tls: MutualTls | None = None,
 ) -> RpcServer:
     """Start a TLS server with the standard health service and reflection.
 
@@ -238,12 +257,12 @@ def serve(
         registrations: each adds a servicer to the server.
         service_names: full names, for health and reflection.
         listen: host:port; port 0 takes a free one.
+        mutual_tls: a second port, which requires a client's certificate.
         thread_count: each streaming call occupies a thread; further calls are refused with RESOURCE_EXHAUSTED.
 
     Raises:
         OSError: the address cannot be bound.
     """
-    _check_listen_address(listen)
     server = grpc.server(
         ThreadPoolExecutor(thread_count, thread_name_prefix="rpc"),
         interceptors=list(interceptors),
@@ -263,15 +282,25 @@ def serve(
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     reflection.enable_server_reflection((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     credentials = grpc.ssl_server_credentials([(key_pem, certificate_pem)])
+    endpoint, mutual_tls_endpoint = _listen(server, listen, credentials), ""
+    if mutual_tls is not None:
+        requiring = grpc.ssl_server_credentials([(key_pem, certificate_pem)], mutual_tls.authority_pem, True)
+        mutual_tls_endpoint = _listen(server, mutual_tls.listen, requiring)
+    server.start()
+    running = RpcServer(server, endpoint, mutual_tls_endpoint, tuple(service_names), checker)
+    checker.set("", health_pb2.HealthCheckResponse.SERVING)
+    running.set_serving(is_serving=True)
+    return running
+
+
+def _listen(server: grpc.Server, listen: str, credentials: grpc.ServerCredentials) -> str:
+    """Make a server listen; return the address as bound."""
+    _check_listen_address(listen)
     try:
         port = server.add_secure_port(listen, credentials)
     except RuntimeError as refused:
         raise OSError(f"cannot listen on {listen}: {refused}") from refused
-    server.start()
-    running = RpcServer(server, f"{listen.rpartition(':')[0]}:{port}", tuple(service_names), checker)
-    checker.set("", health_pb2.HealthCheckResponse.SERVING)
-    running.set_serving(is_serving=True)
-    return running
+    return f"{listen.rpartition(':')[0]}:{port}"
 
 
 def _check_listen_address(listen: str) -> None:

@@ -232,6 +232,18 @@ def test_a_failed_adapter_stays_failed_until_it_is_readmitted(implementation: Em
     assert implementation.reopened().failed_adapters(1) == {3: "by hand"}
 
 
+def test_documents_are_kept_by_kind_and_name(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
+    assert records.documents("identities") == {}
+    records.note_document("identities", "reader", b"first")
+    records.note_document("identities", "reader", b"second \xff")
+    records.note_document("identities", "feed.reader-1", b"")
+    records.note_document("certificates", "reader", b"another kind")
+    records = implementation.reopened()
+    assert records.documents("identities") == {"reader": b"second \xff", "feed.reader-1": b""}
+    assert records.documents("certificates") == {"reader": b"another kind"}
+
+
 def test_records_that_cannot_be_used_raise_records_unavailable(implementation: EmbeddedRecords | SharedRecords) -> None:
     records = implementation.records
     implementation.close()
@@ -241,6 +253,8 @@ def test_records_that_cannot_be_used_raise_records_unavailable(implementation: E
         records.note_lease(1, 1, 1)
     with pytest.raises(RecordsUnavailable):
         records.note_ttl(1, 1)
+    with pytest.raises(RecordsUnavailable):
+        records.note_document("identities", "reader", b"")
 
 
 def test_a_server_that_may_write_may_grant(implementation: EmbeddedRecords | SharedRecords) -> None:
