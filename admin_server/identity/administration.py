@@ -27,7 +27,7 @@ REASON_LENGTH_MAX = 300
 
 
 class IdentityAdministrationService(admin_pb2_grpc.IdentityAdministrationServicer):
-    """For identities that may administer every feed, because whoever makes identities can be any of them."""
+    """For identities that may administer every feed, because an identity that sets secrets can log in as any other."""
 
     def __init__(
         self, identities: IdentityBook, certificates: CertificateBook, policy: PolicyKeeper, audit: AuditLog
@@ -132,16 +132,17 @@ class IdentityAdministrationService(admin_pb2_grpc.IdentityAdministrationService
         """
         by, reason = self._administrator(context), _reason(request.reason, context)
         with _refusing(context):
-            if any(
-                each.identity == by for each in self._certificates.matching(request.which) if each.purpose == SERVER
-            ):
+            matching = self._certificates.matching(request.which)
+            valid = [each for each in matching if not each.revoked_unix_ns]
+            servers = sorted({each.identity for each in valid if each.purpose == SERVER})
+            if by in servers:
                 raise IdentityRefused(f"this would disable {by}, which is the identity that you use")
-            revoked = self._certificates.revoke(request.which, reason, by)
-            servers = sorted({each.identity for each in revoked if each.purpose == SERVER})
+            # First, so that the command can be repeated if a record fails: revoked certificates would not match again.
             for identity in servers:
                 self._identities.disable(identity, f"its certificate was revoked: {reason}", by)
-            for identity in sorted({each.identity for each in revoked} - {*servers}):
+            for identity in sorted({each.identity for each in valid} - {*servers}):
                 self._identities.refuse_tokens_so_far(identity, f"a certificate was revoked: {reason}", by)
+            revoked = self._certificates.revoke(request.which, reason, by)
         return admin_pb2.RevokeCertificatesReply(revoked=map(_described, revoked), disabled_identities=servers)
 
     def ListCertificates(  # noqa: N802

@@ -14,7 +14,7 @@ from cryptography import x509
 IDENTITY_URI = "tandemfeed:identity/"  # in a client's certificate, followed by the name
 
 
-class CredentialUnusable(ValueError):
+class CredentialUnusable(OSError):
     """A file with a secret, certificate or token cannot be read, or is not one; the text says which."""
 
 

@@ -21,7 +21,8 @@ from tandemfeed.transport.settings_file import SettingsError
 from tests.admin_server.identity.logins import ToyIssuer
 from tests.client_lib.toy_cluster import make_certificates
 
-GOOD = '[[issuer]]\nissuer = "https://a"\naudience = "us"\nkeys = "keys.json"\nalgorithms = ["ES256"]\n'
+HOST = "localhost"
+GOOD = '[[issuer]]\nissuer = "https://a.example.com"\naudience = "us"\nkeys = "keys.json"\nalgorithms = ["ES256"]\n'
 
 
 @pytest.mark.parametrize(
@@ -34,14 +35,14 @@ GOOD = '[[issuer]]\nissuer = "https://a"\naudience = "us"\nkeys = "keys.json"\na
         ('audience = "us"', 'audience = ""', "line 3: issuer[0].audience"),
         (
             '"keys.json"',
-            '"http://a/keys"',
-            'line 4: issuer[0].keys is "http://a/keys"; it must be the path of a file, or',
+            '"http://a.example.com/keys"',
+            'line 4: issuer[0].keys is "http://a.example.com/keys"; it must be the path of a file, or',
         ),
         ('"keys.json"', '"missing.json"', 'line 4: issuer[0].keys is "missing.json":'),
         ("algorithms", 'keys_ca = "ca.pem"\nalgorithms', "line 5: issuer[0].keys_ca is set, but keys is a file"),
         ("algorithms", 'prefix = "x"\nidentities = { a = "b" }\nalgorithms', "line 5: issuer[0].prefix is set, but"),
         ("algorithms", "leeway_s = 3600\nalgorithms", "line 5: issuer[0].leeway_s is 3600; it must be"),
-        ("[[issuer]]", GOOD + "[[issuer]]", 'issuer[1].issuer is "https://a", like that of issuer[0]'),
+        ("[[issuer]]", GOOD + "[[issuer]]", 'issuer[1].issuer is "https://a.example.com", like that of issuer[0]'),
         ("algorithms", "algorithm = 1\nalgorithms", "line 5: issuer[0].algorithm is not a known key; did you mean"),
     ],
 )
@@ -88,7 +89,7 @@ class KeyServer:
 
     def __init__(self, folder: Path) -> None:
         self.issuer = ToyIssuer(folder / "issuer")
-        ca, certificate, key = make_certificates("localhost")
+        ca, certificate, key = make_certificates(HOST)
         for name, pem in (("ca.pem", ca), ("crt.pem", certificate), ("key.pem", key)):
             (folder / name).write_bytes(pem)
         self.ca, self.requests, self.redirects_to = folder / "ca.pem", 0, ""
@@ -113,7 +114,7 @@ class KeyServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "crt.pem", folder / "key.pem")
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self.url = f"https://localhost:{self._server.server_address[1]}/keys"
+        self.url = f"https://{HOST}:{self._server.server_address[1]}/keys"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
@@ -180,7 +181,7 @@ def test_keys_come_from_no_server_of_another_authority_and_no_other_address(
 ) -> None:
     monkeypatch.setattr(issuer_keys, "WAIT_S", 20)
     assert KeyUrl(key_server.url, None).find("first", "ES256") is None
-    (tmp_path / "other.pem").write_bytes(make_certificates("localhost")[0])
+    (tmp_path / "other.pem").write_bytes(make_certificates(HOST)[0])
     assert KeyUrl(key_server.url, tmp_path / "other.pem").find("first", "ES256") is None
     key_server.redirects_to = "http://127.0.0.1:9/keys"
     assert KeyUrl(key_server.url, key_server.ca).find("first", "ES256") is None
