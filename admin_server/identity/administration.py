@@ -20,7 +20,7 @@ from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
-from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 REASON_LENGTH_MAX = 300

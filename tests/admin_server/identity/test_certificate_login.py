@@ -20,9 +20,9 @@ from tandemfeed.admin_server.identity.login_limits import LoginLimits
 from tandemfeed.admin_server.records.authority import Authority
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.client_lib import connect
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.credentials import CertificateFiles
 from tandemfeed.transport.calls.login import AuthenticationRefused, Login, login
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, WrongCertificate, adapter_server, check_certificate
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.cluster_files import CLUSTER, POLICY, ca_of, channel_as, running_server

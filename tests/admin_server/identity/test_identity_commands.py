@@ -16,9 +16,9 @@ from tandemfeed.admin_server.identity.login_limits import PAIR_ALLOWANCE
 from tandemfeed.admin_server.identity.verifiers import credentials_row, verifier_of
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.credentials import SecretFile
 from tandemfeed.transport.calls.login import AuthenticationRefused, Login, login
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.credentials import CertificateFiles, SecretFile
 from tandemfeed.transport.calls.login import AuthenticationRefused, login
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.cluster_files import CLUSTER, ca_of
@@ -69,7 +69,3 @@ def test_another_server_has_the_identities_and_certificates(tmp_path: Path) -> N
         pair.first.kill()
         await_serving(pair.second)
         check(pair.addresses, pair.second, tmp_path / "first" / "state" / "secrets", tmp_path)
-        with pytest.raises(grpc.RpcError):
-            login(
-                pair.first.endpoint, ca_of(pair.second), "reader", SecretFile(tmp_path / "reader.secret"), timeout_s=1
-            )
