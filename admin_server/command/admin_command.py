@@ -10,6 +10,7 @@ import grpc
 
 from tandemfeed.admin_server.command.registry import CommandAdder, add_commands
 from tandemfeed.admin_server.command.server_calls import ServerCalls
+from tandemfeed.transport.calls.credentials import CredentialUnusable
 from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import Unreachable, failure_text
 from tandemfeed.transport.process_shell import connection_from
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     connection = connection_from(parser, arguments)
     try:
         status = arguments.run(arguments, ServerCalls(connection))
-    except (AuthenticationRefused, Unreachable) as refused:
+    except (AuthenticationRefused, CredentialUnusable, Unreachable) as refused:
         parser.exit(2, f"admin: {refused}\n")
     except grpc.RpcError as error:
         parser.exit(2, f"admin: {failure_text(error, connection.admin, connection.ca_pem)}\n")

@@ -34,7 +34,7 @@ class CommandAdder:
     """Adds commands to the parser of `tandemfeed admin`, or sub-commands to one of its commands."""
 
     def __init__(self, parser: argparse.ArgumentParser, dest: str = "command") -> None:
-        self._commands = parser.add_subparsers(dest=dest, required=True)
+        self._commands = parser.add_subparsers(dest=dest, required=True, metavar="COMMAND")
 
     def group(self, name: str, summary: str) -> CommandAdder:
         """Add a command that has sub-commands; return what adds them."""

@@ -7,9 +7,11 @@ one of Windows, does not belong to a secret or token.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 IDENTITY_URI = "tandemfeed:identity/"  # in a client's certificate, followed by the name
 
@@ -51,19 +53,37 @@ class CertificateFiles:
         """(certificate, key)."""
         return _read(self.certificate), _read(self.private_key)
 
+    def check(self, ca_pem: bytes) -> None:
+        """Say what is wrong with the certificate: a server refuses it in the TLS handshake, without a reason.
+
+        Raises:
+            CredentialUnusable: it is not a client's, not of this authority, or not valid now.
+        """
+        self.identity()
+        certificate, now = self._load(), datetime.now(UTC)
+        try:
+            certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca_pem))
+        except (ValueError, TypeError, InvalidSignature) as foreign:
+            raise CredentialUnusable(f"{self.certificate} was not issued by the authority in --ca") from foreign
+        if not certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc:
+            first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+            raise CredentialUnusable(f"{self.certificate} is valid from {first} to {last}; this host's time is {now}")
+
     def identity(self) -> str:
         """The identity that the certificate names."""
-        try:
-            certificate = x509.load_pem_x509_certificate(_read(self.certificate))
-        except ValueError as bad:
-            raise CredentialUnusable(f"{self.certificate} has no certificate in PEM format: {bad}") from bad
-        names = identities_in(certificate)
+        names = identities_in(self._load())
         if len(names) != 1:
             raise CredentialUnusable(
                 f"{self.certificate} is not a client's certificate; `tandemfeed admin cert issue NAME --purpose client "
                 "--out DIR` makes one"
             )
         return names[0]
+
+    def _load(self) -> x509.Certificate:
+        try:
+            return x509.load_pem_x509_certificate(_read(self.certificate))
+        except ValueError as bad:
+            raise CredentialUnusable(f"{self.certificate} has no certificate in PEM format: {bad}") from bad
 
 
 Credential = str | SecretFile | CertificateFiles | TokenFile  # text: the secret itself

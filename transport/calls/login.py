@@ -65,7 +65,7 @@ def login(
 
     Raises:
         AuthenticationRefused: the identity or its credential is wrong, or a server is not what it claims to be.
-        CredentialUnusable: a file of the credential cannot be used.
+        CredentialUnusable: a file of the credential cannot be used, such as an expired certificate.
         grpc.RpcError: no server can be reached.
     """
     known = AdminServers(servers) if isinstance(servers, str) else servers
@@ -125,6 +125,7 @@ def _log_in_with_certificate(
     address: str, ca_pem: bytes, files: CertificateFiles, key: Ed25519PrivateKey, call: dict[str, Any]
 ) -> admin_pb2.LogInReply:
     """Ask for the port that requires certificates, and log in there."""
+    files.check(ca_pem)
     certificate = files.read()
     with open_channel(address, ca_pem, ADMIN_SERVER) as channel:
         ways = admin_pb2_grpc.AuthenticationStub(channel).GetLoginWays(admin_pb2.GetLoginWaysRequest(), **call)

@@ -21,7 +21,7 @@ from tandemfeed.admin_server.records.authority import Authority
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.client_lib import connect
 from tandemfeed.transport.calls.channels import open_channel
-from tandemfeed.transport.calls.credentials import CertificateFiles
+from tandemfeed.transport.calls.credentials import CertificateFiles, CredentialUnusable
 from tandemfeed.transport.calls.login import AuthenticationRefused, Login, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, WrongCertificate, adapter_server, check_certificate
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
@@ -83,9 +83,24 @@ def test_the_token_ends_with_the_certificate(server: AdminServer, tmp_path: Path
     assert log_in(server, files).expires_unix_ns <= certificate.not_valid_after_utc.timestamp() * 1e9
 
 
+def handshake(server: AdminServer, files: CertificateFiles) -> grpc.StatusCode | None:
+    """How the second port answers a caller that does not check its own certificate first."""
+    with open_channel(server.mutual_tls_endpoint, ca_of(server), ADMIN_SERVER, certificate=files.read()) as channel:
+        stub = admin_pb2_grpc.AuthenticationStub(channel)
+        try:
+            stub.LogInWithCertificate(admin_pb2.LogInWithCertificateRequest(public_key=bytes(32)), timeout=20)
+        except grpc.RpcError as error:
+            code = error.code()
+            assert isinstance(code, grpc.StatusCode)
+            return code
+    return None
+
+
 def test_a_servers_certificate_does_not_log_in(server: AdminServer) -> None:
-    with pytest.raises((AuthenticationRefused, grpc.RpcError)):
-        login(server.endpoint, ca_of(server), "", files_of(server, "adapter-a"), timeout_s=3)
+    assert handshake(server, files_of(server, "reader")) is None
+    assert handshake(server, files_of(server, "adapter-a")) is grpc.StatusCode.UNAVAILABLE
+    with pytest.raises(CredentialUnusable, match="is not a client's certificate"):
+        log_in(server, files_of(server, "adapter-a"))
 
 
 def test_an_adapter_gets_a_second_certificate_to_log_in_with(server: AdminServer, tmp_path: Path) -> None:
@@ -97,13 +112,20 @@ def test_an_adapter_gets_a_second_certificate_to_log_in_with(server: AdminServer
 
 
 def test_a_certificate_of_another_authority_does_not_reach_the_service(server: AdminServer, tmp_path: Path) -> None:
-    foreign = Authority(tmp_path)
-    foreign.issue(tmp_path / "reader.crt", tmp_path / "reader.key", "reader", ())
-    with pytest.raises(grpc.RpcError):
-        login(
-            server.endpoint, ca_of(server), "", CertificateFiles(tmp_path / "reader.crt", tmp_path / "reader.key"),
-            timeout_s=3,
-        )  # fmt: skip
+    Authority(tmp_path).issue(tmp_path / "reader.crt", tmp_path / "reader.key", "reader", ())
+    files = CertificateFiles(tmp_path / "reader.crt", tmp_path / "reader.key")
+    assert handshake(server, files) is grpc.StatusCode.UNAVAILABLE
+    with pytest.raises(CredentialUnusable, match="was not issued by the authority in --ca"):
+        log_in(server, files)
+
+
+def test_a_caller_without_a_certificate_does_not_reach_the_second_port(server: AdminServer) -> None:
+    with (
+        open_channel(server.mutual_tls_endpoint, ca_of(server), ADMIN_SERVER) as channel,
+        pytest.raises(grpc.RpcError) as refused,
+    ):
+        admin_pb2_grpc.AuthenticationStub(channel).GetLoginWays(admin_pb2.GetLoginWaysRequest(), timeout=20)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_certificate_that_the_records_do_not_have_is_refused(server: AdminServer, tmp_path: Path) -> None:
@@ -225,6 +247,16 @@ def test_the_python_client_and_the_command_log_in_with_a_certificate(server: Adm
     options = operator_options(server)[:4]
     assert admin(["feeds", *options, "--certificate-file", str(operator.certificate), "--key-file",
                  str(operator.private_key)]) == 0  # fmt: skip
+
+
+def test_the_command_says_what_is_wrong_with_its_certificate(
+    server: AdminServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Authority(tmp_path).issue(tmp_path / "reader.crt", tmp_path / "reader.key", "reader", ())
+    files = ["--certificate-file", str(tmp_path / "reader.crt"), "--key-file", str(tmp_path / "reader.key")]
+    with pytest.raises(SystemExit, match="2"):
+        admin(["feeds", *operator_options(server)[:4], *files])
+    assert "was not issued by the authority in --ca" in capsys.readouterr().err
 
 
 def test_a_source_serves_only_the_feeds_that_name_it(tmp_path: Path) -> None:

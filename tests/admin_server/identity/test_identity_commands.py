@@ -210,6 +210,17 @@ def test_only_those_who_administer_every_feed_may_use_the_commands(tmp_path: Pat
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
+def test_every_login_is_checked_in_the_same_steps(server: AdminServer, capsys: Printed) -> None:
+    """So the time that an answer takes tells neither whether an identity exists nor in which state it is."""
+    assert run(server, "identity", "disable", "stranger", "--reason", "test") == 0
+    assert run(server, "identity", "rotate", "operator", "--overlap", "1h", "--json") == 0
+    capsys.readouterr()
+    for identity in ("reader", "stranger", "operator", "unknown"):
+        first, second = server.identities.verifiers(identity)
+        assert (first.salt, first.iterations) == (second.salt, second.iterations)
+    assert len({server.identities.verifiers(name)[0].iterations for name in ("reader", "unknown")}) == 1
+
+
 def test_an_invalid_verifier_is_refused(server: AdminServer) -> None:
     with channel_as(server, "operator") as channel:
         stub = admin_pb2_grpc.IdentityAdministrationStub(channel)
