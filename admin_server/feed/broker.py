@@ -140,9 +140,9 @@ class FeedBroker:
 
     # ---- subscribers ----
 
-    def subscribe(self, identity: str, channel_ids: frozenset[int]) -> Subscriber:
+    def subscribe(self, identity: str, channel_ids: frozenset[int], unicast_key: bytes = b"") -> Subscriber:
         """A client's stream began; its first update is due immediately."""
-        subscriber = Subscriber(identity, channel_ids)
+        subscriber = Subscriber(identity, channel_ids, unicast_key)
         subscriber.notify()
         self._state.add_subscriber(subscriber)
         return subscriber

@@ -16,6 +16,7 @@ from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.services.shared import listed
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
+from tandemfeed.transport.unicast.wire import CURVE_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 
@@ -36,7 +37,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         broker, channels = await in_thread(context, self._granted, request, context)
         await in_thread(context, self._take_seat, request, context)
         try:
-            subscriber = await in_thread(context, self._begin, broker, channels, context)
+            subscriber = await in_thread(context, self._begin, broker, channels, request, context)
             try:
                 is_first = True
                 async for _ in subscriber.updates.drain():
@@ -50,9 +51,15 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         finally:
             self._leave_seat(context)
 
-    def _begin(self, broker: FeedBroker, channels: frozenset[int], context: grpc.ServicerContext) -> Subscriber:
+    def _begin(
+        self,
+        broker: FeedBroker,
+        channels: frozenset[int],
+        request: admin_pb2.SubscribeRequest,
+        context: grpc.ServicerContext,
+    ) -> Subscriber:
         identity = caller_of(context).identity
-        subscriber = broker.subscribe(identity, channels)
+        subscriber = broker.subscribe(identity, channels, _unicast_key(request, context))
         broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
         self._audit.write("subscribed", identity=identity, feed=broker.feed.name, channels=sorted(channels))
         return subscriber
@@ -139,3 +146,11 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             if granted := self._granted_topics(broker, context):
                 reply.feeds.append(broker.describe(granted.values()))
         return reply
+
+
+def _unicast_key(request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext) -> bytes:
+    key = request.unicast_client_key
+    if len(key) not in (0, CURVE_KEY_SIZE):
+        text = f"unicast_client_key has {len(key)} bytes, expected {CURVE_KEY_SIZE}, or none"
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+    return key
