@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import grpc
 
@@ -12,16 +13,22 @@ from tandemfeed.transport.calls.serving.call_context import CallContext
 
 
 class PolicyGate:
-    """Must come after the gate that authenticates. Calls of public services, which have no caller, pass."""
+    """Must come after the gate that authenticates. Calls of public services, which have no caller, pass.
 
-    def __init__(self, policy: PolicyKeeper) -> None:
-        self._policy, self._rates = policy, CallRates()
+    Args:
+        why_refused: why a token that an identity got at a time is refused now; None if it is not.
+    """
+
+    def __init__(self, policy: PolicyKeeper, why_refused: Callable[[str, int], str | None]) -> None:
+        self._policy, self._why_refused, self._rates = policy, why_refused, CallRates()
 
     def __call__(self, call: CallContext) -> None:
         """Refuse the call, or count it."""
         if call.caller is None:
             return
         name = call.caller.identity
+        if (why := self._why_refused(name, call.caller.issued_unix_ns)) is not None:
+            call.abort(grpc.StatusCode.UNAUTHENTICATED, why)
         identity = self._policy.policy.identities.get(name)
         if identity is None:
             call.abort(grpc.StatusCode.UNAUTHENTICATED, f"{name} is no longer in the policy")

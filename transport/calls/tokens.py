@@ -103,7 +103,7 @@ class TokenVerifier:
             frozenset(claims.get("roles", ())),
             tuple(claims.get("topics", ())),
             frozenset(claims.get("feeds", ())),
-            round(claims.get("iat", 0) * 1e9),
+            round(float(claims.get("iat", 0)) * 1e9),
         )
         self.require_valid(caller)
         return caller
