@@ -168,7 +168,10 @@ def test_a_disabled_adapter_loses_its_lease_and_the_keys_of_its_feed(tmp_path: P
 def test_a_disabled_source_loses_the_key_of_its_feed(tmp_path: Path) -> None:
     with running_server(tmp_path, cluster_text=SEALED) as server:
         ring = server.brokers["equities"].key_ring
-        before = {each.key_id for each in ring.source_keys()}
+        with channel_as(server, "source") as channel:
+            request = admin_pb2.SourceKeysRequest(feed="equities")
+            given = admin_pb2_grpc.AdapterRegistryStub(channel).GetSourceKeys(request).keys
+        before = {each.key_id for each in given}
         assert run(server, "identity", "disable", "source", "--reason", "stolen") == 0
         assert {each.key_id for each in ring.source_keys()} - before
 
