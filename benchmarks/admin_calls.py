@@ -26,8 +26,8 @@ from tandemfeed.deploy.cluster.ports import LOOPBACK
 from tandemfeed.deploy.cluster.topology import OPERATOR, SUBSCRIBER, Shape
 from tandemfeed.deploy.drills.source import PACKET_MESSAGES_MAX, make_recording, prepare_journal
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_HEADER, OUTPUT_HEADER_SIZE
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import MECHANISM, Login, login
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.tokens import key_to_text
 from tandemfeed.transport.dgram import MulticastReceiver

@@ -10,9 +10,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import Login, login
 from tandemfeed.transport.calls.reachability import call_or_explain
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import Connection
 from tandemfeed.v1 import admin_pb2
@@ -51,7 +51,7 @@ class ServerCalls:
 
     @cached_property
     def _session(self) -> Login:
-        known = self._servers, self._connection.ca_pem, self._connection.identity, self._connection.secret
+        known = self._servers, self._connection.ca_pem, self._connection.identity, self._connection.credential
         return call_or_explain(
             lambda timeout_s: login(*known, timeout_s=timeout_s),
             self._servers.addresses,

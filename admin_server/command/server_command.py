@@ -10,12 +10,13 @@ from tandemfeed.admin_server.metrics import FeedCollector
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.zookeeper_options import add_zookeeper_arguments, zookeeper_from
 from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
+from tandemfeed.transport.metrics import serve_metrics
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_process_arguments,
+    add_reflection_argument,
     announce_ready,
     configure_logging,
-    serve_metrics,
 )
 from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
 from tandemfeed.transport.settings_file import SettingsError
@@ -46,6 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="N",
         help="limit of clients connected at the same time (default %(default)s)",
     )
+    add_reflection_argument(parser)
+    parser.add_argument(
+        "--listen-mutual-tls",
+        metavar="HOST:PORT",
+        help="a second address, for logins by certificate; it requires one of the cluster's authority",
+    )
+    parser.add_argument(
+        "--issuers", type=Path, metavar="FILE", help="file with outside issuers whose tokens are accepted (TOML)"
+    )
     add_zookeeper_arguments(parser)
     add_process_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -62,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.listen,
             arguments.subscriber_count_max,
             zookeeper_from(arguments),
+            offers_reflection=arguments.reflection,
+            listen_mutual_tls=arguments.listen_mutual_tls,
+            issuers=arguments.issuers,
         )
     except (SettingsError, RecordsUnavailable, OSError) as refused:
         parser.exit(2, f"admin-server: {refused}\n")
@@ -71,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         server.stop()
         parser.exit(2, f"admin-server: {refused}\n")
     tune_for_low_latency()
-    announce_ready(admin=server.endpoint, ca=str(arguments.state / "ca.pem"))
+    announce_ready(admin=server.endpoint, mutual_tls=server.mutual_tls_endpoint, ca=str(arguments.state / "ca.pem"))
     stop.wait()
     server.stop()
     return 0

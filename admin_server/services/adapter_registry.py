@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import grpc
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.descriptions import describe_protocol
+from tandemfeed.admin_server.feed.key_ring import SOURCE
 from tandemfeed.admin_server.feed.registrations import (
     HOST_LENGTH_MAX,
     NONCE_SIZE,
@@ -17,10 +19,9 @@ from tandemfeed.admin_server.feed.registrations import (
     ReturnAwaited,
 )
 from tandemfeed.admin_server.feed.streams import Attendance
-from tandemfeed.admin_server.records.audit import AuditLog
-from tandemfeed.admin_server.services.shared import drain, find_adapter, find_feed
+from tandemfeed.admin_server.services.shared import find_adapter, find_feed
 from tandemfeed.admin_server.settings import AdapterSettings
-from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread, send_initial_metadata
 from tandemfeed.transport.sealing.announced_starts import PUBLIC_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 
@@ -58,33 +59,37 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             last_word_key=self._last_word_key(own.incarnation),
             decision_keys=broker.key_ring.decision_keys(),
             source_keys=broker.key_ring.source_keys(),
+            revoked_tokens=broker.rights.revoked.messages(),
+            unicast_listen=adapter.unicast or "",
         )
 
-    def Attend(  # noqa: N802
-        self, request_iterator: Iterator[admin_pb2.AdapterReport], context: grpc.ServicerContext
-    ) -> Iterator[admin_pb2.AdapterOrder]:
+    async def Attend(  # noqa: N802
+        self, requests: AsyncIterator[admin_pb2.AdapterReport], context: grpc.ServicerContext
+    ) -> AsyncIterator[admin_pb2.AdapterOrder]:
         """Receive reports and send orders while the adapter's process runs."""
-        caller = caller_of(context)
-        first = next(request_iterator, None)
+        first = await anext(requests, None)
         if first is None:
             return
-        broker, adapter = self._registered(first.incarnation, caller.identity, context)
-        attendance = broker.attend(adapter, first.incarnation, first.report_id)
-        context.add_callback(lambda: broker.leave(attendance))
-        broker.report(attendance, first)
-        threading.Thread(
-            target=self._read_reports, args=(broker, attendance, request_iterator), name="reports", daemon=True
-        ).start()
-        yield from drain(attendance.orders, lambda: broker.leave(attendance))
+        broker, adapter = self._registered(first.incarnation, caller_of(context).identity, context)
+        attendance = await in_thread(context, broker.attend, adapter, first.incarnation, first.report_id)
+        try:
+            await self._take(broker, attendance, first, context)
+            reading = asyncio.create_task(self._read_reports(broker, attendance, requests, context))
+            async for order in attendance.orders.drain():
+                yield order
+            if reading.done():
+                await reading  # raises why it ended, if it failed
+        finally:
+            await in_thread(context, broker.leave, attendance)
 
-    def Guard(  # noqa: N802
-        self, request_iterator: Iterator[admin_pb2.AdapterEnded], context: grpc.ServicerContext
+    async def Guard(  # noqa: N802
+        self, requests: AsyncIterator[admin_pb2.AdapterEnded], context: grpc.ServicerContext
     ) -> admin_pb2.GuardReply:
         """Wait for the message that an adapter's process has ended."""
-        context.send_initial_metadata(())
-        for ended in request_iterator:
+        await send_initial_metadata(context)
+        async for ended in requests:
             broker, _ = self._registered(ended.incarnation, caller_of(context).identity, context)
-            broker.end(ended.incarnation)
+            await in_thread(context, broker.end, ended.incarnation)
         return admin_pb2.GuardReply()
 
     def DescribeFeed(  # noqa: N802
@@ -102,13 +107,31 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         """The keys that the feed's source seals with."""
         broker = find_feed(self._brokers, request.feed, context)
         caller = caller_of(context)
-        if "source" not in caller.roles:
-            detail = f'{caller.identity} lacks the role "source", which is required for source keys'
+        if not broker.feed.has_source(caller.identity, caller.roles):
+            detail = f"{caller.identity} is not the source of feed {broker.feed.name!r}"
             self._refuse(context, broker, detail, "source keys refused")
         if not broker.feed.source_is_sealed:
             detail = f"the source packets of feed {broker.feed.name!r} are not sealed (source_lines = 'open')"
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, detail)
+        broker.rights.note(caller.identity, (SOURCE,))
         return admin_pb2.SourceKeysReply(keys=broker.key_ring.source_keys())
+
+    def ReportSource(  # noqa: N802
+        self, request: admin_pb2.SourceReport, context: grpc.ServicerContext
+    ) -> admin_pb2.SourceReported:
+        """Keep what a process of the feed's source reports about itself."""
+        broker = find_feed(self._brokers, request.feed, context)
+        caller = caller_of(context)
+        if "source" not in caller.roles:
+            detail = f'{caller.identity} lacks the role "source", which is required to report as one'
+            self._refuse(context, broker, detail, "source report refused")
+        known = {stream.source_stream_id for stream in broker.feed.source_streams}
+        if len(request.process_nonce) != NONCE_SIZE or not known.issuperset(request.next_source_seqs):
+            detail = f"process_nonce must have {NONCE_SIZE} bytes, and next_source_seqs only the feed's source streams"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
+        request.host = request.host[:HOST_LENGTH_MAX]
+        broker.report_source(caller.identity, request)
+        return admin_pb2.SourceReported(revoked_tokens=broker.rights.revoked.messages())
 
     def _refuse(self, context: grpc.ServicerContext, broker: FeedBroker, detail: str, event: str) -> None:
         identity = caller_of(context).identity
@@ -149,16 +172,28 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         except ReturnAwaited as awaited:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(awaited))  # the adapter retries on this status
 
-    @staticmethod
-    def _read_reports(broker: FeedBroker, attendance: Attendance, reports: Iterator[admin_pb2.AdapterReport]) -> None:
+    async def _read_reports(
+        self,
+        broker: FeedBroker,
+        attendance: Attendance,
+        reports: AsyncIterator[admin_pb2.AdapterReport],
+        context: grpc.ServicerContext,
+    ) -> None:
         try:
-            for report in reports:
-                broker.report(attendance, report)
-        except grpc.RpcError:
-            pass  # the stream ended, and its callback has called leave
+            async for report in reports:
+                await self._take(broker, attendance, report, context)
         finally:
-            broker.leave(attendance)
-            attendance.orders.put(None)
+            attendance.end()
+
+    @staticmethod
+    async def _take(
+        broker: FeedBroker, attendance: Attendance, report: admin_pb2.AdapterReport, context: grpc.ServicerContext
+    ) -> None:
+        """Process a report: on the loop, unless something must be recorded first."""
+        if report.fail_reason:
+            await in_thread(context, broker.report, attendance, report)
+        else:
+            broker.report(attendance, report)
 
     def _own_adapter(self, broker: FeedBroker, context: grpc.ServicerContext, name: str) -> AdapterSettings:
         caller = caller_of(context)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import NoReturn
 
 import grpc
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
-from tandemfeed.admin_server.policy.rules import Action
-from tandemfeed.admin_server.records.audit import AuditLog
-from tandemfeed.admin_server.services.shared import drain, listed
-from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.admin_server.policy.rules import Action, Extent
+from tandemfeed.admin_server.policy.subscription_rights import (
+    NotGranted,
+    granted_extents,
+    requested_extents,
+    shown_topics,
+    topics_of,
+)
+from tandemfeed.admin_server.services.shared import listed
+from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
+from tandemfeed.transport.unicast.wire import CURVE_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 
@@ -26,52 +34,70 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         self, brokers: Mapping[str, FeedBroker], policy: PolicyKeeper, audit: AuditLog, subscriber_count_max: int
     ) -> None:
         self._brokers, self._policy, self._audit = brokers, policy, audit
-        self._subscriber_count_max = subscriber_count_max  # each occupies a thread while its stream is open
-        self._seats = threading.BoundedSemaphore(subscriber_count_max)
+        self._subscriber_count_max = subscriber_count_max
         self._open, self._open_lock = OpenSubscriptions(), threading.Lock()
 
-    def Subscribe(  # noqa: N802
+    async def Subscribe(  # noqa: N802
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
-    ) -> Iterator[admin_pb2.SubscriptionUpdate]:
+    ) -> AsyncIterator[admin_pb2.SubscriptionUpdate]:
         """Send the grant, then an update whenever it changes, until the client leaves or the grant is revoked."""
-        identity = caller_of(context).identity
-        broker, channels = self._granted(request, context)
-        with self._seat(request, context):
-            subscriber = broker.subscribe(identity, channels)
-            context.add_callback(lambda: broker.unsubscribe(subscriber))
-            broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
-            self._audit.write("subscribed", identity=identity, feed=request.feed, channels=sorted(channels))
-            is_first = True
-            for _ in drain(subscriber.updates, lambda: broker.unsubscribe(subscriber)):
-                update = broker.update_for(channels, is_first=is_first)
-                if subscriber.has_ended:  # checked last: keys made after a revocation must not be sent
-                    return
-                yield update
-                is_first = False
+        broker, channels = await in_thread(context, self._granted, request, context)
+        await in_thread(context, self._take_seat, request, context)
+        try:
+            subscriber = await in_thread(context, self._begin, broker, channels, request, context)
+            try:
+                is_first = True
+                async for _ in subscriber.updates.drain():
+                    update = broker.update_for(channels, is_first=is_first)
+                    if subscriber.has_ended:  # checked last: keys made after a revocation must not be sent
+                        break
+                    yield update
+                    is_first = False
+                if subscriber.end_reason:
+                    context.abort(grpc.StatusCode.PERMISSION_DENIED, subscriber.end_reason)
+            finally:
+                broker.unsubscribe(subscriber)
+        finally:
+            self._leave_seat(context)
+
+    def _begin(
+        self,
+        broker: FeedBroker,
+        channels: Mapping[int, Extent],
+        request: admin_pb2.SubscribeRequest,
+        context: grpc.ServicerContext,
+    ) -> Subscriber:
+        """Record the grant, then begin it."""
+        unicast_key = _unicast_key(request, context)
+        identity, feed = caller_of(context).identity, broker.feed
+        topics = topics_of(channels, feed)
+        decisions = [self._policy.decide(identity, Action.SUBSCRIBE, topic) for topic in topics]
+        rules = sorted({decision.rule.name for decision in decisions if decision.rule is not None})
+        broker.rights.note(identity, channels)
+        known = {"identity": identity, "peer": context.peer(), "channels": sorted(channels), "rules": rules}
+        self._audit.write("subscribed", feed=feed.name, **known)
+        subscriber = broker.subscribe(identity, channels, context.peer(), unicast_key)
+        broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
+        return subscriber
 
     def _granted(
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
-    ) -> tuple[FeedBroker, frozenset[int]]:
-        """The feed, and the requested channels of it if all are granted; without a request, all that are."""
+    ) -> tuple[FeedBroker, dict[int, Extent]]:
+        """The feed, and how much of its channels is requested, if it is granted; without a request, all that is."""
         broker = self._brokers.get(request.feed)
-        granted = {} if broker is None else self._granted_topics(broker, context)
+        granted = {} if broker is None else self._granted_extents(broker, context)
         if broker is None or not granted:
-            seen = [name for name, each in self._brokers.items() if self._granted_topics(each, context)]
+            seen = [name for name, each in self._brokers.items() if self._granted_extents(each, context)]
             self._refuse(request, context, f"the feed {request.feed!r}", seen)
-        for topic in request.topics:
-            if topic not in granted:
-                what = f"the topic {topic!r} in feed {request.feed!r}"
-                self._refuse(request, context, what, granted, topic=topic)
-        return broker, frozenset(granted[topic] for topic in request.topics or granted)
+        try:
+            return broker, requested_extents(granted, request.topics, broker.feed)
+        except NotGranted as refused:
+            what = f"the topic {refused.topic!r} in feed {request.feed!r}"
+            self._refuse(request, context, what, shown_topics(granted), topic=refused.topic)
 
-    def _granted_topics(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, int]:
-        """The channels that the caller may subscribe to, by topic."""
-        identity = caller_of(context).identity
-        return {
-            channel.topic: channel.channel_id
-            for channel in broker.feed.channels
-            if self._policy.decide(identity, Action.SUBSCRIBE, channel.topic).is_allowed
-        }
+    def _granted_extents(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, Extent]:
+        """What the caller may receive of each channel, by topic."""
+        return granted_extents(self._policy, caller_of(context).identity, broker.feed)
 
     def _refuse(
         self,
@@ -92,31 +118,29 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             **fields,
         )
 
-    @contextmanager
-    def _seat(self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext) -> Iterator[None]:
-        """Count a subscription while it is open, or refuse it."""
+    def _take_seat(self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext) -> None:
+        """Count a subscription, or refuse it."""
         identity = caller_of(context).identity
         known = self._policy.policy.identities.get(identity)
         limit = None if known is None else known.subscription_count_max
         with self._open_lock:
-            has_begun = self._open.begin(identity, limit)
-        try:
-            if not has_begun:
-                text = f"{identity} has {limit} subscriptions open, which is subscription_count_max in the policy"
-                self._refuse_one_more(request, context, f"{text}; end one first")
-            if not self._seats.acquire(blocking=False):
+            if self._open.total >= self._subscriber_count_max:
                 text = (
                     f"{self._subscriber_count_max} subscribers are connected, which is the limit; try again later, or "
+                    "raise --subscriber-count-max at the admin server"
                 )
-                self._refuse_one_more(request, context, text + "raise --subscriber-count-max at the admin server")
-            try:
-                yield
-            finally:
-                self._seats.release()
-        finally:
-            if has_begun:
-                with self._open_lock:
-                    self._open.end(identity)
+            elif self._open.begin(identity, limit):
+                return
+            else:
+                text = (
+                    f"{identity} has {limit} subscriptions open, which is subscription_count_max in the policy; "
+                    "end one first"
+                )
+        self._refuse_one_more(request, context, text)
+
+    def _leave_seat(self, context: grpc.ServicerContext) -> None:
+        with self._open_lock:
+            self._open.end(caller_of(context).identity)
 
     def _refuse_one_more(
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext, text: str
@@ -130,6 +154,14 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         """The feeds that have a channel to which the caller may subscribe."""
         reply = admin_pb2.ListFeedsReply()
         for broker in self._brokers.values():
-            if granted := self._granted_topics(broker, context):
-                reply.feeds.append(broker.describe(granted.values()))
+            if granted := self._granted_extents(broker, context):
+                reply.feeds.append(broker.describe(requested_extents(granted, (), broker.feed)))
         return reply
+
+
+def _unicast_key(request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext) -> bytes:
+    key = request.unicast_client_key
+    if len(key) not in (0, CURVE_KEY_SIZE):
+        text = f"unicast_client_key has {len(key)} bytes, expected {CURVE_KEY_SIZE}, or none"
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+    return key

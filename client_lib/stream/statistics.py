@@ -13,6 +13,7 @@ class ChannelStatistics:
     Attributes:
         next_input_seq, next_message_seq: None until the start position is known.
         session: the session that is delivered; all sequence numbers belong to it.
+        filtered: messages that were not delivered, because their symbols are not granted.
         distrusted: (adapter_id, incarnation) of the starts that may be impersonated; see `Distrusted`.
     """
 
@@ -23,6 +24,7 @@ class ChannelStatistics:
     next_source_seqs: Mapping[int, int]
     distrusted: tuple[tuple[int, int], ...] = ()
     session: int = 0
+    filtered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,11 @@ class SubscriptionStatistics:
     """A snapshot of a subscription's counters.
 
     Attributes:
-        datagrams: the number received by multicast, including refused ones.
+        datagrams: the number received by multicast and unicast, including refused ones.
         counts: the counters that are not zero, by `feedcore.counters.Counter` name.
         refusals: the numbers of refused packets that are not zero, by reason.
         groups: the joined multicast groups.
+        unicast_endpoints: adapter_id -> the address of the unicast connection to it.
     """
 
     datagrams: int
@@ -43,3 +46,4 @@ class SubscriptionStatistics:
     channels: Mapping[int, ChannelStatistics]
     groups: tuple[str, ...]
     active_adapter_id: int
+    unicast_endpoints: Mapping[int, str]

@@ -329,7 +329,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     connection = connection_from(parser, arguments)
     stop = StopSignal()
     letters: queue.SimpleQueue[GrantLetter] = queue.SimpleQueue()
-    session = Session(connection.admin, connection.ca_pem, connection.identity, connection.secret)
+    session = Session(connection.admin, connection.ca_pem, connection.identity, connection.credential)
     reader = GrantReader(
         session, admin_pb2.SubscribeRequest(feed=arguments.feed), lambda letter: _post(letters, letter)
     )

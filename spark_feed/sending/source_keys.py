@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import grpc
 
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import Connection
 from tandemfeed.transport.sealing.source_sealing import SourceSealer
@@ -55,7 +55,7 @@ class SourceKeys:
     def __init__(self, connection: Connection, feed: str, sealer: SourceSealer) -> None:
         self._connection, self._feed, self._sealer = connection, feed, sealer
         self._servers = AdminServers(connection.admin)
-        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
+        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.credential)
         self._stopped = threading.Event()
         self._refresh()
         self._thread = threading.Thread(target=self._keep_current, name="source-keys", daemon=True)
@@ -71,6 +71,7 @@ class SourceKeys:
             try:
                 self._refresh()
             except (grpc.RpcError, AuthenticationRefused, OSError) as failed:
+                self._tokens.renew()  # in case it was revoked
                 LOG.warning("could not fetch the source keys; keeping the last one", extra={"why": str(failed)[:300]})
 
     def _refresh(self) -> None:

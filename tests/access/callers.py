@@ -10,8 +10,8 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tandemfeed.transport.calls.channels import BearerFor
 from tandemfeed.transport.calls.login import Login, login
-from tandemfeed.transport.calls.rpc import BearerFor
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
 from tandemfeed.transport.calls.tokens import SEPARATOR, TOKEN_ALGORITHM, TOKEN_ISSUER, binding
 

@@ -13,7 +13,7 @@ import pytest
 from tandemfeed.deploy.cluster.cluster import Cluster
 from tandemfeed.deploy.cluster.topology import Shape
 from tandemfeed.deploy.drills.source import PACKET_MESSAGES_MAX, make_recording, prepare_journal
-from tandemfeed.transport.calls.rpc import BearerFor, open_channel
+from tandemfeed.transport.calls.channels import BearerFor, open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.access.access_table import expectations

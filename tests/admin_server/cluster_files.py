@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 
 from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import login
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
@@ -113,10 +113,11 @@ def running_server(
     subscriber_count_max: int = SUBSCRIBER_COUNT_MAX,
     cluster_text: str = CLUSTER,
     policy_text: str = POLICY,
+    **options: Any,
 ) -> Iterator[AdminServer]:
-    """A server on a free port of the loopback interface."""
+    """A server on a free port of the loopback interface. Args: options: others of `AdminServer`."""
     cluster, policy = write_settings(folder, cluster_text, policy_text)
-    server = AdminServer(cluster, policy, folder / "state", "127.0.0.1:0", subscriber_count_max)
+    server = AdminServer(cluster, policy, folder / "state", "127.0.0.1:0", subscriber_count_max, **options)
     try:
         yield server
     finally:

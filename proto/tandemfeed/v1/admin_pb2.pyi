@@ -20,6 +20,115 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class GetLoginWaysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLoginWaysRequest: _TypeAlias = GetLoginWaysRequest  # noqa: Y015
+
+@_typing.final
+class GetLoginWaysReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MUTUAL_TLS_PORT_FIELD_NUMBER: _builtins.int
+    ACCEPTS_TOKENS_FIELD_NUMBER: _builtins.int
+    mutual_tls_port: _builtins.int
+    """at the same host, for LogInWithCertificate; 0: none"""
+    accepts_tokens: _builtins.bool
+    """of outside issuers"""
+    def __init__(
+        self,
+        *,
+        mutual_tls_port: _builtins.int = ...,
+        accepts_tokens: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepts_tokens", b"accepts_tokens", "mutual_tls_port", b"mutual_tls_port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLoginWaysReply: _TypeAlias = GetLoginWaysReply  # noqa: Y015
+
+@_typing.final
+class LogInWithCertificateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    public_key: _builtins.bytes
+    """Ed25519, raw: of this login; the token is bound to it"""
+    def __init__(
+        self,
+        *,
+        public_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["public_key", b"public_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogInWithCertificateRequest: _TypeAlias = LogInWithCertificateRequest  # noqa: Y015
+
+@_typing.final
+class LogInWithTokenRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """JSON Web Token of the issuer"""
+    public_key: _builtins.bytes
+    """as in LogInWithCertificateRequest"""
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        public_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["public_key", b"public_key", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogInWithTokenRequest: _TypeAlias = LogInWithTokenRequest  # noqa: Y015
+
+@_typing.final
+class LogInReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    EXPIRES_UNIX_NS_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """as in FinishAuthenticationReply"""
+    expires_unix_ns: _builtins.int
+    identity: _builtins.str
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        expires_unix_ns: _builtins.int = ...,
+        identity: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_unix_ns", b"expires_unix_ns", "identity", b"identity", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogInReply: _TypeAlias = LogInReply  # noqa: Y015
+
+@_typing.final
 class BeginAuthenticationRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -115,7 +224,12 @@ class SubscribeRequest(_message.Message):
 
     FEED_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    UNICAST_CLIENT_KEY_FIELD_NUMBER: _builtins.int
     feed: _builtins.str
+    unicast_client_key: _builtins.bytes
+    """The public half (32 bytes) of a CURVE key pair that the client made for this subscription: adapters admit it to
+    their unicast sockets while the subscription lasts. Empty: the client receives by multicast only.
+    """
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty: every topic of the feed that is granted"""
@@ -125,10 +239,11 @@ class SubscribeRequest(_message.Message):
         *,
         feed: _builtins.str = ...,
         topics: _abc.Iterable[_builtins.str] | None = ...,
+        unicast_client_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "topics", b"topics", "unicast_client_key", b"unicast_client_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -213,6 +328,104 @@ class ListFeedsReply(_message.Message):
 Global___ListFeedsReply: _TypeAlias = ListFeedsReply  # noqa: Y015
 
 @_typing.final
+class SourceReport(_message.Message):
+    """How far a feed's source has sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class NextSourceSeqsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    FEED_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    PROCESS_NONCE_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    NEXT_SOURCE_SEQS_FIELD_NUMBER: _builtins.int
+    PACKETS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    UNSENT_RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    HAS_SENT_ALL_FIELD_NUMBER: _builtins.int
+    IS_STOPPING_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    session: _builtins.int
+    process_nonce: _builtins.bytes
+    """names this start of the process: 16 random bytes"""
+    process_id: _builtins.int
+    """for people who look for the process"""
+    host: _builtins.str
+    packets_per_second: _builtins.int
+    unsent_record_count: _builtins.int
+    """in the source journal, after the last record that was sent"""
+    has_sent_all: _builtins.bool
+    """every source stream of the session has ended"""
+    is_stopping: _builtins.bool
+    """its last report: it was asked to stop"""
+    @_builtins.property
+    def next_source_seqs(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """by source_stream_id"""
+
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        session: _builtins.int = ...,
+        process_nonce: _builtins.bytes = ...,
+        process_id: _builtins.int = ...,
+        host: _builtins.str = ...,
+        next_source_seqs: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        packets_per_second: _builtins.int = ...,
+        unsent_record_count: _builtins.int = ...,
+        has_sent_all: _builtins.bool = ...,
+        is_stopping: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "has_sent_all", b"has_sent_all", "host", b"host", "is_stopping", b"is_stopping", "next_source_seqs", b"next_source_seqs", "packets_per_second", b"packets_per_second", "process_id", b"process_id", "process_nonce", b"process_nonce", "session", b"session", "unsent_record_count", b"unsent_record_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceReport: _TypeAlias = SourceReport  # noqa: Y015
+
+@_typing.final
+class SourceReported(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
+        """refused by the source's replay service, as by adapters"""
+
+    def __init__(
+        self,
+        *,
+        revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revoked_tokens", b"revoked_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceReported: _TypeAlias = SourceReported  # noqa: Y015
+
+@_typing.final
 class RegisterRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -247,6 +460,8 @@ class RegisterRequest(_message.Message):
     PROCESS_ID_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     REPLACE_FIELD_NUMBER: _builtins.int
+    UNICAST_ENDPOINT_FIELD_NUMBER: _builtins.int
+    UNICAST_SERVER_KEY_FIELD_NUMBER: _builtins.int
     feed: _builtins.str
     adapter: _builtins.str
     """name in the feed's definition"""
@@ -268,6 +483,10 @@ class RegisterRequest(_message.Message):
     """the same; empty: not known"""
     replace: _builtins.bool
     """Take the place of a process that is attended. Only in the first registration of a start."""
+    unicast_endpoint: _builtins.str
+    """as in AdapterDescription; empty at first, because RegisterReply says where to listen"""
+    unicast_server_key: _builtins.bytes
+    """as in AdapterDescription"""
     @_builtins.property
     def next_packet_counters(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """as in AdapterStart; empty at first"""
@@ -286,10 +505,12 @@ class RegisterRequest(_message.Message):
         process_id: _builtins.int = ...,
         host: _builtins.str = ...,
         replace: _builtins.bool = ...,
+        unicast_endpoint: _builtins.str = ...,
+        unicast_server_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "host", b"host", "next_packet_counters", b"next_packet_counters", "process_id", b"process_id", "process_nonce", b"process_nonce", "public_key", b"public_key", "replace", b"replace", "resume_incarnation", b"resume_incarnation", "resume_salt", b"resume_salt", "rpc_endpoint", b"rpc_endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "host", b"host", "next_packet_counters", b"next_packet_counters", "process_id", b"process_id", "process_nonce", b"process_nonce", "public_key", b"public_key", "replace", b"replace", "resume_incarnation", b"resume_incarnation", "resume_salt", b"resume_salt", "rpc_endpoint", b"rpc_endpoint", "unicast_endpoint", b"unicast_endpoint", "unicast_server_key", b"unicast_server_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -311,6 +532,8 @@ class RegisterReply(_message.Message):
     LAST_WORD_KEY_FIELD_NUMBER: _builtins.int
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
+    REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
+    UNICAST_LISTEN_FIELD_NUMBER: _builtins.int
     token_public_key: _builtins.bytes
     """Ed25519, raw: verifies the tokens that callers of Replay and AdapterSync bring"""
     lease_ttl_ns: _builtins.int
@@ -318,6 +541,8 @@ class RegisterReply(_message.Message):
     message_model: _builtins.bytes
     last_word_key: _builtins.bytes
     """of this start: authenticates the datagram by which its lifeline tells of its end"""
+    unicast_listen: _builtins.str
+    """"IPV4:PORT" to listen at for unicast clients, port 0: any; empty: it serves none"""
     @_builtins.property
     def feed(self) -> _common_pb2.FeedDescription: ...
     @_builtins.property
@@ -334,6 +559,10 @@ class RegisterReply(_message.Message):
     def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]:
         """of the feed's source; channel_id is 0. Empty if its packets are not sealed"""
 
+    @_builtins.property
+    def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
+        """all that may not have expired"""
+
     def __init__(
         self_,  # pyright: ignore[reportSelfClsParameterName]
         *,
@@ -349,10 +578,12 @@ class RegisterReply(_message.Message):
         last_word_key: _builtins.bytes = ...,
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
+        revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
+        unicast_listen: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "decision_keys", b"decision_keys", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "decision_keys", b"decision_keys", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key", "unicast_listen", b"unicast_listen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -399,18 +630,21 @@ class FeedProtocol(_message.Message):
     FAIL_THRESHOLD_FIELD_NUMBER: _builtins.int
     SESSION_STATE_FIELD_NUMBER: _builtins.int
     SESSION_GRACE_NS_FIELD_NUMBER: _builtins.int
+    IDLE_WITHOUT_SUBSCRIBERS_FIELD_NUMBER: _builtins.int
     publish: _builtins.str
     """"async" or "acked" """
     on_silence: _builtins.str
     """"proceed" or "hold" """
     fail_policy: _builtins.str
-    """"lowest", "lower_than_any" or "below_threshold" """
+    """"lowest", "lower_than_any", "lower_than_one" or "below_threshold" """
     fail_threshold: _builtins.float
     """for "below_threshold" """
     session_state: _builtins.str
     """"reset" (also when empty) or "carry" """
     session_grace_ns: _builtins.int
     """0: the adapter's default"""
+    idle_without_subscribers: _builtins.bool
+    """a backup sends only heartbeats on a channel that has no subscriber"""
     def __init__(
         self,
         *,
@@ -420,10 +654,11 @@ class FeedProtocol(_message.Message):
         fail_threshold: _builtins.float = ...,
         session_state: _builtins.str = ...,
         session_grace_ns: _builtins.int = ...,
+        idle_without_subscribers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fail_policy", b"fail_policy", "fail_threshold", b"fail_threshold", "on_silence", b"on_silence", "publish", b"publish", "session_grace_ns", b"session_grace_ns", "session_state", b"session_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fail_policy", b"fail_policy", "fail_threshold", b"fail_threshold", "idle_without_subscribers", b"idle_without_subscribers", "on_silence", b"on_silence", "publish", b"publish", "session_grace_ns", b"session_grace_ns", "session_state", b"session_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -464,6 +699,7 @@ class AdapterReport(_message.Message):
     FAIL_REASON_FIELD_NUMBER: _builtins.int
     ACCEPTED_EPOCH_FIELD_NUMBER: _builtins.int
     NEXT_PACKET_COUNTERS_FIELD_NUMBER: _builtins.int
+    UNICAST_ENDPOINT_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """in the first report of the stream"""
     renew_epoch: _builtins.int
@@ -482,6 +718,8 @@ class AdapterReport(_message.Message):
     """this adapter asks to be failed"""
     accepted_epoch: _builtins.int
     """this adapter has the offer of this epoch: the holder may be ordered to hand over"""
+    unicast_endpoint: _builtins.str
+    """where unicast clients connect, once this start listens; with `state`"""
     @_builtins.property
     def state(self) -> _common_pb2.FeedAdapterState: ...
     @_builtins.property
@@ -502,10 +740,11 @@ class AdapterReport(_message.Message):
         fail_reason: _builtins.str = ...,
         accepted_epoch: _builtins.int = ...,
         next_packet_counters: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        unicast_endpoint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_epoch", b"accepted_epoch", "fail_reason", b"fail_reason", "hand_over_epoch", b"hand_over_epoch", "hand_over_heir", b"hand_over_heir", "incarnation", b"incarnation", "next_epoch_after", b"next_epoch_after", "next_packet_counters", b"next_packet_counters", "released_epoch", b"released_epoch", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_epoch", b"accepted_epoch", "fail_reason", b"fail_reason", "hand_over_epoch", b"hand_over_epoch", "hand_over_heir", b"hand_over_heir", "incarnation", b"incarnation", "next_epoch_after", b"next_epoch_after", "next_packet_counters", b"next_packet_counters", "released_epoch", b"released_epoch", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state", "unicast_endpoint", b"unicast_endpoint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -524,6 +763,7 @@ class AdapterOrder(_message.Message):
     LEASE_OFFERED_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     READMITTED_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTIONS_CHANGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease_granted(self) -> Global___LeaseGranted: ...
     @_builtins.property
@@ -542,6 +782,8 @@ class AdapterOrder(_message.Message):
     def failed(self) -> Global___AdapterFailed: ...
     @_builtins.property
     def readmitted(self) -> Global___AdapterReadmitted: ...
+    @_builtins.property
+    def subscriptions_changed(self) -> Global___SubscriptionsChanged: ...
     def __init__(
         self,
         *,
@@ -554,16 +796,103 @@ class AdapterOrder(_message.Message):
         lease_offered: Global___LeaseOffered | None = ...,
         failed: Global___AdapterFailed | None = ...,
         readmitted: Global___AdapterReadmitted | None = ...,
+        subscriptions_changed: Global___SubscriptionsChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["lease_granted", "lease_renewed", "lease_lost", "cluster_changed", "report_heard", "hand_over", "lease_offered", "failed", "readmitted"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["lease_granted", "lease_renewed", "lease_lost", "cluster_changed", "report_heard", "hand_over", "lease_offered", "failed", "readmitted", "subscriptions_changed"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
 Global___AdapterOrder: _TypeAlias = AdapterOrder  # noqa: Y015
+
+@_typing.final
+class SubscriptionsChanged(_message.Message):
+    """Which clients may connect to the adapter's unicast socket, and how many subscriptions each channel has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SubscriberCountsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    IS_WHOLE_FIELD_NUMBER: _builtins.int
+    ADMITTED_FIELD_NUMBER: _builtins.int
+    REMOVED_CLIENT_KEYS_FIELD_NUMBER: _builtins.int
+    SUBSCRIBER_COUNTS_FIELD_NUMBER: _builtins.int
+    is_whole: _builtins.bool
+    """This is the whole list, at the beginning of a stream. A client that it lacks may have a subscription that has not
+    returned to this server yet: it stays admitted for some seconds.
+    """
+    @_builtins.property
+    def admitted(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdmittedClient]:
+        """new, or with other channels than before"""
+
+    @_builtins.property
+    def removed_client_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """these must be disconnected"""
+
+    @_builtins.property
+    def subscriber_counts(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """channel_id -> subscriptions, unicast or not; a missing channel has none"""
+
+    def __init__(
+        self,
+        *,
+        is_whole: _builtins.bool = ...,
+        admitted: _abc.Iterable[Global___AdmittedClient] | None = ...,
+        removed_client_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        subscriber_counts: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "is_whole", b"is_whole", "removed_client_keys", b"removed_client_keys", "subscriber_counts", b"subscriber_counts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscriptionsChanged: _TypeAlias = SubscriptionsChanged  # noqa: Y015
+
+@_typing.final
+class AdmittedClient(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_KEY_FIELD_NUMBER: _builtins.int
+    CHANNEL_IDS_FIELD_NUMBER: _builtins.int
+    client_key: _builtins.bytes
+    """as in SubscribeRequest"""
+    @_builtins.property
+    def channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        client_key: _builtins.bytes = ...,
+        channel_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_ids", b"channel_ids", "client_key", b"client_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdmittedClient: _TypeAlias = AdmittedClient  # noqa: Y015
 
 @_typing.final
 class ReportHeard(_message.Message):
@@ -764,6 +1093,7 @@ class ClusterChanged(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
+    REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
     active_adapter_id: _builtins.int
     epoch: _builtins.int
     @_builtins.property
@@ -774,6 +1104,10 @@ class ClusterChanged(_message.Message):
     def decision_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionKey]: ...
     @_builtins.property
     def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    @_builtins.property
+    def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
+        """as in RegisterReply"""
+
     def __init__(
         self,
         *,
@@ -783,10 +1117,11 @@ class ClusterChanged(_message.Message):
         epoch: _builtins.int = ...,
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
+        revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "source_keys", b"source_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -884,6 +1219,493 @@ class SourceKeysReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SourceKeysReply: _TypeAlias = SourceKeysReply  # noqa: Y015
+
+@_typing.final
+class DrainAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    adapter: _builtins.str
+    reason: _builtins.str
+    force: _builtins.bool
+    """even if no synchronised backup is left"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "force", b"force", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainAdapterRequest: _TypeAlias = DrainAdapterRequest  # noqa: Y015
+
+@_typing.final
+class DrainAdapterReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainAdapterReply: _TypeAlias = DrainAdapterReply  # noqa: Y015
+
+@_typing.final
+class UndrainAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    adapter: _builtins.str
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainAdapterRequest: _TypeAlias = UndrainAdapterRequest  # noqa: Y015
+
+@_typing.final
+class UndrainAdapterReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainAdapterReply: _TypeAlias = UndrainAdapterReply  # noqa: Y015
+
+@_typing.final
+class ListClientsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    """empty: every feed that the caller may observe"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClientsRequest: _TypeAlias = ListClientsRequest  # noqa: Y015
+
+@_typing.final
+class ClientStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    FEED_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.int
+    """of this stream; unique while the server runs"""
+    identity: _builtins.str
+    feed: _builtins.str
+    peer: _builtins.str
+    """the address that the stream comes from"""
+    since_unix_ns: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.int = ...,
+        identity: _builtins.str = ...,
+        feed: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        peer: _builtins.str = ...,
+        since_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "feed", b"feed", "identity", b"identity", "peer", b"peer", "since_unix_ns", b"since_unix_ns", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientStatus: _TypeAlias = ClientStatus  # noqa: Y015
+
+@_typing.final
+class ListClientsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientStatus]: ...
+    def __init__(
+        self,
+        *,
+        clients: _abc.Iterable[Global___ClientStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClientsReply: _TypeAlias = ListClientsReply  # noqa: Y015
+
+@_typing.final
+class KickClientRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    """every stream of this identity, or"""
+    client_id: _builtins.int
+    """this stream"""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        client_id: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "identity", b"identity", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KickClientRequest: _TypeAlias = KickClientRequest  # noqa: Y015
+
+@_typing.final
+class KickClientReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KICKED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def kicked(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientStatus]: ...
+    def __init__(
+        self,
+        *,
+        kicked: _abc.Iterable[Global___ClientStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kicked", b"kicked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KickClientReply: _TypeAlias = KickClientReply  # noqa: Y015
+
+@_typing.final
+class ListGrantsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    """empty: every identity"""
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGrantsRequest: _TypeAlias = ListGrantsRequest  # noqa: Y015
+
+@_typing.final
+class IdentityGrants(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    FEED_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    MAY_OBSERVE_FIELD_NUMBER: _builtins.int
+    MAY_ADMINISTER_FIELD_NUMBER: _builtins.int
+    CLIENT_COUNT_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    feed: _builtins.str
+    may_observe: _builtins.bool
+    may_administer: _builtins.bool
+    client_count: _builtins.int
+    """its streams that are open now"""
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """channels that it may subscribe to now"""
+
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+        feed: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        may_observe: _builtins.bool = ...,
+        may_administer: _builtins.bool = ...,
+        client_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_count", b"client_count", "feed", b"feed", "identity", b"identity", "may_administer", b"may_administer", "may_observe", b"may_observe", "roles", b"roles", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IdentityGrants: _TypeAlias = IdentityGrants  # noqa: Y015
+
+@_typing.final
+class ListGrantsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdentityGrants]: ...
+    def __init__(
+        self,
+        *,
+        grants: _abc.Iterable[Global___IdentityGrants] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGrantsReply: _TypeAlias = ListGrantsReply  # noqa: Y015
+
+@_typing.final
+class ListKeysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    """empty: every feed that the caller may observe"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysRequest: _TypeAlias = ListKeysRequest  # noqa: Y015
+
+@_typing.final
+class KeyStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    NOT_BEFORE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    EXPIRES_UNIX_NS_FIELD_NUMBER: _builtins.int
+    ROTATION_UNIX_NS_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    channel_id: _builtins.int
+    """0: the key of the feed's source"""
+    topic: _builtins.str
+    key_id: _builtins.int
+    not_before_unix_ns: _builtins.int
+    """0: since the feed's first start"""
+    expires_unix_ns: _builtins.int
+    rotation_unix_ns: _builtins.int
+    """when its successor is made; 0: it has one"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        channel_id: _builtins.int = ...,
+        topic: _builtins.str = ...,
+        key_id: _builtins.int = ...,
+        not_before_unix_ns: _builtins.int = ...,
+        expires_unix_ns: _builtins.int = ...,
+        rotation_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "expires_unix_ns", b"expires_unix_ns", "feed", b"feed", "key_id", b"key_id", "not_before_unix_ns", b"not_before_unix_ns", "rotation_unix_ns", b"rotation_unix_ns", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyStatus: _TypeAlias = KeyStatus  # noqa: Y015
+
+@_typing.final
+class ListKeysReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyStatus]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___KeyStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysReply: _TypeAlias = ListKeysReply  # noqa: Y015
+
+@_typing.final
+class RotateKeysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    topic: _builtins.str
+    """empty: every channel, and the source"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateKeysRequest: _TypeAlias = RotateKeysRequest  # noqa: Y015
+
+@_typing.final
+class RotateKeysReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyStatus]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___KeyStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateKeysReply: _TypeAlias = RotateKeysReply  # noqa: Y015
+
+@_typing.final
+class GetHistoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    COUNT_MAX_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    count_max: _builtins.int
+    """0: everything that is kept"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        count_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count_max", b"count_max", "feed", b"feed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHistoryRequest: _TypeAlias = GetHistoryRequest  # noqa: Y015
+
+@_typing.final
+class HistoryEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_UNIX_NS_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    at_unix_ns: _builtins.int
+    event: _builtins.str
+    adapter: _builtins.str
+    epoch: _builtins.int
+    reason: _builtins.str
+    by: _builtins.str
+    def __init__(
+        self,
+        *,
+        at_unix_ns: _builtins.int = ...,
+        event: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "at_unix_ns", b"at_unix_ns", "by", b"by", "epoch", b"epoch", "event", b"event", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HistoryEvent: _TypeAlias = HistoryEvent  # noqa: Y015
+
+@_typing.final
+class GetHistoryReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistoryEvent]: ...
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___HistoryEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHistoryReply: _TypeAlias = GetHistoryReply  # noqa: Y015
 
 @_typing.final
 class FailoverRequest(_message.Message):
@@ -1039,9 +1861,26 @@ class AdapterStatus(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     ATTENDING_FIELD_NUMBER: _builtins.int
     FAILED_REASON_FIELD_NUMBER: _builtins.int
+    DRAINED_REASON_FIELD_NUMBER: _builtins.int
+    HEARD_UNIX_NS_FIELD_NUMBER: _builtins.int
+    SILENCE_NS_FIELD_NUMBER: _builtins.int
+    AWAY_SINCE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
     attending: _builtins.bool
     failed_reason: _builtins.str
     """empty: it is not failed"""
+    drained_reason: _builtins.str
+    """empty: it is not drained"""
+    heard_unix_ns: _builtins.int
+    """when `state` arrived; 0: not since this server started"""
+    silence_ns: _builtins.int
+    """how long ago that was, or since this server started"""
+    away_since_unix_ns: _builtins.int
+    """0: it attends, or did not attend since this server started"""
+    host: _builtins.str
+    """of the registered process, as it says"""
+    process_id: _builtins.int
     @_builtins.property
     def adapter(self) -> _common_pb2.AdapterDescription: ...
     @_builtins.property
@@ -1053,10 +1892,16 @@ class AdapterStatus(_message.Message):
         state: _common_pb2.FeedAdapterState | None = ...,
         attending: _builtins.bool = ...,
         failed_reason: _builtins.str = ...,
+        drained_reason: _builtins.str = ...,
+        heard_unix_ns: _builtins.int = ...,
+        silence_ns: _builtins.int = ...,
+        away_since_unix_ns: _builtins.int = ...,
+        host: _builtins.str = ...,
+        process_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "failed_reason", b"failed_reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "away_since_unix_ns", b"away_since_unix_ns", "drained_reason", b"drained_reason", "failed_reason", b"failed_reason", "heard_unix_ns", b"heard_unix_ns", "host", b"host", "process_id", b"process_id", "silence_ns", b"silence_ns", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1075,6 +1920,11 @@ class FeedStatus(_message.Message):
     LAST_TAKEOVERS_FIELD_NUMBER: _builtins.int
     LEASE_TTL_NS_FIELD_NUMBER: _builtins.int
     NEEDLESS_TAKEOVER_COUNT_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    EPOCH_BEGAN_FIELD_NUMBER: _builtins.int
+    SERVER_STARTED_UNIX_NS_FIELD_NUMBER: _builtins.int
+    NOW_UNIX_NS_FIELD_NUMBER: _builtins.int
+    HAS_NO_SYNCHRONIZED_BACKUP_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     active_adapter_id: _builtins.int
     subscriber_count: _builtins.int
@@ -1082,6 +1932,10 @@ class FeedStatus(_message.Message):
     """the term given now: longer than the configured one after needless takeovers"""
     needless_takeover_count: _builtins.int
     """Terms that passed though their holder's process was alive: it was late, or cut off for a while."""
+    server_started_unix_ns: _builtins.int
+    now_unix_ns: _builtins.int
+    """of the server's clock, when it made this"""
+    has_no_synchronized_backup: _builtins.bool
     @_builtins.property
     def feed(self) -> _common_pb2.FeedDescription: ...
     @_builtins.property
@@ -1093,6 +1947,12 @@ class FeedStatus(_message.Message):
     @_builtins.property
     def last_takeovers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Takeover]:
         """the newest last"""
+
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceStatus]: ...
+    @_builtins.property
+    def epoch_began(self) -> Global___HistoryEvent:
+        """how the present epoch came about; absent: not known"""
 
     def __init__(
         self,
@@ -1106,14 +1966,58 @@ class FeedStatus(_message.Message):
         last_takeovers: _abc.Iterable[Global___Takeover] | None = ...,
         lease_ttl_ns: _builtins.int = ...,
         needless_takeover_count: _builtins.int = ...,
+        sources: _abc.Iterable[Global___SourceStatus] | None = ...,
+        epoch_began: Global___HistoryEvent | None = ...,
+        server_started_unix_ns: _builtins.int = ...,
+        now_unix_ns: _builtins.int = ...,
+        has_no_synchronized_backup: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch_began", b"epoch_began", "feed", b"feed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "feed", b"feed", "last_takeovers", b"last_takeovers", "lease_ttl_ns", b"lease_ttl_ns", "needless_takeover_count", b"needless_takeover_count", "subscriber_count", b"subscriber_count", "takeover_counts", b"takeover_counts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "epoch_began", b"epoch_began", "feed", b"feed", "has_no_synchronized_backup", b"has_no_synchronized_backup", "last_takeovers", b"last_takeovers", "lease_ttl_ns", b"lease_ttl_ns", "needless_takeover_count", b"needless_takeover_count", "now_unix_ns", b"now_unix_ns", "server_started_unix_ns", b"server_started_unix_ns", "sources", b"sources", "subscriber_count", b"subscriber_count", "takeover_counts", b"takeover_counts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FeedStatus: _TypeAlias = FeedStatus  # noqa: Y015
+
+@_typing.final
+class SourceStatus(_message.Message):
+    """A process that sends the feed's source packets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    HEARD_UNIX_NS_FIELD_NUMBER: _builtins.int
+    SILENCE_NS_FIELD_NUMBER: _builtins.int
+    IS_DEAD_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    heard_unix_ns: _builtins.int
+    """when it arrived"""
+    silence_ns: _builtins.int
+    """how long ago that was"""
+    is_dead: _builtins.bool
+    """it stopped reporting without being asked to stop"""
+    @_builtins.property
+    def report(self) -> Global___SourceReport:
+        """the newest"""
+
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        report: Global___SourceReport | None = ...,
+        heard_unix_ns: _builtins.int = ...,
+        silence_ns: _builtins.int = ...,
+        is_dead: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heard_unix_ns", b"heard_unix_ns", "identity", b"identity", "is_dead", b"is_dead", "report", b"report", "silence_ns", b"silence_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceStatus: _TypeAlias = SourceStatus  # noqa: Y015
 
 @_typing.final
 class TakeoverCount(_message.Message):
@@ -1263,12 +2167,28 @@ class ExplainPolicyReply(_message.Message):
     RULE_FIELD_NUMBER: _builtins.int
     FILE_FIELD_NUMBER: _builtins.int
     KNOWN_IDENTITY_FIELD_NUMBER: _builtins.int
+    TOO_YOUNG_FOR_FIELD_NUMBER: _builtins.int
+    DELAY_NS_FIELD_NUMBER: _builtins.int
+    SYMBOLS_FIELD_NUMBER: _builtins.int
+    IS_DISABLED_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
     file: _builtins.str
     known_identity: _builtins.bool
+    delay_ns: _builtins.int
+    """of the topic's feed"""
+    is_disabled: _builtins.bool
+    """an admin has disabled the identity, so no rule grants it anything"""
     @_builtins.property
     def rule(self) -> Global___PolicyRule:
         """the deciding one; absent if no rule allows the action"""
+
+    @_builtins.property
+    def too_young_for(self) -> Global___PolicyRule:
+        """If no rule allows it: the first rule that would if the topic's feed were delayed more."""
+
+    @_builtins.property
+    def symbols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """if the topic is a channel's and only some of its symbols are granted: which"""
 
     def __init__(
         self,
@@ -1277,10 +2197,14 @@ class ExplainPolicyReply(_message.Message):
         rule: Global___PolicyRule | None = ...,
         file: _builtins.str = ...,
         known_identity: _builtins.bool = ...,
+        too_young_for: Global___PolicyRule | None = ...,
+        delay_ns: _builtins.int = ...,
+        symbols: _abc.Iterable[_builtins.str] | None = ...,
+        is_disabled: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule", "too_young_for", b"too_young_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "file", b"file", "known_identity", b"known_identity", "rule", b"rule"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "delay_ns", b"delay_ns", "file", b"file", "is_disabled", b"is_disabled", "known_identity", b"known_identity", "rule", b"rule", "symbols", b"symbols", "too_young_for", b"too_young_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1298,6 +2222,7 @@ class PolicyRule(_message.Message):
     FROM_UNIX_NS_FIELD_NUMBER: _builtins.int
     UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
     IS_VALID_NOW_FIELD_NUMBER: _builtins.int
+    MINIMUM_AGE_S_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """its place in the file, such as "rule[0]" """
     line: _builtins.int
@@ -1306,6 +2231,8 @@ class PolicyRule(_message.Message):
     until_unix_ns: _builtins.int
     """0: no limit"""
     is_valid_now: _builtins.bool
+    minimum_age_s: _builtins.float
+    """grants only topics of feeds that are delayed at least so much"""
     @_builtins.property
     def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1323,10 +2250,11 @@ class PolicyRule(_message.Message):
         from_unix_ns: _builtins.int = ...,
         until_unix_ns: _builtins.int = ...,
         is_valid_now: _builtins.bool = ...,
+        minimum_age_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "from_unix_ns", b"from_unix_ns", "is_valid_now", b"is_valid_now", "line", b"line", "name", b"name", "patterns", b"patterns", "to", b"to", "until_unix_ns", b"until_unix_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "from_unix_ns", b"from_unix_ns", "is_valid_now", b"is_valid_now", "line", b"line", "minimum_age_s", b"minimum_age_s", "name", b"name", "patterns", b"patterns", "to", b"to", "until_unix_ns", b"until_unix_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1415,3 +2343,644 @@ class ShowPolicyReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShowPolicyReply: _TypeAlias = ShowPolicyReply  # noqa: Y015
+
+@_typing.final
+class ReadAuditRequest(_message.Message):
+    """The newest entries for which all of this holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    FEED_FIELD_NUMBER: _builtins.int
+    AFTER_NUMBER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    since_unix_ns: _builtins.int
+    """0: no limit"""
+    until_unix_ns: _builtins.int
+    """exclusive; 0: no limit"""
+    event: _builtins.str
+    """empty: any"""
+    identity: _builtins.str
+    """who acted or was refused; empty: anybody"""
+    feed: _builtins.str
+    """empty: any, also entries of no feed"""
+    after_number: _builtins.int
+    limit: _builtins.int
+    """0: 100; at most 10,000"""
+    def __init__(
+        self,
+        *,
+        since_unix_ns: _builtins.int = ...,
+        until_unix_ns: _builtins.int = ...,
+        event: _builtins.str = ...,
+        identity: _builtins.str = ...,
+        feed: _builtins.str = ...,
+        after_number: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_number", b"after_number", "event", b"event", "feed", b"feed", "identity", b"identity", "limit", b"limit", "since_unix_ns", b"since_unix_ns", "until_unix_ns", b"until_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadAuditRequest: _TypeAlias = ReadAuditRequest  # noqa: Y015
+
+@_typing.final
+class ReadAuditReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    HEAD_NUMBER_FIELD_NUMBER: _builtins.int
+    HEAD_DIGEST_FIELD_NUMBER: _builtins.int
+    head_number: _builtins.int
+    """of the whole log"""
+    head_digest: _builtins.str
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEntry]:
+        """the oldest first"""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___AuditEntry] | None = ...,
+        head_number: _builtins.int = ...,
+        head_digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "head_digest", b"head_digest", "head_number", b"head_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadAuditReply: _TypeAlias = ReadAuditReply  # noqa: Y015
+
+@_typing.final
+class AuditEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    UNIX_NS_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    unix_ns: _builtins.int
+    event: _builtins.str
+    line: _builtins.str
+    """the entry as it is in the log, JSON"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        unix_ns: _builtins.int = ...,
+        event: _builtins.str = ...,
+        line: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "line", b"line", "number", b"number", "unix_ns", b"unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditEntry: _TypeAlias = AuditEntry  # noqa: Y015
+
+@_typing.final
+class VerifyAuditRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyAuditRequest: _TypeAlias = VerifyAuditRequest  # noqa: Y015
+
+@_typing.final
+class VerifyAuditReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRY_COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_NUMBER_FIELD_NUMBER: _builtins.int
+    HEAD_NUMBER_FIELD_NUMBER: _builtins.int
+    HEAD_DIGEST_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    entry_count: _builtins.int
+    first_number: _builtins.int
+    head_number: _builtins.int
+    head_digest: _builtins.str
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """each names file and entry; empty: the chain is whole"""
+
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what was repaired after a crash"""
+
+    def __init__(
+        self,
+        *,
+        entry_count: _builtins.int = ...,
+        first_number: _builtins.int = ...,
+        head_number: _builtins.int = ...,
+        head_digest: _builtins.str = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry_count", b"entry_count", "first_number", b"first_number", "head_digest", b"head_digest", "head_number", b"head_number", "notes", b"notes", "problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyAuditReply: _TypeAlias = VerifyAuditReply  # noqa: Y015
+
+@_typing.final
+class TokensRevoked(_message.Message):
+    """Tokens that a server of the feed's adapters refuses, although they have not expired."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    ISSUED_BEFORE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    """empty: every identity"""
+    issued_before_unix_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        issued_before_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "issued_before_unix_ns", b"issued_before_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokensRevoked: _TypeAlias = TokensRevoked  # noqa: Y015
+
+@_typing.final
+class SecretVerifier(_message.Message):
+    """What the server keeps of a secret (RFC 5802): it cannot be used to log in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SALT_FIELD_NUMBER: _builtins.int
+    STORED_KEY_FIELD_NUMBER: _builtins.int
+    SERVER_KEY_FIELD_NUMBER: _builtins.int
+    ITERATIONS_FIELD_NUMBER: _builtins.int
+    salt: _builtins.bytes
+    stored_key: _builtins.bytes
+    server_key: _builtins.bytes
+    iterations: _builtins.int
+    def __init__(
+        self,
+        *,
+        salt: _builtins.bytes = ...,
+        stored_key: _builtins.bytes = ...,
+        server_key: _builtins.bytes = ...,
+        iterations: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["iterations", b"iterations", "salt", b"salt", "server_key", b"server_key", "stored_key", b"stored_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecretVerifier: _TypeAlias = SecretVerifier  # noqa: Y015
+
+@_typing.final
+class ListIdentitiesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """empty: all"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListIdentitiesRequest: _TypeAlias = ListIdentitiesRequest  # noqa: Y015
+
+@_typing.final
+class IdentityStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    WAYS_FIELD_NUMBER: _builtins.int
+    IS_DISABLED_FIELD_NUMBER: _builtins.int
+    LAST_LOGIN_UNIX_NS_FIELD_NUMBER: _builtins.int
+    LAST_LOGIN_WAY_FIELD_NUMBER: _builtins.int
+    FORMER_SECRET_UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    ITERATIONS_FIELD_NUMBER: _builtins.int
+    IS_IN_POLICY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    is_disabled: _builtins.bool
+    last_login_unix_ns: _builtins.int
+    """to the minute; 0: never"""
+    last_login_way: _builtins.str
+    """"secret", "certificate", "token" """
+    former_secret_until_unix_ns: _builtins.int
+    """0: no former secret is valid"""
+    salt: _builtins.bytes
+    """The parameters of the present verifier, which any caller of Begin gets: a new one that shall be valid beside it
+    needs the same. Empty without a secret.
+    """
+    iterations: _builtins.int
+    is_in_policy: _builtins.bool
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def ways(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of logging in that it can use now: "secret", "certificate" """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+        ways: _abc.Iterable[_builtins.str] | None = ...,
+        is_disabled: _builtins.bool = ...,
+        last_login_unix_ns: _builtins.int = ...,
+        last_login_way: _builtins.str = ...,
+        former_secret_until_unix_ns: _builtins.int = ...,
+        salt: _builtins.bytes = ...,
+        iterations: _builtins.int = ...,
+        is_in_policy: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["former_secret_until_unix_ns", b"former_secret_until_unix_ns", "is_disabled", b"is_disabled", "is_in_policy", b"is_in_policy", "iterations", b"iterations", "last_login_unix_ns", b"last_login_unix_ns", "last_login_way", b"last_login_way", "name", b"name", "roles", b"roles", "salt", b"salt", "ways", b"ways"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IdentityStatus: _TypeAlias = IdentityStatus  # noqa: Y015
+
+@_typing.final
+class ListIdentitiesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def identities(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdentityStatus]: ...
+    def __init__(
+        self,
+        *,
+        identities: _abc.Iterable[Global___IdentityStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identities", b"identities"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListIdentitiesReply: _TypeAlias = ListIdentitiesReply  # noqa: Y015
+
+@_typing.final
+class AddIdentityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERIFIER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def verifier(self) -> Global___SecretVerifier: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        verifier: Global___SecretVerifier | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verifier", b"verifier"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "verifier", b"verifier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddIdentityRequest: _TypeAlias = AddIdentityRequest  # noqa: Y015
+
+@_typing.final
+class AddIdentityReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddIdentityReply: _TypeAlias = AddIdentityReply  # noqa: Y015
+
+@_typing.final
+class RotateIdentityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERIFIER_FIELD_NUMBER: _builtins.int
+    OVERLAP_NS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    overlap_ns: _builtins.int
+    """how long the former secret stays valid; 0: it ends now, and so do the tokens issued before"""
+    @_builtins.property
+    def verifier(self) -> Global___SecretVerifier: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        verifier: Global___SecretVerifier | None = ...,
+        overlap_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verifier", b"verifier"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "overlap_ns", b"overlap_ns", "verifier", b"verifier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateIdentityRequest: _TypeAlias = RotateIdentityRequest  # noqa: Y015
+
+@_typing.final
+class RotateIdentityReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateIdentityReply: _TypeAlias = RotateIdentityReply  # noqa: Y015
+
+@_typing.final
+class DisableIdentityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DisableIdentityRequest: _TypeAlias = DisableIdentityRequest  # noqa: Y015
+
+@_typing.final
+class DisableIdentityReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DisableIdentityReply: _TypeAlias = DisableIdentityReply  # noqa: Y015
+
+@_typing.final
+class EnableIdentityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableIdentityRequest: _TypeAlias = EnableIdentityRequest  # noqa: Y015
+
+@_typing.final
+class EnableIdentityReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableIdentityReply: _TypeAlias = EnableIdentityReply  # noqa: Y015
+
+@_typing.final
+class IssueCertificateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SIGNING_REQUEST_FIELD_NUMBER: _builtins.int
+    VALID_DAYS_FIELD_NUMBER: _builtins.int
+    PURPOSE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    signing_request: _builtins.bytes
+    """PKCS #10, PEM: proves that the caller has the key. Its names are not used"""
+    valid_days: _builtins.int
+    """0: the default"""
+    purpose: _builtins.str
+    """"client", "server"; empty: "server" for an identity that serves"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        signing_request: _builtins.bytes = ...,
+        valid_days: _builtins.int = ...,
+        purpose: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "purpose", b"purpose", "signing_request", b"signing_request", "valid_days", b"valid_days"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IssueCertificateRequest: _TypeAlias = IssueCertificateRequest  # noqa: Y015
+
+@_typing.final
+class IssueCertificateReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    certificate: _builtins.bytes
+    """PEM"""
+    @_builtins.property
+    def status(self) -> Global___CertificateStatus: ...
+    def __init__(
+        self,
+        *,
+        certificate: _builtins.bytes = ...,
+        status: Global___CertificateStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IssueCertificateReply: _TypeAlias = IssueCertificateReply  # noqa: Y015
+
+@_typing.final
+class RevokeCertificatesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHICH_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    which: _builtins.str
+    """a serial number in hexadecimal, or the name of an identity: all of its certificates"""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        which: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "which", b"which"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeCertificatesRequest: _TypeAlias = RevokeCertificatesRequest  # noqa: Y015
+
+@_typing.final
+class RevokeCertificatesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVOKED_FIELD_NUMBER: _builtins.int
+    DISABLED_IDENTITIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def revoked(self) -> _containers.RepeatedCompositeFieldContainer[Global___CertificateStatus]: ...
+    @_builtins.property
+    def disabled_identities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those whose server certificates were revoked"""
+
+    def __init__(
+        self,
+        *,
+        revoked: _abc.Iterable[Global___CertificateStatus] | None = ...,
+        disabled_identities: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disabled_identities", b"disabled_identities", "revoked", b"revoked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeCertificatesReply: _TypeAlias = RevokeCertificatesReply  # noqa: Y015
+
+@_typing.final
+class ListCertificatesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCertificatesRequest: _TypeAlias = ListCertificatesRequest  # noqa: Y015
+
+@_typing.final
+class CertificateStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIAL_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    PURPOSE_FIELD_NUMBER: _builtins.int
+    SERVER_NAMES_FIELD_NUMBER: _builtins.int
+    NOT_BEFORE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    NOT_AFTER_UNIX_NS_FIELD_NUMBER: _builtins.int
+    REVOKED_UNIX_NS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    serial: _builtins.str
+    identity: _builtins.str
+    purpose: _builtins.str
+    not_before_unix_ns: _builtins.int
+    not_after_unix_ns: _builtins.int
+    revoked_unix_ns: _builtins.int
+    """0: it is not revoked"""
+    reason: _builtins.str
+    @_builtins.property
+    def server_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        serial: _builtins.str = ...,
+        identity: _builtins.str = ...,
+        purpose: _builtins.str = ...,
+        server_names: _abc.Iterable[_builtins.str] | None = ...,
+        not_before_unix_ns: _builtins.int = ...,
+        not_after_unix_ns: _builtins.int = ...,
+        revoked_unix_ns: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "not_after_unix_ns", b"not_after_unix_ns", "not_before_unix_ns", b"not_before_unix_ns", "purpose", b"purpose", "reason", b"reason", "revoked_unix_ns", b"revoked_unix_ns", "serial", b"serial", "server_names", b"server_names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CertificateStatus: _TypeAlias = CertificateStatus  # noqa: Y015
+
+@_typing.final
+class ListCertificatesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CERTIFICATES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def certificates(self) -> _containers.RepeatedCompositeFieldContainer[Global___CertificateStatus]: ...
+    def __init__(
+        self,
+        *,
+        certificates: _abc.Iterable[Global___CertificateStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificates", b"certificates"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCertificatesReply: _TypeAlias = ListCertificatesReply  # noqa: Y015

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class AuthenticationStub:
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels.
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login.
     """
 
     def __init__(self, channel):
@@ -46,20 +46,57 @@ class AuthenticationStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationReply.FromString,
                 _registered_method=True)
+        self.GetLoginWays = channel.unary_unary(
+                '/tandemfeed.v1.Authentication/GetLoginWays',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysReply.FromString,
+                _registered_method=True)
+        self.LogInWithCertificate = channel.unary_unary(
+                '/tandemfeed.v1.Authentication/LogInWithCertificate',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.LogInWithCertificateRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.LogInReply.FromString,
+                _registered_method=True)
+        self.LogInWithToken = channel.unary_unary(
+                '/tandemfeed.v1.Authentication/LogInWithToken',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.LogInWithTokenRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.LogInReply.FromString,
+                _registered_method=True)
 
 
 class AuthenticationServicer:
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels.
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login.
     """
 
     def Begin(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shared secret, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Finish(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLoginWays(self, request, context):
+        """Which other ways this server offers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LogInWithCertificate(self, request, context):
+        """The certificate of the TLS connection; only on the port that requires one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LogInWithToken(self, request, context):
+        """A signed token of an outside issuer.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -77,6 +114,21 @@ def add_AuthenticationServicer_to_server(servicer, server):
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationReply.SerializeToString,
             ),
+            'GetLoginWays': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLoginWays,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysReply.SerializeToString,
+            ),
+            'LogInWithCertificate': grpc.unary_unary_rpc_method_handler(
+                    servicer.LogInWithCertificate,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.LogInWithCertificateRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.LogInReply.SerializeToString,
+            ),
+            'LogInWithToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.LogInWithToken,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.LogInWithTokenRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.LogInReply.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'tandemfeed.v1.Authentication', rpc_method_handlers)
@@ -86,7 +138,7 @@ def add_AuthenticationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Authentication:
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels.
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login.
     """
 
     @staticmethod
@@ -133,6 +185,87 @@ class Authentication:
             '/tandemfeed.v1.Authentication/Finish',
             tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLoginWays(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Authentication/GetLoginWays',
+            tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LogInWithCertificate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Authentication/LogInWithCertificate',
+            tandemfeed_dot_v1_dot_admin__pb2.LogInWithCertificateRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.LogInReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LogInWithToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Authentication/LogInWithToken',
+            tandemfeed_dot_v1_dot_admin__pb2.LogInWithTokenRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.LogInReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -300,6 +433,11 @@ class AdapterRegistryStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysReply.FromString,
                 _registered_method=True)
+        self.ReportSource = channel.unary_unary(
+                '/tandemfeed.v1.AdapterRegistry/ReportSource',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.SourceReport.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SourceReported.FromString,
+                _registered_method=True)
 
 
 class AdapterRegistryServicer:
@@ -344,6 +482,13 @@ class AdapterRegistryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportSource(self, request, context):
+        """From a feed's source, about once a second: what it has sent. A source that stops reporting counts as dead.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdapterRegistryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -371,6 +516,11 @@ def add_AdapterRegistryServicer_to_server(servicer, server):
                     servicer.GetSourceKeys,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysReply.SerializeToString,
+            ),
+            'ReportSource': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportSource,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SourceReport.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.SourceReported.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -519,6 +669,33 @@ class AdapterRegistry:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def ReportSource(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.AdapterRegistry/ReportSource',
+            tandemfeed_dot_v1_dot_admin__pb2.SourceReport.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.SourceReported.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class OperationsStub:
     """For admins (`tandemfeed admin`).
@@ -549,6 +726,46 @@ class OperationsStub:
                 '/tandemfeed.v1.Operations/ReadmitAdapter',
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterReply.FromString,
+                _registered_method=True)
+        self.DrainAdapter = channel.unary_unary(
+                '/tandemfeed.v1.Operations/DrainAdapter',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterReply.FromString,
+                _registered_method=True)
+        self.UndrainAdapter = channel.unary_unary(
+                '/tandemfeed.v1.Operations/UndrainAdapter',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterReply.FromString,
+                _registered_method=True)
+        self.ListClients = channel.unary_unary(
+                '/tandemfeed.v1.Operations/ListClients',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListClientsReply.FromString,
+                _registered_method=True)
+        self.KickClient = channel.unary_unary(
+                '/tandemfeed.v1.Operations/KickClient',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.KickClientRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.KickClientReply.FromString,
+                _registered_method=True)
+        self.ListGrants = channel.unary_unary(
+                '/tandemfeed.v1.Operations/ListGrants',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListGrantsRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListGrantsReply.FromString,
+                _registered_method=True)
+        self.ListKeys = channel.unary_unary(
+                '/tandemfeed.v1.Operations/ListKeys',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListKeysRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListKeysReply.FromString,
+                _registered_method=True)
+        self.RotateKeys = channel.unary_unary(
+                '/tandemfeed.v1.Operations/RotateKeys',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateKeysRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateKeysReply.FromString,
+                _registered_method=True)
+        self.GetHistory = channel.unary_unary(
+                '/tandemfeed.v1.Operations/GetHistory',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetHistoryRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetHistoryReply.FromString,
                 _registered_method=True)
 
 
@@ -583,6 +800,59 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainAdapter(self, request, context):
+        """Keep an adapter out of leases for planned maintenance: an active one hands over, then it stays a backup that is never
+        active, also over restarts, until it is undrained. FAILED_PRECONDITION as for FailAdapter.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndrainAdapter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListClients(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def KickClient(self, request, context):
+        """End the streams of a client with PERMISSION_DENIED. It may connect again: the policy says who may.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGrants(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListKeys(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateKeys(self, request, context):
+        """Replace the keys of a channel, or of all channels and the source of a feed, as after a revocation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetHistory(self, request, context):
+        """What happened to a feed's roles, also before the server's last start; the newest last.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -605,6 +875,46 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.ReadmitAdapter,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterReply.SerializeToString,
+            ),
+            'DrainAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainAdapter,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterReply.SerializeToString,
+            ),
+            'UndrainAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainAdapter,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterReply.SerializeToString,
+            ),
+            'ListClients': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListClients,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListClientsRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListClientsReply.SerializeToString,
+            ),
+            'KickClient': grpc.unary_unary_rpc_method_handler(
+                    servicer.KickClient,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.KickClientRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.KickClientReply.SerializeToString,
+            ),
+            'ListGrants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGrants,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListGrantsRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListGrantsReply.SerializeToString,
+            ),
+            'ListKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeys,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListKeysRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListKeysReply.SerializeToString,
+            ),
+            'RotateKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateKeys,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateKeysRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateKeysReply.SerializeToString,
+            ),
+            'GetHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHistory,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetHistoryRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetHistoryReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -716,6 +1026,222 @@ class Operations:
             '/tandemfeed.v1.Operations/ReadmitAdapter',
             tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/DrainAdapter',
+            tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndrainAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/UndrainAdapter',
+            tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListClients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/ListClients',
+            tandemfeed_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ListClientsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KickClient(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/KickClient',
+            tandemfeed_dot_v1_dot_admin__pb2.KickClientRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.KickClientReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGrants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/ListGrants',
+            tandemfeed_dot_v1_dot_admin__pb2.ListGrantsRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ListGrantsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/ListKeys',
+            tandemfeed_dot_v1_dot_admin__pb2.ListKeysRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ListKeysReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/RotateKeys',
+            tandemfeed_dot_v1_dot_admin__pb2.RotateKeysRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.RotateKeysReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/GetHistory',
+            tandemfeed_dot_v1_dot_admin__pb2.GetHistoryRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.GetHistoryReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -878,6 +1404,509 @@ class PolicyAdministration:
             '/tandemfeed.v1.PolicyAdministration/ShowPolicy',
             tandemfeed_dot_v1_dot_admin__pb2.ShowPolicyRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.ShowPolicyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class AuditAdministrationStub:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ReadAudit = channel.unary_unary(
+                '/tandemfeed.v1.AuditAdministration/ReadAudit',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditReply.FromString,
+                _registered_method=True)
+        self.VerifyAudit = channel.unary_unary(
+                '/tandemfeed.v1.AuditAdministration/VerifyAudit',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditReply.FromString,
+                _registered_method=True)
+
+
+class AuditAdministrationServicer:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    def ReadAudit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyAudit(self, request, context):
+        """Checks the whole log; may take seconds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AuditAdministrationServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ReadAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadAudit,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditReply.SerializeToString,
+            ),
+            'VerifyAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyAudit,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tandemfeed.v1.AuditAdministration', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tandemfeed.v1.AuditAdministration', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class AuditAdministration:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    @staticmethod
+    def ReadAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.AuditAdministration/ReadAudit',
+            tandemfeed_dot_v1_dot_admin__pb2.ReadAuditRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ReadAuditReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.AuditAdministration/VerifyAudit',
+            tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class IdentityAdministrationStub:
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ListIdentities = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/ListIdentities',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesReply.FromString,
+                _registered_method=True)
+        self.AddIdentity = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/AddIdentity',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.AddIdentityRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.AddIdentityReply.FromString,
+                _registered_method=True)
+        self.RotateIdentity = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/RotateIdentity',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityReply.FromString,
+                _registered_method=True)
+        self.DisableIdentity = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/DisableIdentity',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityReply.FromString,
+                _registered_method=True)
+        self.EnableIdentity = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/EnableIdentity',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityReply.FromString,
+                _registered_method=True)
+        self.IssueCertificate = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/IssueCertificate',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateReply.FromString,
+                _registered_method=True)
+        self.RevokeCertificates = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/RevokeCertificates',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesReply.FromString,
+                _registered_method=True)
+        self.ListCertificates = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/ListCertificates',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.FromString,
+                _registered_method=True)
+
+
+class IdentityAdministrationServicer:
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    def ListIdentities(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddIdentity(self, request, context):
+        """FAILED_PRECONDITION if the policy has no such identity, ALREADY_EXISTS if it has a secret.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateIdentity(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DisableIdentity(self, request, context):
+        """A disabled identity has no rights: its streams, tokens and keys end within a second.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EnableIdentity(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def IssueCertificate(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeCertificates(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCertificates(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_IdentityAdministrationServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ListIdentities': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListIdentities,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesReply.SerializeToString,
+            ),
+            'AddIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddIdentity,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.AddIdentityRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.AddIdentityReply.SerializeToString,
+            ),
+            'RotateIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateIdentity,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityReply.SerializeToString,
+            ),
+            'DisableIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.DisableIdentity,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityReply.SerializeToString,
+            ),
+            'EnableIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnableIdentity,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityReply.SerializeToString,
+            ),
+            'IssueCertificate': grpc.unary_unary_rpc_method_handler(
+                    servicer.IssueCertificate,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateReply.SerializeToString,
+            ),
+            'RevokeCertificates': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeCertificates,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesReply.SerializeToString,
+            ),
+            'ListCertificates': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCertificates,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tandemfeed.v1.IdentityAdministration', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tandemfeed.v1.IdentityAdministration', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class IdentityAdministration:
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    @staticmethod
+    def ListIdentities(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/ListIdentities',
+            tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/AddIdentity',
+            tandemfeed_dot_v1_dot_admin__pb2.AddIdentityRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.AddIdentityReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/RotateIdentity',
+            tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DisableIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/DisableIdentity',
+            tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnableIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/EnableIdentity',
+            tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IssueCertificate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/IssueCertificate',
+            tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeCertificates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/RevokeCertificates',
+            tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCertificates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/ListCertificates',
+            tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -28,32 +28,47 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AuthenticationStub:
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AuthenticationAsyncStub: ...
     Begin: _grpc.UnaryUnaryMultiCallable[_admin_pb2.BeginAuthenticationRequest, _admin_pb2.BeginAuthenticationReply]
+    """Shared secret, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
     Finish: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FinishAuthenticationRequest, _admin_pb2.FinishAuthenticationReply]
+    GetLoginWays: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetLoginWaysRequest, _admin_pb2.GetLoginWaysReply]
+    """Which other ways this server offers."""
+    LogInWithCertificate: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LogInWithCertificateRequest, _admin_pb2.LogInReply]
+    """The certificate of the TLS connection; only on the port that requires one."""
+    LogInWithToken: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LogInWithTokenRequest, _admin_pb2.LogInReply]
+    """A signed token of an outside issuer."""
 
 @_typing.type_check_only
 class AuthenticationAsyncStub(AuthenticationStub):
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Begin: _aio.UnaryUnaryMultiCallable[_admin_pb2.BeginAuthenticationRequest, _admin_pb2.BeginAuthenticationReply]  # type: ignore[assignment]
+    """Shared secret, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
     Finish: _aio.UnaryUnaryMultiCallable[_admin_pb2.FinishAuthenticationRequest, _admin_pb2.FinishAuthenticationReply]  # type: ignore[assignment]
+    GetLoginWays: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetLoginWaysRequest, _admin_pb2.GetLoginWaysReply]  # type: ignore[assignment]
+    """Which other ways this server offers."""
+    LogInWithCertificate: _aio.UnaryUnaryMultiCallable[_admin_pb2.LogInWithCertificateRequest, _admin_pb2.LogInReply]  # type: ignore[assignment]
+    """The certificate of the TLS connection; only on the port that requires one."""
+    LogInWithToken: _aio.UnaryUnaryMultiCallable[_admin_pb2.LogInWithTokenRequest, _admin_pb2.LogInReply]  # type: ignore[assignment]
+    """A signed token of an outside issuer."""
 
 class AuthenticationServicer(metaclass=_abc_1.ABCMeta):
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login."""
 
     @_abc_1.abstractmethod
     def Begin(
         self,
         request: _admin_pb2.BeginAuthenticationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.BeginAuthenticationReply, _abc.Awaitable[_admin_pb2.BeginAuthenticationReply]]: ...
+    ) -> _typing.Union[_admin_pb2.BeginAuthenticationReply, _abc.Awaitable[_admin_pb2.BeginAuthenticationReply]]:
+        """Shared secret, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
 
     @_abc_1.abstractmethod
     def Finish(
@@ -61,6 +76,30 @@ class AuthenticationServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.FinishAuthenticationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.FinishAuthenticationReply, _abc.Awaitable[_admin_pb2.FinishAuthenticationReply]]: ...
+
+    @_abc_1.abstractmethod
+    def GetLoginWays(
+        self,
+        request: _admin_pb2.GetLoginWaysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetLoginWaysReply, _abc.Awaitable[_admin_pb2.GetLoginWaysReply]]:
+        """Which other ways this server offers."""
+
+    @_abc_1.abstractmethod
+    def LogInWithCertificate(
+        self,
+        request: _admin_pb2.LogInWithCertificateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.LogInReply, _abc.Awaitable[_admin_pb2.LogInReply]]:
+        """The certificate of the TLS connection; only on the port that requires one."""
+
+    @_abc_1.abstractmethod
+    def LogInWithToken(
+        self,
+        request: _admin_pb2.LogInWithTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.LogInReply, _abc.Awaitable[_admin_pb2.LogInReply]]:
+        """A signed token of an outside issuer."""
 
 def add_AuthenticationServicer_to_server(servicer: AuthenticationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -136,6 +175,8 @@ class AdapterRegistryStub:
     """For the feed's source: what it seals source packets with, in the order in which the keys begin. FAILED_PRECONDITION
     if the feed's source packets are not sealed.
     """
+    ReportSource: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SourceReport, _admin_pb2.SourceReported]
+    """From a feed's source, about once a second: what it has sent. A source that stops reporting counts as dead."""
 
 @_typing.type_check_only
 class AdapterRegistryAsyncStub(AdapterRegistryStub):
@@ -158,6 +199,8 @@ class AdapterRegistryAsyncStub(AdapterRegistryStub):
     """For the feed's source: what it seals source packets with, in the order in which the keys begin. FAILED_PRECONDITION
     if the feed's source packets are not sealed.
     """
+    ReportSource: _aio.UnaryUnaryMultiCallable[_admin_pb2.SourceReport, _admin_pb2.SourceReported]  # type: ignore[assignment]
+    """From a feed's source, about once a second: what it has sent. A source that stops reporting counts as dead."""
 
 class AdapterRegistryServicer(metaclass=_abc_1.ABCMeta):
     """For feed adapters."""
@@ -208,6 +251,14 @@ class AdapterRegistryServicer(metaclass=_abc_1.ABCMeta):
         if the feed's source packets are not sealed.
         """
 
+    @_abc_1.abstractmethod
+    def ReportSource(
+        self,
+        request: _admin_pb2.SourceReport,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SourceReported, _abc.Awaitable[_admin_pb2.SourceReported]]:
+        """From a feed's source, about once a second: what it has sent. A source that stops reporting counts as dead."""
+
 def add_AdapterRegistryServicer_to_server(servicer: AdapterRegistryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class OperationsStub:
@@ -225,6 +276,20 @@ class OperationsStub:
     is the last synchronised backup and the request does not force it, or if there is nothing to readmit.
     """
     ReadmitAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReadmitAdapterRequest, _admin_pb2.ReadmitAdapterReply]
+    DrainAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainAdapterRequest, _admin_pb2.DrainAdapterReply]
+    """Keep an adapter out of leases for planned maintenance: an active one hands over, then it stays a backup that is never
+    active, also over restarts, until it is undrained. FAILED_PRECONDITION as for FailAdapter.
+    """
+    UndrainAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UndrainAdapterRequest, _admin_pb2.UndrainAdapterReply]
+    ListClients: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsReply]
+    KickClient: _grpc.UnaryUnaryMultiCallable[_admin_pb2.KickClientRequest, _admin_pb2.KickClientReply]
+    """End the streams of a client with PERMISSION_DENIED. It may connect again: the policy says who may."""
+    ListGrants: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListGrantsRequest, _admin_pb2.ListGrantsReply]
+    ListKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListKeysRequest, _admin_pb2.ListKeysReply]
+    RotateKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateKeysRequest, _admin_pb2.RotateKeysReply]
+    """Replace the keys of a channel, or of all channels and the source of a feed, as after a revocation."""
+    GetHistory: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetHistoryRequest, _admin_pb2.GetHistoryReply]
+    """What happened to a feed's roles, also before the server's last start; the newest last."""
 
 @_typing.type_check_only
 class OperationsAsyncStub(OperationsStub):
@@ -239,6 +304,20 @@ class OperationsAsyncStub(OperationsStub):
     is the last synchronised backup and the request does not force it, or if there is nothing to readmit.
     """
     ReadmitAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReadmitAdapterRequest, _admin_pb2.ReadmitAdapterReply]  # type: ignore[assignment]
+    DrainAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainAdapterRequest, _admin_pb2.DrainAdapterReply]  # type: ignore[assignment]
+    """Keep an adapter out of leases for planned maintenance: an active one hands over, then it stays a backup that is never
+    active, also over restarts, until it is undrained. FAILED_PRECONDITION as for FailAdapter.
+    """
+    UndrainAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.UndrainAdapterRequest, _admin_pb2.UndrainAdapterReply]  # type: ignore[assignment]
+    ListClients: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsReply]  # type: ignore[assignment]
+    KickClient: _aio.UnaryUnaryMultiCallable[_admin_pb2.KickClientRequest, _admin_pb2.KickClientReply]  # type: ignore[assignment]
+    """End the streams of a client with PERMISSION_DENIED. It may connect again: the policy says who may."""
+    ListGrants: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListGrantsRequest, _admin_pb2.ListGrantsReply]  # type: ignore[assignment]
+    ListKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListKeysRequest, _admin_pb2.ListKeysReply]  # type: ignore[assignment]
+    RotateKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateKeysRequest, _admin_pb2.RotateKeysReply]  # type: ignore[assignment]
+    """Replace the keys of a channel, or of all channels and the source of a feed, as after a revocation."""
+    GetHistory: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetHistoryRequest, _admin_pb2.GetHistoryReply]  # type: ignore[assignment]
+    """What happened to a feed's roles, also before the server's last start; the newest last."""
 
 class OperationsServicer(metaclass=_abc_1.ABCMeta):
     """For admins (`tandemfeed admin`)."""
@@ -274,6 +353,68 @@ class OperationsServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ReadmitAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ReadmitAdapterReply, _abc.Awaitable[_admin_pb2.ReadmitAdapterReply]]: ...
+
+    @_abc_1.abstractmethod
+    def DrainAdapter(
+        self,
+        request: _admin_pb2.DrainAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DrainAdapterReply, _abc.Awaitable[_admin_pb2.DrainAdapterReply]]:
+        """Keep an adapter out of leases for planned maintenance: an active one hands over, then it stays a backup that is never
+        active, also over restarts, until it is undrained. FAILED_PRECONDITION as for FailAdapter.
+        """
+
+    @_abc_1.abstractmethod
+    def UndrainAdapter(
+        self,
+        request: _admin_pb2.UndrainAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UndrainAdapterReply, _abc.Awaitable[_admin_pb2.UndrainAdapterReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListClients(
+        self,
+        request: _admin_pb2.ListClientsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListClientsReply, _abc.Awaitable[_admin_pb2.ListClientsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def KickClient(
+        self,
+        request: _admin_pb2.KickClientRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.KickClientReply, _abc.Awaitable[_admin_pb2.KickClientReply]]:
+        """End the streams of a client with PERMISSION_DENIED. It may connect again: the policy says who may."""
+
+    @_abc_1.abstractmethod
+    def ListGrants(
+        self,
+        request: _admin_pb2.ListGrantsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListGrantsReply, _abc.Awaitable[_admin_pb2.ListGrantsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListKeys(
+        self,
+        request: _admin_pb2.ListKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListKeysReply, _abc.Awaitable[_admin_pb2.ListKeysReply]]: ...
+
+    @_abc_1.abstractmethod
+    def RotateKeys(
+        self,
+        request: _admin_pb2.RotateKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RotateKeysReply, _abc.Awaitable[_admin_pb2.RotateKeysReply]]:
+        """Replace the keys of a channel, or of all channels and the source of a feed, as after a revocation."""
+
+    @_abc_1.abstractmethod
+    def GetHistory(
+        self,
+        request: _admin_pb2.GetHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetHistoryReply, _abc.Awaitable[_admin_pb2.GetHistoryReply]]:
+        """What happened to a feed's roles, also before the server's last start; the newest last."""
 
 def add_OperationsServicer_to_server(servicer: OperationsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -325,3 +466,152 @@ class PolicyAdministrationServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.ShowPolicyReply, _abc.Awaitable[_admin_pb2.ShowPolicyReply]]: ...
 
 def add_PolicyAdministrationServicer_to_server(servicer: PolicyAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class AuditAdministrationStub:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> AuditAdministrationAsyncStub: ...
+    ReadAudit: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReadAuditRequest, _admin_pb2.ReadAuditReply]
+    VerifyAudit: _grpc.UnaryUnaryMultiCallable[_admin_pb2.VerifyAuditRequest, _admin_pb2.VerifyAuditReply]
+    """Checks the whole log; may take seconds."""
+
+@_typing.type_check_only
+class AuditAdministrationAsyncStub(AuditAdministrationStub):
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ReadAudit: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReadAuditRequest, _admin_pb2.ReadAuditReply]  # type: ignore[assignment]
+    VerifyAudit: _aio.UnaryUnaryMultiCallable[_admin_pb2.VerifyAuditRequest, _admin_pb2.VerifyAuditReply]  # type: ignore[assignment]
+    """Checks the whole log; may take seconds."""
+
+class AuditAdministrationServicer(metaclass=_abc_1.ABCMeta):
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    @_abc_1.abstractmethod
+    def ReadAudit(
+        self,
+        request: _admin_pb2.ReadAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReadAuditReply, _abc.Awaitable[_admin_pb2.ReadAuditReply]]: ...
+
+    @_abc_1.abstractmethod
+    def VerifyAudit(
+        self,
+        request: _admin_pb2.VerifyAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.VerifyAuditReply, _abc.Awaitable[_admin_pb2.VerifyAuditReply]]:
+        """Checks the whole log; may take seconds."""
+
+def add_AuditAdministrationServicer_to_server(servicer: AuditAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class IdentityAdministrationStub:
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> IdentityAdministrationAsyncStub: ...
+    ListIdentities: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListIdentitiesRequest, _admin_pb2.ListIdentitiesReply]
+    AddIdentity: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AddIdentityRequest, _admin_pb2.AddIdentityReply]
+    """FAILED_PRECONDITION if the policy has no such identity, ALREADY_EXISTS if it has a secret."""
+    RotateIdentity: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateIdentityRequest, _admin_pb2.RotateIdentityReply]
+    DisableIdentity: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DisableIdentityRequest, _admin_pb2.DisableIdentityReply]
+    """A disabled identity has no rights: its streams, tokens and keys end within a second."""
+    EnableIdentity: _grpc.UnaryUnaryMultiCallable[_admin_pb2.EnableIdentityRequest, _admin_pb2.EnableIdentityReply]
+    IssueCertificate: _grpc.UnaryUnaryMultiCallable[_admin_pb2.IssueCertificateRequest, _admin_pb2.IssueCertificateReply]
+    RevokeCertificates: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeCertificatesRequest, _admin_pb2.RevokeCertificatesReply]
+    ListCertificates: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListCertificatesRequest, _admin_pb2.ListCertificatesReply]
+
+@_typing.type_check_only
+class IdentityAdministrationAsyncStub(IdentityAdministrationStub):
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ListIdentities: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListIdentitiesRequest, _admin_pb2.ListIdentitiesReply]  # type: ignore[assignment]
+    AddIdentity: _aio.UnaryUnaryMultiCallable[_admin_pb2.AddIdentityRequest, _admin_pb2.AddIdentityReply]  # type: ignore[assignment]
+    """FAILED_PRECONDITION if the policy has no such identity, ALREADY_EXISTS if it has a secret."""
+    RotateIdentity: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateIdentityRequest, _admin_pb2.RotateIdentityReply]  # type: ignore[assignment]
+    DisableIdentity: _aio.UnaryUnaryMultiCallable[_admin_pb2.DisableIdentityRequest, _admin_pb2.DisableIdentityReply]  # type: ignore[assignment]
+    """A disabled identity has no rights: its streams, tokens and keys end within a second."""
+    EnableIdentity: _aio.UnaryUnaryMultiCallable[_admin_pb2.EnableIdentityRequest, _admin_pb2.EnableIdentityReply]  # type: ignore[assignment]
+    IssueCertificate: _aio.UnaryUnaryMultiCallable[_admin_pb2.IssueCertificateRequest, _admin_pb2.IssueCertificateReply]  # type: ignore[assignment]
+    RevokeCertificates: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeCertificatesRequest, _admin_pb2.RevokeCertificatesReply]  # type: ignore[assignment]
+    ListCertificates: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListCertificatesRequest, _admin_pb2.ListCertificatesReply]  # type: ignore[assignment]
+
+class IdentityAdministrationServicer(metaclass=_abc_1.ABCMeta):
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    @_abc_1.abstractmethod
+    def ListIdentities(
+        self,
+        request: _admin_pb2.ListIdentitiesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListIdentitiesReply, _abc.Awaitable[_admin_pb2.ListIdentitiesReply]]: ...
+
+    @_abc_1.abstractmethod
+    def AddIdentity(
+        self,
+        request: _admin_pb2.AddIdentityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AddIdentityReply, _abc.Awaitable[_admin_pb2.AddIdentityReply]]:
+        """FAILED_PRECONDITION if the policy has no such identity, ALREADY_EXISTS if it has a secret."""
+
+    @_abc_1.abstractmethod
+    def RotateIdentity(
+        self,
+        request: _admin_pb2.RotateIdentityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RotateIdentityReply, _abc.Awaitable[_admin_pb2.RotateIdentityReply]]: ...
+
+    @_abc_1.abstractmethod
+    def DisableIdentity(
+        self,
+        request: _admin_pb2.DisableIdentityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DisableIdentityReply, _abc.Awaitable[_admin_pb2.DisableIdentityReply]]:
+        """A disabled identity has no rights: its streams, tokens and keys end within a second."""
+
+    @_abc_1.abstractmethod
+    def EnableIdentity(
+        self,
+        request: _admin_pb2.EnableIdentityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.EnableIdentityReply, _abc.Awaitable[_admin_pb2.EnableIdentityReply]]: ...
+
+    @_abc_1.abstractmethod
+    def IssueCertificate(
+        self,
+        request: _admin_pb2.IssueCertificateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.IssueCertificateReply, _abc.Awaitable[_admin_pb2.IssueCertificateReply]]: ...
+
+    @_abc_1.abstractmethod
+    def RevokeCertificates(
+        self,
+        request: _admin_pb2.RevokeCertificatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RevokeCertificatesReply, _abc.Awaitable[_admin_pb2.RevokeCertificatesReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListCertificates(
+        self,
+        request: _admin_pb2.ListCertificatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListCertificatesReply, _abc.Awaitable[_admin_pb2.ListCertificatesReply]]: ...
+
+def add_IdentityAdministrationServicer_to_server(servicer: IdentityAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -15,8 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tandemfeed.adapter.reporting.registry import Registry
 from tandemfeed.admin_server.records.state_folder import SHARED_BY_SERVERS
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import TokenSource
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, common_pb2
 from tests.admin_server.cluster_files import ca_of, secret_of
@@ -32,9 +32,11 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 class Pair:
     """The two servers. The first one is active initially; a killed server can be restarted."""
 
-    def __init__(self, folder: Path, zookeeper: ZooKeeperServer, cluster: str, opened: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, zookeeper: ZooKeeperServer, cluster: str, opened: ExitStack, *options: str
+    ) -> None:
         self._folder, self._cluster, self._opened = folder, cluster, opened
-        self._options = ["--zookeeper", zookeeper.hosts, "--zookeeper-session-ms", str(SESSION_MS)]
+        self._options = ["--zookeeper", zookeeper.hosts, "--zookeeper-session-ms", str(SESSION_MS), *options]
         self.first = self.start("first")
         await_serving(self.first)
         state = folder / "second" / "state"
