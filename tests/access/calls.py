@@ -99,8 +99,8 @@ CALLS = {
         replay_pb2.ReplayRequest(channel_id=CHANNEL, input_ranges=[replay_pb2.NumberRange(first=1, end=2)])
     ),
     "AdapterSync/Follow": Call(sync_pb2.FollowRequest(adapter_id=2), is_endless=True),
-    "AdapterSync/GetSnapshot": Call(sync_pb2.GetSnapshotRequest(channel_id=CHANNEL)),
-    "AdapterSync/GetBuckets": Call(sync_pb2.GetBucketsRequest(channel_id=CHANNEL, buckets=[0])),
+    "AdapterSync/GetSnapshot": Call(sync_pb2.GetSnapshotRequest(channel_id=CHANNEL), REFUSED_STATE),
+    "AdapterSync/GetBuckets": Call(sync_pb2.GetBucketsRequest(channel_id=CHANNEL, buckets=[0]), REFUSED_STATE),
     "AdapterSync/GetRuns": Call(
         sync_pb2.GetRunsRequest(
             channel_id=CHANNEL, position=common_pb2.MessageStreamState(next_input_seq=1, next_message_seq=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -67,7 +68,19 @@ def ask(cluster: Cluster, callers: Mapping[str, list[BearerFor | None]]) -> Iter
                 channels[server, bearer] = opened.enter_context(channel)
             return code_of(channels[server, bearer], call, incarnation())
 
+        (revoked,) = callers["revoked"]
+        for server, call in (("adapter", "Replay/Replay"), ("gateway", "SourceReplay/Fill")):
+            await_refusal(
+                lambda server=server, call=call: make(server, call, revoked)[0]
+            )  # they learn it within a second
         yield make
+
+
+def await_refusal(code: Callable[[], grpc.StatusCode]) -> None:
+    """Wait until a call is not authenticated any more."""
+    give_up_at_s = time.monotonic() + START_TIMEOUT_S
+    while code() is not grpc.StatusCode.UNAUTHENTICATED:
+        assert time.monotonic() < give_up_at_s, "a revoked token is still accepted"
 
 
 @pytest.fixture(scope="module")
