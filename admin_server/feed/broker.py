@@ -1,7 +1,7 @@
 """The broker of one feed: what adapters and subscribers request, in steps of state change, record and audit.
 
 `FeedState` owns the feed's state and its lock. This module and `feed_operations` call it, and wait for the disk between
-its steps, never inside one. Each subscriber and each attending adapter has a queue, which its stream's thread drains.
+its steps, never inside one. Each subscriber and each attending adapter has a queue, which its stream drains.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ seals, multicast, and replay over gRPC. The test decides what goes wrong, and wh
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import os
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -36,8 +36,11 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_runs,
 )
 from tandemfeed.feedcore.wire.position import Run
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, caller_of, serve
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server
+from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.call_context import caller_of
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
+from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
 from tandemfeed.transport.calls.tokens import TokenVerifier, binding, key_from_text
 from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
@@ -154,7 +157,7 @@ class ToyAdmin(
         salt, stored, server, iterations = self._mechanism.make_auth_info(SECRET)
         self._auth_info = (salt, stored, server, iterations)
         self._conversations: dict[str, Any] = {}
-        self._streams: list[queue.SimpleQueue[admin_pb2.SubscriptionUpdate | None]] = []
+        self._streams: list[StreamQueue[admin_pb2.SubscriptionUpdate]] = []
         self.subscribed = threading.Semaphore(0)
         self.logins = 0
 
@@ -185,18 +188,17 @@ class ToyAdmin(
             server_final=server.get_server_final(), token=token, expires_unix_ns=expires * 1_000_000_000
         )
 
-    def Subscribe(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
+    async def Subscribe(self, request: Any, context: grpc.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
         for topic in request.topics:
             if not any_topic_matches(caller_of(context).topics, topic):
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, f"topic {topic} is not granted to {IDENTITY}")
         if self._cluster.is_revoked:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"feed {request.feed} is no longer granted to {IDENTITY}")
-        updates: queue.SimpleQueue[admin_pb2.SubscriptionUpdate | None] = queue.SimpleQueue()
+        updates: StreamQueue[admin_pb2.SubscriptionUpdate] = StreamQueue()
         self._streams.append(updates)
-        context.add_callback(lambda: updates.put(None))
         yield self._cluster.whole_grant()
         self.subscribed.release()
-        while (update := updates.get()) is not None:
+        async for update in updates.drain():
             yield update
 
     def send(self, update: admin_pb2.SubscriptionUpdate | None) -> None:
@@ -263,15 +265,13 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         """Multicast these bytes."""
         self._sender.send(self.group.encode(), datagram)
 
-    def Replay(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
+    async def Replay(self, request: Any, context: grpc.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
         self.replay_calls += 1
         self.asked.append(request)
         if self.replay_fault == "refuse":
             context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {request.channel_id}")
         if self.replay_fault == "silent":
-            ended = threading.Event()
-            context.add_callback(ended.set)
-            ended.wait()
+            await asyncio.Event().wait()
         found = [each for each in self.journal if _is_requested(each, request)]
         sender_id = 99 if self.replay_fault == "impostor" else self.adapter_id
         yield replay_pb2.ReplayChunk(
@@ -325,8 +325,7 @@ class ToyCluster:
             listen or f"{INTERFACE}:0",
             self._certificate,
             self._key_pem,
-            [AuthorizationInterceptor(verifier, ROLES, frozenset({"tandemfeed.v1.Authentication"}))],
-            thread_count=8,
+            [Authorization(verifier, ROLES, frozenset({"tandemfeed.v1.Authentication"}))],
         )
 
     def whole_grant(self) -> admin_pb2.SubscriptionUpdate:
