@@ -30,7 +30,7 @@ READ_COUNT = 65_536  # records per batch when reading from the start
 class CommittedRecord(NamedTuple):
     """A record, and its index in its own journal: that of the stream, or the commit log."""
 
-    index: int
+    journal_index: int
     record: bytes
 
 

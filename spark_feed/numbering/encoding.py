@@ -69,14 +69,16 @@ class TickEncoder:
         streams = assign_streams(self._rule, symbols, codes, index, self.stream_count)
         order = np.argsort(streams, kind="stable")
         sizes, data, starts = self._frames(rows, np.array(symbols, "S8")[codes], order)
-        columns = index[order], _integers(rows.column("event_at_ns"))[order], sizes
+        index_of, event_of = index[order], _integers(rows.column("event_at_ns"))[order]
         cuts = np.searchsorted(streams[order], np.arange(self.stream_count + 1)).tolist()
         first_index = int(index[0]) if index.size else 0
         return [
             Block(
                 first_index,
                 first_index + index.size,
-                *(column[first:end] for column in columns),
+                index_of[first:end],
+                event_of[first:end],
+                sizes[first:end],
                 data[starts[first] : starts[end]],
             )
             for first, end in pairwise(cuts)

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.journal.format.named_position import NamedPosition
@@ -36,7 +38,14 @@ from tandemfeed.spark_feed.recordings.recording import Manifest, RecordingError,
 LOG = logging.getLogger(__name__)
 BACK_PRESSURE_POLL_S = 0.02
 BATCH_MESSAGES_MAX = 200_000  # a micro-batch's fixed cost is then small beside its work, and takes below a second
-APPENDED_DDL = (
+APPENDED_SCHEMA = pa.schema(  # what a task reports: an end, or a problem
+    [
+        ("source_stream_id", pa.int32()),
+        *((name, pa.int64()) for name in ("next_source_seq", "end_index", "next_record_index")),
+        ("problem", pa.string()),
+    ]
+)
+APPENDED_DDL = (  # the same for Spark
     "source_stream_id int, next_source_seq bigint, end_index bigint, next_record_index bigint, problem string"
 )
 # Spark's own source of whole files, of which the job takes only the names: it finds the files, cuts micro-batches and
@@ -82,10 +91,14 @@ class JobReport:
 
 
 class SourceJob:
-    """One run of the job in this process. `stop` may be called from any thread."""
+    """One run of the job in this process. `stop` may be called from any thread.
 
-    def __init__(self, options: JobOptions) -> None:
-        self._options = options
+    Args:
+        on_commit: called after each micro-batch.
+    """
+
+    def __init__(self, options: JobOptions, on_commit: Callable[[CommitLog], None] = lambda log: None) -> None:
+        self._options, self._on_commit = options, on_commit
         self._stopping = threading.Event()
         self.report = JobReport()
 
@@ -187,6 +200,7 @@ class SourceJob:
         added = log.commit(batch_id, map(_appended, rows))
         self.report.record_count += added
         self.report.batch_count += 1
+        self._on_commit(log)
         LOG.debug("micro-batch journaled", extra={"batch_id": batch_id, "record_count": added})
 
     def _wait_for_gateway(self, log: CommitLog) -> None:
@@ -226,19 +240,15 @@ def _appending(continued: Continuation) -> Callable[[Iterator[Any]], Iterator[An
     """A source stream's blocks to the end of its journal, in the task that owns the stream."""
 
     def append(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
         rows = pa.Table.from_batches([batch for batch in batches if batch.num_rows])
         stream_id = continued.plan.feed.source_stream_ids[rows.column("stream")[0].as_py()]
+        row: dict[str, Any] = {"source_stream_id": stream_id}
         try:
             done = append_to_stream(continued, stream_id, blocks_in(rows))
-            row = (stream_id, *done.end, done.next_record_index, None)
+            row |= done.end._asdict() | {"next_record_index": done.next_record_index}
         except (SourceJournalError, RecordingError) as error:
-            row = (stream_id, 0, 0, 0, str(error))
-        names = [part.split()[0] for part in APPENDED_DDL.split(", ")]
-        types = [pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.string()]
-        arrays = [pa.array([value], kind) for value, kind in zip(row, types, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, names=names)
+            row["problem"] = str(error)
+        yield pa.RecordBatch.from_pylist([row], schema=APPENDED_SCHEMA)
 
     return append
 

@@ -53,7 +53,7 @@ def join_blocks(blocks: Sequence[Block], next_record_index: int) -> Block:
     Raises:
         SourceJournalError: records are missing.
     """
-    wanted = []
+    wanted: list[Block] = []
     due = next_record_index
     for block in sorted(blocks, key=lambda block: block.first_record_index):
         if block.end_record_index <= next_record_index:

@@ -39,7 +39,7 @@ CLUSTER = (
     '[[feed]]\nfeed_id = 1\nname = "equities"\nsession = 20261121\n'
     "[[feed.source_stream]]\nsource_stream_id = 1\n[[feed.source_stream]]\nsource_stream_id = 2\n"
 )
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 SMALL_BATCHES = ("--batch-messages-max", "800")
 
 
@@ -150,6 +150,8 @@ def _kill_workers(job: subprocess.Popen[str]) -> None:
                 process.kill()
 
 
+@pytest.mark.spark
+@pytest.mark.processes
 def test_a_missing_file_is_reported_in_one_sentence(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 2_000, 400)
     (tmp_path / "recording" / "part-00000001.parquet").unlink()
