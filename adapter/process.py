@@ -26,6 +26,7 @@ from tandemfeed.adapter.reporting.lifeline import Lifeline, LifelineUnavailable
 from tandemfeed.adapter.reporting.registry import AnotherProcessRuns, Registry, own_start
 from tandemfeed.adapter.reporting.reports import Reporter
 from tandemfeed.adapter.sealed_source import SealedLine
+from tandemfeed.adapter.subscribers import Subscribers
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
@@ -39,8 +40,9 @@ from tandemfeed.feedcore.replica.effects import (
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.transport.calls.login import TokenSource
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, serve
 from tandemfeed.transport.calls.server_names import adapter_server, check_certificate, source_gateway
+from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from tandemfeed.transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
@@ -110,6 +112,7 @@ class AdapterProcess:
         self._dead_letters: DeadLetterJournal | None = None
         self._sealer: Sealer | None = None
         self._private_key = Ed25519PrivateKey.generate()  # for this start only, and never stored
+        self._subscribers = Subscribers()
         self._protocol = b""
         self._replaced_by = ""  # the process that replaced this one
         self._tokens = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
@@ -128,6 +131,7 @@ class AdapterProcess:
             rpc_endpoint=rpc.endpoint,
             public_key=self._private_key.public_key().public_bytes_raw(),
             replace=options.replace,
+            unicast_server_key=self._subscribers.server_key,
         )
         connection = self._connection
         self._registry = Registry(
@@ -141,6 +145,7 @@ class AdapterProcess:
             lambda: self._engine.lease.epoch,
             self._on_replaced,
             lambda: {} if self._sealer is None else self._sealer.next_counters(),
+            lambda: self._subscribers.unicast_endpoint,
         )
         self._lifeline = self._begin_lifeline()
         try:
@@ -156,6 +161,7 @@ class AdapterProcess:
             if self._dead_letters is not None:
                 self._dead_letters.close()
             self._journal.close()
+            self._subscribers.close()
             self._context.destroy(0)  # a start that failed half-way leaves sockets open
         if self._replaced_by:
             raise AnotherProcessRuns(self._replaced_by)
@@ -188,7 +194,7 @@ class AdapterProcess:
         options = self._options
         self._sync_service, self._replay_service = AdapterSyncService(self._mailbox), ReplayService(self._journal)
         check_certificate(options.tls_certificate, adapter_server(options.feed, options.name))
-        interceptor = AuthorizationInterceptor(self._verifier, ROLES_BY_SERVICE)
+        interceptor = Authorization(self._verifier, ROLES_BY_SERVICE)
         return serve(
             [
                 lambda server: sync_pb2_grpc.add_AdapterSyncServicer_to_server(self._sync_service, server),
@@ -239,6 +245,7 @@ class AdapterProcess:
         self._sync_service.serve_for(engine, feed.name, self._reporter.state, registered.sync_interval_ns)
         self._replay_service.feed = feed.name
         self._replay_service.topics = {each.channel_id: each.topic for each in feed.channels}
+        self._subscribers.begin(registered, lambda channel_id: engine.replicas[channel_id].state)
         mold = self._mold_source(feed) if self._options.mold is not None else None
         lines: Sequence[SourceLine] = (
             mold.lines
@@ -263,6 +270,8 @@ class AdapterProcess:
             ask_source=mold.request if mold is not None else None,
             collect_refused=self._dead_letters.collect,
             forged=self._reporter.forged,
+            unicast=self._subscribers.unicast,
+            idle_channels=self._subscribers.idle_channels,
         )
         self._meet(list(registered.adapters))
 
@@ -336,6 +345,8 @@ class AdapterProcess:
                 post(engine.on_readmitted)
             case "cluster_changed":
                 post(lambda now_ns: self._on_cluster_changed(order.cluster_changed, now_ns))
+            case "subscriptions_changed":
+                post(lambda now_ns: self._on_subscriptions_changed(order.subscriptions_changed, now_ns))
 
     # ---- in the loop's thread ----
 
@@ -344,6 +355,10 @@ class AdapterProcess:
         self._adopt_keys(changed)
         others = self._meet(list(changed.adapters))
         return self._engine.on_cluster_changed(changed.active_adapter_id, changed.epoch, now_ns, others)
+
+    def _on_subscriptions_changed(self, changed: admin_pb2.SubscriptionsChanged, now_ns: int) -> list[AdapterEffect]:
+        self._subscribers.change(changed, now_ns)
+        return []
 
     def _adopt(self, start: AnnouncedStart, registered: admin_pb2.RegisterReply) -> list[AdapterEffect]:
         assert self._sealer is not None

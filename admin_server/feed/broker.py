@@ -1,7 +1,7 @@
 """The broker of one feed: what adapters and subscribers request, in steps of state change, record and audit.
 
 `FeedState` owns the feed's state and its lock. This module and `feed_operations` call it, and wait for the disk between
-its steps, never inside one. Each subscriber and each attending adapter has a queue, which its stream's thread drains.
+its steps, never inside one. Each subscriber and each attending adapter has a queue, which its stream drains.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ class FeedBroker:
 
     # ---- subscribers ----
 
-    def subscribe(self, identity: str, channel_ids: frozenset[int]) -> Subscriber:
+    def subscribe(self, identity: str, channel_ids: frozenset[int], unicast_key: bytes = b"") -> Subscriber:
         """A client's stream began; its first update is due immediately."""
-        subscriber = Subscriber(identity, channel_ids)
+        subscriber = Subscriber(identity, channel_ids, unicast_key)
         subscriber.notify()
         self._state.add_subscriber(subscriber)
         return subscriber

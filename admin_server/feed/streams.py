@@ -1,11 +1,11 @@
-"""The open streams of one feed: attending adapters and subscribers, each with a queue that its thread drains."""
+"""The open streams of one feed: attending adapters and subscribers, each with a queue that its stream drains."""
 
 from __future__ import annotations
 
-import queue
 from dataclasses import dataclass, field
 
 from tandemfeed.admin_server.settings import AdapterSettings
+from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
 from tandemfeed.v1 import admin_pb2
 
 # The limit for an adapter that does not read its stream: minutes of orders. Above it, only essential orders are queued.
@@ -19,14 +19,16 @@ class Attendance:
     Attributes:
         report_id: the id of the newest report.
         heard_at_ns: when that report arrived, by this server's monotonic clock.
-        orders: the queue that the stream's thread sends; None ends the stream.
+        orders: the queue that the stream sends; None ends the stream.
+        knows_subscriptions: it got the whole list of subscriptions, and every change since.
     """
 
     adapter: AdapterSettings
     incarnation: int
     report_id: int
     heard_at_ns: int
-    orders: queue.SimpleQueue[admin_pb2.AdapterOrder | None] = field(default_factory=queue.SimpleQueue)
+    orders: StreamQueue[admin_pb2.AdapterOrder] = field(default_factory=StreamQueue)
+    knows_subscriptions: bool = False
 
     def order(self, **order: object) -> None:
         """Send an essential order: about a lease, or about the adapter's state."""
@@ -34,8 +36,13 @@ class Attendance:
 
     def order_if_room(self, **order: object) -> None:
         """Send an order that may be lost; without renewals, an adapter stops by its own clock."""
-        if self.orders.qsize() < ORDERS_WAITING_MAX:
+        if self.has_room:
             self.order(**order)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the adapter reads its stream."""
+        return self.orders.qsize() < ORDERS_WAITING_MAX
 
     def end(self) -> None:
         """End the stream after the orders already queued."""
@@ -48,12 +55,14 @@ class Subscriber:
 
     Attributes:
         channel_ids: the channels granted to it.
+        unicast_key: the CURVE public key with which it may connect to adapters; empty: it has none.
         has_ended: whether it has ended, so that it must not get another update.
     """
 
     identity: str
     channel_ids: frozenset[int]
-    updates: queue.SimpleQueue[bool | None] = field(default_factory=queue.SimpleQueue)
+    unicast_key: bytes = b""
+    updates: StreamQueue[bool] = field(default_factory=StreamQueue)
     has_ended: bool = False
 
     def notify(self) -> None:

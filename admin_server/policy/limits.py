@@ -29,16 +29,19 @@ class OpenSubscriptions:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self.total = 0
 
     def begin(self, identity: str, count_max: int | None) -> bool:
         """Count one more, unless the identity has as many as it may have."""
         if count_max is not None and self._counts[identity] >= count_max:
             return False
         self._counts[identity] += 1
+        self.total += 1
         return True
 
     def end(self, identity: str) -> None:
         """Count one less."""
         self._counts[identity] -= 1
+        self.total -= 1
         if not self._counts[identity]:
             del self._counts[identity]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import NoReturn
 
 import grpc
 
 from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
-from tandemfeed.admin_server.services.shared import drain, listed
-from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.admin_server.services.shared import listed
+from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
+from tandemfeed.transport.unicast.wire import CURVE_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 
@@ -26,28 +27,42 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         self, brokers: Mapping[str, FeedBroker], policy: PolicyKeeper, audit: AuditLog, subscriber_count_max: int
     ) -> None:
         self._brokers, self._policy, self._audit = brokers, policy, audit
-        self._subscriber_count_max = subscriber_count_max  # each occupies a thread while its stream is open
-        self._seats = threading.BoundedSemaphore(subscriber_count_max)
+        self._subscriber_count_max = subscriber_count_max
         self._open, self._open_lock = OpenSubscriptions(), threading.Lock()
 
-    def Subscribe(  # noqa: N802
+    async def Subscribe(  # noqa: N802
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
-    ) -> Iterator[admin_pb2.SubscriptionUpdate]:
+    ) -> AsyncIterator[admin_pb2.SubscriptionUpdate]:
         """Send the grant, then an update whenever it changes, until the client leaves or the grant is revoked."""
+        broker, channels = await in_thread(context, self._granted, request, context)
+        await in_thread(context, self._take_seat, request, context)
+        try:
+            subscriber = await in_thread(context, self._begin, broker, channels, request, context)
+            try:
+                is_first = True
+                async for _ in subscriber.updates.drain():
+                    update = broker.update_for(channels, is_first=is_first)
+                    if subscriber.has_ended:  # checked last: keys made after a revocation must not be sent
+                        return
+                    yield update
+                    is_first = False
+            finally:
+                broker.unsubscribe(subscriber)
+        finally:
+            self._leave_seat(context)
+
+    def _begin(
+        self,
+        broker: FeedBroker,
+        channels: frozenset[int],
+        request: admin_pb2.SubscribeRequest,
+        context: grpc.ServicerContext,
+    ) -> Subscriber:
         identity = caller_of(context).identity
-        broker, channels = self._granted(request, context)
-        with self._seat(request, context):
-            subscriber = broker.subscribe(identity, channels)
-            context.add_callback(lambda: broker.unsubscribe(subscriber))
-            broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
-            self._audit.write("subscribed", identity=identity, feed=request.feed, channels=sorted(channels))
-            is_first = True
-            for _ in drain(subscriber.updates, lambda: broker.unsubscribe(subscriber)):
-                update = broker.update_for(channels, is_first=is_first)
-                if subscriber.has_ended:  # checked last: keys made after a revocation must not be sent
-                    return
-                yield update
-                is_first = False
+        subscriber = broker.subscribe(identity, channels, _unicast_key(request, context))
+        broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
+        self._audit.write("subscribed", identity=identity, feed=broker.feed.name, channels=sorted(channels))
+        return subscriber
 
     def _granted(
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
@@ -92,31 +107,29 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             **fields,
         )
 
-    @contextmanager
-    def _seat(self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext) -> Iterator[None]:
-        """Count a subscription while it is open, or refuse it."""
+    def _take_seat(self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext) -> None:
+        """Count a subscription, or refuse it."""
         identity = caller_of(context).identity
         known = self._policy.policy.identities.get(identity)
         limit = None if known is None else known.subscription_count_max
         with self._open_lock:
-            has_begun = self._open.begin(identity, limit)
-        try:
-            if not has_begun:
-                text = f"{identity} has {limit} subscriptions open, which is subscription_count_max in the policy"
-                self._refuse_one_more(request, context, f"{text}; end one first")
-            if not self._seats.acquire(blocking=False):
+            if self._open.total >= self._subscriber_count_max:
                 text = (
                     f"{self._subscriber_count_max} subscribers are connected, which is the limit; try again later, or "
+                    "raise --subscriber-count-max at the admin server"
                 )
-                self._refuse_one_more(request, context, text + "raise --subscriber-count-max at the admin server")
-            try:
-                yield
-            finally:
-                self._seats.release()
-        finally:
-            if has_begun:
-                with self._open_lock:
-                    self._open.end(identity)
+            elif self._open.begin(identity, limit):
+                return
+            else:
+                text = (
+                    f"{identity} has {limit} subscriptions open, which is subscription_count_max in the policy; "
+                    "end one first"
+                )
+        self._refuse_one_more(request, context, text)
+
+    def _leave_seat(self, context: grpc.ServicerContext) -> None:
+        with self._open_lock:
+            self._open.end(caller_of(context).identity)
 
     def _refuse_one_more(
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext, text: str
@@ -133,3 +146,11 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             if granted := self._granted_topics(broker, context):
                 reply.feeds.append(broker.describe(granted.values()))
         return reply
+
+
+def _unicast_key(request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext) -> bytes:
+    key = request.unicast_client_key
+    if len(key) not in (0, CURVE_KEY_SIZE):
+        text = f"unicast_client_key has {len(key)} bytes, expected {CURVE_KEY_SIZE}, or none"
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+    return key

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 from tandemfeed.transport.calls.server_names import adapter_server
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
 from tandemfeed.transport.sealing.start_keys import SealingKey
+from tandemfeed.transport.unicast.wire import CURVE_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, common_pb2
+
+AWAY = "away"  # the replica_state of an adapter that is not connected to the admin server
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +23,23 @@ class GrantedKey:
 
 
 @dataclass(frozen=True, slots=True)
+class UnicastPlace:
+    """Where one start of an adapter serves unicast clients ("IPV4:PORT"), and the CURVE key that it made for that."""
+
+    endpoint: str
+    server_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class GrantedAdapter:
     """An adapter as a subscriber sees it: its multicast groups (by channel_id), its replay endpoint, the server name
-    that its certificate must have, and its announced starts."""
+    that its certificate must have, and its announced starts.
+
+    Attributes:
+        incarnation: of its newest start.
+        unicast: of its newest start; None: it serves no unicast clients (yet).
+        is_attended: it is connected to the admin server.
+    """
 
     adapter_id: int
     name: str
@@ -30,6 +47,9 @@ class GrantedAdapter:
     server_name: str
     groups: Mapping[int, str]
     starts: tuple[AnnouncedStart, ...] = ()
+    incarnation: int = 0
+    unicast: UnicastPlace | None = None
+    is_attended: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +107,7 @@ def first_grant(update: admin_pb2.SubscriptionUpdate) -> Grant:
         session=feed.session,
         topics_by_channel={channel.channel_id: channel.topic for channel in feed.channels},
         source_stream_names={stream.source_stream_id: stream.name for stream in feed.source_streams},
-        adapters={adapter.adapter_id: _adapter(feed.name, adapter) for adapter in update.adapters},
+        adapters={adapter.adapter_id: _adapter(feed.name, adapter, None) for adapter in update.adapters},
         keys={key.key_id: _key(key) for key in update.keys},
         message_model=update.message_model,
         active_adapter_id=update.active_adapter_id,
@@ -102,7 +122,10 @@ def apply_update(grant: Grant, updated: GrantUpdated, now_unix_ns: int) -> Grant
     """
     update = updated.update
     adapters = {} if updated.is_whole else dict(grant.adapters)
-    adapters.update({adapter.adapter_id: _adapter(grant.feed_name, adapter) for adapter in update.adapters})
+    known = grant.adapters.get
+    adapters.update(
+        {each.adapter_id: _adapter(grant.feed_name, each, known(each.adapter_id)) for each in update.adapters}
+    )
     keys = {} if updated.is_whole else dict(grant.keys)
     keys.update({key.key_id: _key(key) for key in update.keys})
     keys = {key_id: key for key_id, key in keys.items() if not 0 < key.expires_unix_ns <= now_unix_ns}
@@ -116,7 +139,7 @@ def apply_update(grant: Grant, updated: GrantUpdated, now_unix_ns: int) -> Grant
     )
 
 
-def _adapter(feed: str, adapter: common_pb2.AdapterDescription) -> GrantedAdapter:
+def _adapter(feed: str, adapter: common_pb2.AdapterDescription, former: GrantedAdapter | None) -> GrantedAdapter:
     return GrantedAdapter(
         adapter.adapter_id,
         adapter.name,
@@ -124,7 +147,17 @@ def _adapter(feed: str, adapter: common_pb2.AdapterDescription) -> GrantedAdapte
         adapter_server(feed, adapter.name),
         dict(adapter.groups),
         tuple(announced_starts([adapter])),
+        adapter.incarnation,
+        _unicast_place(adapter, former),
+        adapter.replica_state != AWAY,
     )
+
+
+def _unicast_place(adapter: common_pb2.AdapterDescription, former: GrantedAdapter | None) -> UnicastPlace | None:
+    """What a restarted server does not know until the adapter has returned to it stays valid for the same start."""
+    if adapter.unicast_endpoint and len(adapter.unicast_server_key) == CURVE_KEY_SIZE:
+        return UnicastPlace(adapter.unicast_endpoint, adapter.unicast_server_key)
+    return former.unicast if former is not None and former.incarnation == adapter.incarnation else None
 
 
 def _key(key: common_pb2.StreamKey) -> GrantedKey:

@@ -23,6 +23,7 @@ class Adapter:
         resumes: the earlier stream of the same process, which registers again; None: a new process.
         nonce: identifies the process; empty: a new random one.
         replace: replace a process that is attending.
+        unicast_server_key: the key for its unicast clients.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Adapter:
         *,
         nonce: bytes = b"",
         replace: bool = False,
+        unicast_server_key: bytes = b"",
     ) -> None:
         self._channel = channel_as(server, f"adapter-{name}")
         self._stub = admin_pb2_grpc.AdapterRegistryStub(self._channel)
@@ -48,6 +50,7 @@ class Adapter:
             process_id=4711,
             host="exchange-1",
             replace=replace,
+            unicast_server_key=unicast_server_key,
         )
         if resumes is not None:
             self._request.resume_incarnation, self._request.resume_salt = resumes.start.incarnation, resumes.start.salt

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.death_notice import DeathNoticeSender
 from tandemfeed.transport.calls.login import AuthenticationRefused, Login, login
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.settings_file import SettingsError
@@ -337,6 +337,28 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
             'name = "a"',
             'name = "a b"',
             ', line 24: feed[0].adapter[0].name is "a b"; it must be a name of at most 64 letter',
+        ),
+        (
+            'name = "a"',
+            'name = "a"\nunicast = "0.0.0.0:7450"',
+            ", line 25: feed[0].adapter[0].unicast is invalid: '0.0.0.0:7450': 0.0.0.0 is not the address of one inte",
+        ),
+        (
+            'identity = "adapter-a"',
+            """identity = "adapter-a"
+unicast = "10.0.0.5:7450"
+groups = { 1 = "239.192.2.1:5011" }
+[[feed.adapter]]
+adapter_id = 9
+name = "c"
+identity = "adapter-a"
+unicast = "10.0.0.5:7450\"""",
+            ', line 32: feed[0].adapter[1].unicast is also the address of adapter equities/a: "10.0.0.5:7450"; each',
+        ),
+        (
+            "lease_ttl_ms = 300",
+            'publish = "acked"\nidle_without_subscribers = true',
+            ', line 9: feed[0].idle_without_subscribers is true, but publish is "acked": the packets of backups are th',
         ),
     ],
 )

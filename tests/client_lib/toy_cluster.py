@@ -4,12 +4,12 @@ seals, multicast, and replay over gRPC. The test decides what goes wrong, and wh
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import os
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from tandemfeed.client_lib import Client, Subscription, connect
 from tandemfeed.client_lib.items import Batch, Item
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Live
 from tandemfeed.feedcore.topics import any_topic_matches
@@ -36,13 +37,19 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_runs,
 )
 from tandemfeed.feedcore.wire.position import Run
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, caller_of, serve
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server
+from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.call_context import caller_of
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
+from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
 from tandemfeed.transport.calls.tokens import TokenVerifier, binding, key_from_text
 from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
 from tandemfeed.transport.sealing.sealing import Sealer
 from tandemfeed.transport.sealing.start_keys import SealingKey
+from tandemfeed.transport.unicast.admitted_clients import AdmittedClients
+from tandemfeed.transport.unicast.publisher import UnicastPublisher
+from tandemfeed.transport.unicast.wire import CurveKeys
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
 
 FEED_ID, CHANNEL_ID, SESSION = 1, 1, 20261121
@@ -154,7 +161,7 @@ class ToyAdmin(
         salt, stored, server, iterations = self._mechanism.make_auth_info(SECRET)
         self._auth_info = (salt, stored, server, iterations)
         self._conversations: dict[str, Any] = {}
-        self._streams: list[queue.SimpleQueue[admin_pb2.SubscriptionUpdate | None]] = []
+        self._streams: list[StreamQueue[admin_pb2.SubscriptionUpdate]] = []
         self.subscribed = threading.Semaphore(0)
         self.logins = 0
 
@@ -185,18 +192,18 @@ class ToyAdmin(
             server_final=server.get_server_final(), token=token, expires_unix_ns=expires * 1_000_000_000
         )
 
-    def Subscribe(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
+    async def Subscribe(self, request: Any, context: grpc.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
         for topic in request.topics:
             if not any_topic_matches(caller_of(context).topics, topic):
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, f"topic {topic} is not granted to {IDENTITY}")
         if self._cluster.is_revoked:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"feed {request.feed} is no longer granted to {IDENTITY}")
-        updates: queue.SimpleQueue[admin_pb2.SubscriptionUpdate | None] = queue.SimpleQueue()
+        self._cluster.admit(request.unicast_client_key)
+        updates: StreamQueue[admin_pb2.SubscriptionUpdate] = StreamQueue()
         self._streams.append(updates)
-        context.add_callback(lambda: updates.put(None))
         yield self._cluster.whole_grant()
         self.subscribed.release()
-        while (update := updates.get()) is not None:
+        async for update in updates.drain():
             yield update
 
     def send(self, update: admin_pb2.SubscriptionUpdate | None) -> None:
@@ -228,6 +235,9 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.group = group
         self._cluster = cluster
         self._sender = MulticastSender(cluster.context, INTERFACE)
+        self.is_multicast = True  # the network carries its group
+        self.unicast: UnicastPublisher | None = None
+        self.unicast_key = b""
         private_key = ed25519.Ed25519PrivateKey.generate()
         public_key = private_key.public_key().public_bytes_raw()
         self.start = AnnouncedStart(adapter_id, 10 + adapter_id, os.urandom(32), public_key)
@@ -260,18 +270,29 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.journal += [each._replace(adapter_id=self.adapter_id) for each in packets]
 
     def send_raw(self, datagram: bytes) -> None:
-        """Multicast these bytes."""
-        self._sender.send(self.group.encode(), datagram)
+        """Multicast these bytes, and send them to unicast clients."""
+        if self.is_multicast:
+            self._sender.send(self.group.encode(), datagram)
+        if self.unicast is not None:
+            self.unicast.read_subscriptions()
+            self.unicast.send([(CHANNEL_ID, datagram)])
 
-    def Replay(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
+    def serve_unicast(self) -> None:
+        """Listen for unicast clients, with a key of its own, as each start of an adapter does."""
+        if self.unicast is not None:
+            self.unicast.close()
+        keys = CurveKeys.generate()
+        self.unicast = UnicastPublisher(f"{INTERFACE}:0", keys, [CHANNEL_ID], self._cluster.admitted)
+        self.unicast.keep(time.monotonic_ns())
+        self.unicast_key = keys.public
+
+    async def Replay(self, request: Any, context: grpc.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
         self.replay_calls += 1
         self.asked.append(request)
         if self.replay_fault == "refuse":
             context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {request.channel_id}")
         if self.replay_fault == "silent":
-            ended = threading.Event()
-            context.add_callback(ended.set)
-            ended.wait()
+            await asyncio.Event().wait()
         found = [each for each in self.journal if _is_requested(each, request)]
         sender_id = 99 if self.replay_fault == "impostor" else self.adapter_id
         yield replay_pb2.ReplayChunk(
@@ -283,6 +304,8 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
 
     def close(self) -> None:
         self._sender.close()
+        if self.unicast is not None:
+            self.unicast.close()
         self.rpc.stop(0)
 
 
@@ -293,6 +316,7 @@ class ToyCluster:
     context: zmq.Context[Any] = field(default_factory=zmq.Context)
     key: SealingKey = field(default_factory=lambda: channel_key(77))
     is_revoked: bool = False
+    admitted: AdmittedClients = field(default_factory=AdmittedClients)
 
     def __post_init__(self) -> None:
         names = [adapter_server("equities", name) for name in ("toy-1", "toy-2", "toy-3")]
@@ -325,8 +349,7 @@ class ToyCluster:
             listen or f"{INTERFACE}:0",
             self._certificate,
             self._key_pem,
-            [AuthorizationInterceptor(verifier, ROLES, frozenset({"tandemfeed.v1.Authentication"}))],
-            thread_count=8,
+            [Authorization(verifier, ROLES, frozenset({"tandemfeed.v1.Authentication"}))],
         )
 
     def whole_grant(self) -> admin_pb2.SubscriptionUpdate:
@@ -345,6 +368,12 @@ class ToyCluster:
             epoch=1,
         )
 
+    def admit(self, client_key: bytes) -> None:
+        """Let a client connect to the adapters; a real admin server orders them to."""
+        if client_key:
+            client = admin_pb2.AdmittedClient(client_key=client_key, channel_ids=[CHANNEL_ID])
+            self.admitted.change(admin_pb2.SubscriptionsChanged(admitted=[client]), 0)
+
     def describe(self, adapter: ToyAdapter) -> common_pb2.AdapterDescription:
         """The adapter's description in a grant."""
         return common_pb2.AdapterDescription(
@@ -352,6 +381,9 @@ class ToyCluster:
             name=f"toy-{adapter.adapter_id}",
             rpc_endpoint=adapter.rpc.endpoint,
             groups={CHANNEL_ID: adapter.group},
+            incarnation=adapter.start.incarnation,
+            unicast_endpoint="" if adapter.unicast is None else adapter.unicast.endpoint,
+            unicast_server_key=adapter.unicast_key,
             starts=[
                 common_pb2.AdapterStart(
                     incarnation=adapter.start.incarnation,
@@ -406,10 +438,17 @@ def subscribe_and_hear_all(
     start: Any = 1,
     confirm: Literal[1, 2] = 1,
     verify: Literal["alarm", "signed"] = "alarm",
+    transport: Transport = "auto",
 ) -> Subscription:
     """Subscribe, and return once every adapter's group is received, because joining takes effect in the background."""
     subscription = client.subscribe(
-        "equities", [TOPIC], start, confirm=confirm, verify=verify, merger_config=merger_config
+        "equities",
+        [TOPIC],
+        start,
+        confirm=confirm,
+        verify=verify,
+        transport=transport,
+        merger_config=merger_config,
     )
     heard: set[int] = set()
     while heard != {adapter.adapter_id for adapter in cluster.adapters}:

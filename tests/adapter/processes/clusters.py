@@ -18,6 +18,7 @@ import zmq
 
 from tandemfeed.client_lib import Batch, Subscription, connect
 from tandemfeed.client_lib.items import Filled
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.deploy.cluster.ports import free_endpoint
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.adapter.processes.adapter_processes import SESSION, WAIT_S, AdapterUnderTest, SourceByHand
@@ -36,6 +37,7 @@ class Feed:
         adapters: the names of the adapters, one letter each; no two feeds may share a letter.
         options: more lines for the feed's section.
         source_replay: the address of the source's replay service.
+        unicast_host: the address where the servers listen, and the adapters for unicast clients; empty: not for these.
     """
 
     adapters: str = "ab"
@@ -44,6 +46,7 @@ class Feed:
     name: str = "equities"
     options: str = "lease_ttl_ms = 1000\nsync_interval_ms = 200"
     source_replay: str = field(default_factory=free_endpoint)
+    unicast_host: str = ""
 
     def source_group(self, stream: int) -> str:
         """The multicast group of a source stream."""
@@ -79,6 +82,8 @@ class Feed:
                 f'[[feed.adapter]]\nadapter_id = {self.adapter_id(adapter)}\nname = "{adapter}"\n'
                 f'identity = "adapter-{adapter}"\ngroups = {{ {groups} }}'
             )
+            if self.unicast_host:
+                lines.append(f'unicast = "{self.unicast_host}:0"')
         return "\n".join(lines) + "\n"
 
 
@@ -97,7 +102,7 @@ class ServerProcess:
         self._command = [sys.executable, "-m", "tandemfeed.deploy.command", "admin-server"]
         self._command += ["--cluster", str(files[0]), "--policy", str(files[1]), "--state", str(folder / "state")]
         self.folder = SimpleNamespace(path=folder / "state")
-        self.endpoint = free_endpoint()
+        self.endpoint = free_endpoint().replace("127.0.0.1", feeds[0].unicast_host or "127.0.0.1")
         self.errors = folder / "admin-server.log"
         self.start()
 
@@ -137,10 +142,12 @@ class Cluster:
 
     def start_adapters(self, names: str) -> None:
         """Start adapters together, the first one slightly earlier, so that it becomes active."""
-        feed_of = {name: feed.name for feed in self.feeds for name in feed.adapters}
+        feed_of = {name: feed for feed in self.feeds for name in feed.adapters}
 
         def start(name: str) -> None:
-            self.adapters[name] = AdapterUnderTest(self.server, name, self.folder, feed=feed_of[name])
+            feed = feed_of[name]
+            extra = ["--rpc-listen", f"{feed.unicast_host}:0"] if feed.unicast_host else []
+            self.adapters[name] = AdapterUnderTest(self.server, name, self.folder, feed=feed.name, extra=extra)
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(start, names))
@@ -173,13 +180,15 @@ class Cluster:
         raise AssertionError(f"the last update: {last}")
 
     @contextmanager
-    def subscription(self, feed: str = "equities", identity: str = "reader") -> Iterator[Subscription]:
+    def subscription(
+        self, feed: str = "equities", identity: str = "reader", transport: Transport = "multicast"
+    ) -> Iterator[Subscription]:
         """The subscription of a real client, from the first message on."""
         ca = (self.server.folder.path / "ca.pem").read_bytes()
         secret = secret_of(self.server, identity)
         with (
             connect(admin=self.server.endpoint, ca=ca, identity=identity, secret=secret) as client,
-            client.subscribe(feed, start=1) as subscription,
+            client.subscribe(feed, start=1, transport=transport) as subscription,
         ):
             yield subscription
 

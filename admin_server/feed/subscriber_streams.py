@@ -1,0 +1,78 @@
+"""The open streams of a feed's subscribers, and what adapters learn of them. `FeedState` locks each call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from tandemfeed.admin_server.feed.admissions import Admission, Admissions
+from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
+from tandemfeed.v1 import admin_pb2
+
+
+class SubscriberStreams:
+    """Not safe for several threads at once.
+
+    Args:
+        attending: adapter_id -> the open stream of the adapter.
+    """
+
+    def __init__(self, attending: Mapping[int, Attendance]) -> None:
+        self._attending = attending
+        self._open: dict[int, Subscriber] = {}
+        self._admissions = Admissions()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, subscriber: Subscriber) -> None:
+        """A stream began."""
+        name = id(subscriber)
+        self._open[name] = subscriber
+        self.announce(self._admissions.begin(name, Admission(subscriber.unicast_key, subscriber.channel_ids)))
+
+    def remove(self, subscriber: Subscriber, *, is_revoked: bool = False) -> None:
+        """A stream ended, if it was still open."""
+        if self._open.pop(id(subscriber), None) is not None:
+            changed = self._admissions.end(id(subscriber), time.monotonic_ns(), is_revoked=is_revoked)
+            if changed is not None:
+                self.announce(changed)
+
+    def end_ungranted(self, is_granted: Callable[[Subscriber], bool]) -> list[Subscriber]:
+        """End the streams of the subscribers that are no longer granted their channels, and return them."""
+        ended = [each for each in self._open.values() if not is_granted(each)]
+        for subscriber in ended:
+            self.remove(subscriber, is_revoked=True)
+            subscriber.end()
+        return ended
+
+    def notify(self) -> None:
+        """Request an update for every subscriber."""
+        for subscriber in self._open.values():
+            subscriber.notify()
+
+    def end(self) -> None:
+        """End every stream."""
+        for subscriber in self._open.values():
+            subscriber.end()
+
+    def announce(self, changed: admin_pb2.SubscriptionsChanged | None = None) -> None:
+        """Send a change to the adapters, and everything to those that are new or have missed a change."""
+        for attendance in self._attending.values():
+            if not attendance.has_room:
+                attendance.knows_subscriptions = False
+            elif not attendance.knows_subscriptions:
+                attendance.order(subscriptions_changed=self._admissions.whole())
+                attendance.knows_subscriptions = True
+            elif changed is not None:
+                attendance.order(subscriptions_changed=changed)
+
+    def run_timers(self) -> None:
+        """Stop counting subscriptions that did not return in time."""
+        changed = self._admissions.expire(time.monotonic_ns())
+        if changed is not None:
+            self.announce(changed)
+
+    def next_deadline_ns(self) -> int | None:
+        """When `run_timers` is due."""
+        return self._admissions.next_expiry_ns()
