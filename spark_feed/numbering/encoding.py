@@ -7,7 +7,6 @@ source format and the split rule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -151,23 +150,30 @@ def _check_consecutive(index: NDArray[np.int64]) -> None:
         )
 
 
-def rows_of(blocks: Sequence[Block]) -> Table:
-    """What `encode` made, as rows of `BLOCK_SCHEMA`."""
-    return _table(
-        [
-            (stream, block[0], block[1], *(column.tobytes() for column in block[2:]), None)
-            for stream, block in enumerate(blocks)
-        ]
+def row_of(stream: int, block: Block) -> Table:
+    """A block of a source stream as a row of `BLOCK_SCHEMA`. Its columns are not copied."""
+    columns = [_binary(column) for column in block[2:]]
+    firsts = [pa.array([value], pa.int64()) for value in block[:2]]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([stream], pa.int32()), *firsts, *columns, pa.nulls(1, pa.string())], schema=BLOCK_SCHEMA
     )
 
 
-def problem_rows(problem: str, stream_count: int) -> Table:
-    """The rows that report a problem to the owner of every source stream."""
-    return _table([(stream, 0, 0, b"", b"", b"", b"", problem) for stream in range(stream_count)])
+def problem_row(stream: int, problem: str) -> Table:
+    """The row that reports a problem to the owner of a source stream."""
+    none = {"first_record_index": 0, "end_record_index": 0}
+    empty = dict.fromkeys(("record_index", "event_at_ns", "sizes", "data"), b"")
+    return pa.RecordBatch.from_pylist([{"stream": stream, **none, **empty, "problem": problem}], schema=BLOCK_SCHEMA)
+
+
+def _binary(column: NDArray[Any]) -> Any:
+    """A column's bytes as the only value of an array."""
+    offsets = pa.py_buffer(np.array([0, column.nbytes], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(np.ascontiguousarray(column))])
 
 
 def blocks_in(rows: Table) -> list[Block]:
-    """The blocks of rows that `rows_of` made, of one source stream.
+    """The blocks of rows of one source stream.
 
     Raises:
         EncodingError: a row reports a problem.
@@ -187,12 +193,6 @@ def blocks_in(rows: Table) -> list[Block]:
         )
         for first, end, index, event, sizes, data in columns
     ]
-
-
-def _table(rows: list[tuple[object, ...]]) -> Table:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(values, field.type) for field, values in zip(BLOCK_SCHEMA, columns, strict=True)]
-    return pa.table(arrays, schema=BLOCK_SCHEMA)
 
 
 def _integers(column: Any, null: int = 0) -> NDArray[np.int64]:

@@ -7,13 +7,14 @@ than everything else that the job does.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from tandemfeed.spark_feed.numbering.encoding import TickEncoder, problem_rows, rows_of
+from tandemfeed.spark_feed.numbering.encoding import TickEncoder, problem_row, row_of
 from tandemfeed.spark_feed.recordings.recording import RecordingError
 
 READ_COUNT = 65_536  # rows at once, whose columns fit in the processor's cache
@@ -30,6 +31,6 @@ def blocks_of_file(uri: str, encoder: TickEncoder) -> Iterator[Any]:
         with filesystem.open_input_file(path) as opened, pq.ParquetFile(opened, read_dictionary=TEXT_COLUMNS) as file:
             for batch in file.iter_batches(READ_COUNT, use_threads=False):  # a task has one core
                 if batch.num_rows:
-                    yield from rows_of(encoder.encode(pa.Table.from_batches([batch]))).to_batches()
+                    yield from map(row_of, count(), encoder.encode(pa.Table.from_batches([batch])))
     except (RecordingError, pa.ArrowException, OSError) as error:
-        yield from problem_rows(f"{uri}: {error}", encoder.stream_count).to_batches()
+        yield from (problem_row(stream, f"{uri}: {error}") for stream in range(encoder.stream_count))
