@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
+from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.admin_server.settings import AdapterSettings
 from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
 from tandemfeed.v1 import admin_pb2
 
 # The limit for an adapter that does not read its stream: minutes of orders. Above it, only essential orders are queued.
 ORDERS_WAITING_MAX = 1_000
+_CLIENT_IDS = itertools.count(1)
 
 
 @dataclass(slots=True)
@@ -54,14 +60,21 @@ class Subscriber:
     """One client's open stream.
 
     Attributes:
-        channel_ids: the channels granted to it.
+        extents: how much it receives of each granted channel, by channel_id.
+        peer: the address of its connection.
         unicast_key: the CURVE public key with which it may connect to adapters; empty: it has none.
+        client_id: names this stream to operators.
+        end_reason: why an operator ended it; empty: its client may subscribe again at once.
         has_ended: whether it has ended, so that it must not get another update.
     """
 
     identity: str
-    channel_ids: frozenset[int]
+    extents: Mapping[int, Extent]
+    peer: str = ""
     unicast_key: bytes = b""
+    client_id: int = field(default_factory=partial(next, _CLIENT_IDS))
+    since_unix_ns: int = field(default_factory=time.time_ns)
+    end_reason: str = ""
     updates: StreamQueue[bool] = field(default_factory=StreamQueue)
     has_ended: bool = False
 
@@ -70,7 +83,7 @@ class Subscriber:
         if self.updates.empty():
             self.updates.put(True)
 
-    def end(self) -> None:
-        """End the stream."""
-        self.has_ended = True
+    def end(self, reason: str = "") -> None:
+        """End the stream. Args: reason: refuse the client with this text."""
+        self.end_reason, self.has_ended = self.end_reason or reason, True
         self.updates.put(None)

@@ -29,7 +29,7 @@ class SubscriberStreams:
         """A stream began."""
         name = id(subscriber)
         self._open[name] = subscriber
-        self.announce(self._admissions.begin(name, Admission(subscriber.unicast_key, subscriber.channel_ids)))
+        self.announce(self._admissions.begin(name, Admission(subscriber.unicast_key, frozenset(subscriber.extents))))
 
     def remove(self, subscriber: Subscriber, *, is_revoked: bool = False) -> None:
         """A stream ended, if it was still open."""
@@ -38,12 +38,16 @@ class SubscriberStreams:
             if changed is not None:
                 self.announce(changed)
 
-    def end_ungranted(self, is_granted: Callable[[Subscriber], bool]) -> list[Subscriber]:
-        """End the streams of the subscribers that are no longer granted their channels, and return them."""
-        ended = [each for each in self._open.values() if not is_granted(each)]
+    def streams(self) -> list[Subscriber]:
+        """The open streams, the oldest first."""
+        return list(self._open.values())
+
+    def end_revoked(self, is_revoked: Callable[[Subscriber], bool], reason: str = "") -> list[Subscriber]:
+        """End the streams of these subscribers, and return them. Args: reason: refuse them with this text."""
+        ended = [each for each in self._open.values() if is_revoked(each)]
         for subscriber in ended:
             self.remove(subscriber, is_revoked=True)
-            subscriber.end()
+            subscriber.end(reason)
         return ended
 
     def notify(self) -> None:

@@ -8,12 +8,19 @@ from typing import NoReturn
 
 import grpc
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
-from tandemfeed.admin_server.policy.rules import Action
-from tandemfeed.admin_server.records.audit import AuditLog
+from tandemfeed.admin_server.policy.rules import Action, Extent
+from tandemfeed.admin_server.policy.subscription_rights import (
+    NotGranted,
+    granted_extents,
+    requested_extents,
+    shown_topics,
+    topics_of,
+)
 from tandemfeed.admin_server.services.shared import listed
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
 from tandemfeed.transport.unicast.wire import CURVE_KEY_SIZE
@@ -43,9 +50,11 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
                 async for _ in subscriber.updates.drain():
                     update = broker.update_for(channels, is_first=is_first)
                     if subscriber.has_ended:  # checked last: keys made after a revocation must not be sent
-                        return
+                        break
                     yield update
                     is_first = False
+                if subscriber.end_reason:
+                    context.abort(grpc.StatusCode.PERMISSION_DENIED, subscriber.end_reason)
             finally:
                 broker.unsubscribe(subscriber)
         finally:
@@ -54,39 +63,41 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
     def _begin(
         self,
         broker: FeedBroker,
-        channels: frozenset[int],
+        channels: Mapping[int, Extent],
         request: admin_pb2.SubscribeRequest,
         context: grpc.ServicerContext,
     ) -> Subscriber:
-        identity = caller_of(context).identity
-        subscriber = broker.subscribe(identity, channels, _unicast_key(request, context))
+        """Record the grant, then begin it."""
+        unicast_key = _unicast_key(request, context)
+        identity, feed = caller_of(context).identity, broker.feed
+        topics = topics_of(channels, feed)
+        decisions = [self._policy.decide(identity, Action.SUBSCRIBE, topic) for topic in topics]
+        rules = sorted({decision.rule.name for decision in decisions if decision.rule is not None})
+        broker.rights.note(identity, channels)
+        known = {"identity": identity, "peer": context.peer(), "channels": sorted(channels), "rules": rules}
+        self._audit.write("subscribed", feed=feed.name, **known)
+        subscriber = broker.subscribe(identity, channels, context.peer(), unicast_key)
         broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
-        self._audit.write("subscribed", identity=identity, feed=broker.feed.name, channels=sorted(channels))
         return subscriber
 
     def _granted(
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
-    ) -> tuple[FeedBroker, frozenset[int]]:
-        """The feed, and the requested channels of it if all are granted; without a request, all that are."""
+    ) -> tuple[FeedBroker, dict[int, Extent]]:
+        """The feed, and how much of its channels is requested, if it is granted; without a request, all that is."""
         broker = self._brokers.get(request.feed)
-        granted = {} if broker is None else self._granted_topics(broker, context)
+        granted = {} if broker is None else self._granted_extents(broker, context)
         if broker is None or not granted:
-            seen = [name for name, each in self._brokers.items() if self._granted_topics(each, context)]
+            seen = [name for name, each in self._brokers.items() if self._granted_extents(each, context)]
             self._refuse(request, context, f"the feed {request.feed!r}", seen)
-        for topic in request.topics:
-            if topic not in granted:
-                what = f"the topic {topic!r} in feed {request.feed!r}"
-                self._refuse(request, context, what, granted, topic=topic)
-        return broker, frozenset(granted[topic] for topic in request.topics or granted)
+        try:
+            return broker, requested_extents(granted, request.topics, broker.feed)
+        except NotGranted as refused:
+            what = f"the topic {refused.topic!r} in feed {request.feed!r}"
+            self._refuse(request, context, what, shown_topics(granted), topic=refused.topic)
 
-    def _granted_topics(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, int]:
-        """The channels that the caller may subscribe to, by topic."""
-        identity = caller_of(context).identity
-        return {
-            channel.topic: channel.channel_id
-            for channel in broker.feed.channels
-            if self._policy.decide(identity, Action.SUBSCRIBE, channel.topic).is_allowed
-        }
+    def _granted_extents(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, Extent]:
+        """What the caller may receive of each channel, by topic."""
+        return granted_extents(self._policy, caller_of(context).identity, broker.feed)
 
     def _refuse(
         self,
@@ -143,8 +154,8 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         """The feeds that have a channel to which the caller may subscribe."""
         reply = admin_pb2.ListFeedsReply()
         for broker in self._brokers.values():
-            if granted := self._granted_topics(broker, context):
-                reply.feeds.append(broker.describe(granted.values()))
+            if granted := self._granted_extents(broker, context):
+                reply.feeds.append(broker.describe(requested_extents(granted, (), broker.feed)))
         return reply
 
 

@@ -53,6 +53,19 @@ class GrantedAdapter:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantedSymbols:
+    """The symbols of a channel that are granted.
+
+    Attributes:
+        field: the message field that has the symbol.
+        words: the symbols as words of topics, where `*` is every symbol.
+    """
+
+    field: str
+    words: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """Everything a subscription may use.
 
@@ -61,6 +74,8 @@ class Grant:
         adapters: all adapters of the feed, including those that are away.
         keys: by key_id; only those of the granted channels.
         message_model: the SBE message schema of the output (XML).
+        symbols_by_channel: of the channels of which only some symbols are granted.
+        delay_ns: how much later than the real-time feed this feed sends; 0: it is a real-time feed.
     """
 
     feed_id: int
@@ -73,6 +88,8 @@ class Grant:
     message_model: bytes
     active_adapter_id: int = 0
     epoch: int = 0
+    symbols_by_channel: Mapping[int, GrantedSymbols] = field(default_factory=dict)
+    delay_ns: int = 0
 
     @property
     def groups(self) -> frozenset[str]:
@@ -112,6 +129,8 @@ def first_grant(update: admin_pb2.SubscriptionUpdate) -> Grant:
         message_model=update.message_model,
         active_adapter_id=update.active_adapter_id,
         epoch=update.epoch,
+        symbols_by_channel=_symbols(feed),
+        delay_ns=feed.delay_ns,
     )
 
 
@@ -136,7 +155,16 @@ def apply_update(grant: Grant, updated: GrantUpdated, now_unix_ns: int) -> Grant
         keys=keys,
         active_adapter_id=update.active_adapter_id if is_newer else grant.active_adapter_id,
         epoch=max(update.epoch, grant.epoch),
+        symbols_by_channel=_symbols(update.feed) if update.HasField("feed") else grant.symbols_by_channel,
     )
+
+
+def _symbols(feed: common_pb2.FeedDescription) -> dict[int, GrantedSymbols]:
+    return {
+        channel.channel_id: GrantedSymbols(channel.symbol_field, frozenset(channel.symbols))
+        for channel in feed.channels
+        if channel.symbols
+    }
 
 
 def _adapter(feed: str, adapter: common_pb2.AdapterDescription, former: GrantedAdapter | None) -> GrantedAdapter:

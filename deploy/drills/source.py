@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.deploy.cluster.topology import EXAMPLES, SESSION, FeedLayout
 from tandemfeed.feedcore.documents.source_format import load_source_format
-from tandemfeed.journal import NamedPosition, Tailer
+from tandemfeed.journal import NamedPosition
 from tandemfeed.spark_feed.feed_plan import read_feed_plan
-from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
+from tandemfeed.spark_feed.journaling.committed_records import CommittedEnd, CommittedRecords
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
-from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, POSITION_NAME, Commit, RecordKind, packets_in
+from tandemfeed.spark_feed.journaling.records import POSITION_NAME, packets_in
 from tandemfeed.spark_feed.numbering.encoding import TickEncoder
 from tandemfeed.spark_feed.numbering.job import numbering_plan
 from tandemfeed.spark_feed.numbering.split import SplitRule
@@ -146,21 +146,17 @@ class JournalLead:
     """Measures how far a source journal is ahead of its gateway; use it in a `with`."""
 
     def __init__(self, journal: Path) -> None:
-        self._journal, self._commits = journal, Tailer(journal / COMMITS_NAME)
-        self._committed_end = 0
+        self._journal, self._end = journal, CommittedEnd(journal)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._commits.close()
+        self._end.close()
 
     def message_count(self) -> int:
         """The number of unsent messages, by the last position that the gateway stored."""
-        for _, record in self._commits:
-            if record[0] == RecordKind.COMMIT:
-                self._committed_end = Commit.decode(record).next_record_index
-        return self._committed_end - _sent_end(self._journal)
+        return max(self._end.next_record_index - _sent_end(self._journal), 0)
 
 
 def _sent_end(journal: Path) -> int:

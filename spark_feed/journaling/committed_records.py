@@ -176,3 +176,23 @@ def last_commit(journal: Path) -> Commit | None:
             if entry[1][0] == RecordKind.COMMIT:
                 return Commit.decode(entry[1])
     return None
+
+
+class CommittedEnd:
+    """Follows the end of what is committed in a source journal, which need not exist yet."""
+
+    def __init__(self, journal: Path) -> None:
+        self._commits = Tailer(commits_folder(journal))
+        self._next_record_index = 0
+
+    @property
+    def next_record_index(self) -> int:
+        """The first record that is not committed."""
+        for _, record in self._commits:
+            if record[0] == RecordKind.COMMIT:
+                self._next_record_index = Commit.decode(record).next_record_index
+        return self._next_record_index
+
+    def close(self) -> None:
+        """Release the log."""
+        self._commits.close()

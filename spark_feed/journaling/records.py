@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -43,7 +42,8 @@ BLOCK_SIZE = 16 << 20  # small, because seeking to an index reads its block from
 assert SEGMENT_SIZE_MAX * 4 <= BLOCK_SIZE
 
 COMMITS_NAME = "commits"
-# One past the index of the last record whose packet was sent. Packets are sent in the order of their last record.
+# How far the real-time gateway has sent: one past the index of the last record whose packet was sent, and one more when
+# the streams have ended. Packets are sent in the order of their last record.
 POSITION_NAME = "gateway.position"
 
 PACKET_HEAD = struct.Struct("<B7xqQ")
@@ -51,6 +51,8 @@ COMMIT_HEAD = struct.Struct("<B3xIQQ")
 COMMIT_STREAM = struct.Struct("<QQQ")
 END_RECORD = struct.Struct("<B3xIQ")
 BEGIN_HEAD = struct.Struct("<B7x")
+FEED_ID_OFFSET = SOURCE_LAYOUT.offsets["feed_id"]
+FEED_ID = SOURCE_LAYOUT.part("feed_id")
 
 
 class RecordKind(IntEnum):
@@ -140,6 +142,12 @@ class End:
         return cls(source_stream_id, next_source_seq)
 
 
+def datagram_in(record: bytes, feed_id: int) -> bytes:
+    """The source packet of a PACKET record, addressed to a feed: the journal's own, or one that repeats it later."""
+    place = PACKET_HEAD.size + FEED_ID_OFFSET
+    return b"".join((record[PACKET_HEAD.size : place], FEED_ID.pack(feed_id), record[place + FEED_ID.size :]))
+
+
 def packet_numbers(record: bytes) -> tuple[int, int, int]:
     """(source_stream_id, first_source_seq, message_count) of a PACKET record."""
     header = unpack_source_header(record, PACKET_HEAD.size)
@@ -205,8 +213,3 @@ def plan_document(record: bytes) -> dict[str, object]:
     """The numbering plan in a BEGIN record."""
     document: dict[str, object] = json.loads(record[BEGIN_HEAD.size :])
     return document
-
-
-def stream_folders(journal: Path) -> Iterator[Path]:
-    """The journals of all source streams."""
-    return journal.glob("stream-*")

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from tandemfeed.feedcore.wire.source_packet import SOURCE_LAYOUT, SourceFlag, encode_source_header
-from tandemfeed.spark_feed.journaling.records import PACKET_HEAD, Commit, End, RecordKind, packet_numbers, packet_place
+from tandemfeed.spark_feed.journaling.records import (
+    PACKET_HEAD,
+    Commit,
+    End,
+    RecordKind,
+    datagram_in,
+    packet_numbers,
+    packet_place,
+)
 from tandemfeed.spark_feed.sending.pacing import Pacer
 
 HEARTBEAT_INTERVAL_NS = 10_000_000
@@ -78,12 +86,19 @@ class SendCore:
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._is_started = False
         self._all_sent = False
-        self.position = 0  # one past the index of the last record whose packet was sent
+        # One past the index of the last record whose packet was sent; one more when the streams have ended.
+        self.position = 0
+        self._committed_end = 0
 
     @property
     def next_source_seqs(self) -> dict[int, int]:
         """By source stream."""
         return {stream_id: stream.next_source_seq for stream_id, stream in self._streams.items()}
+
+    @property
+    def all_sent(self) -> bool:
+        """True once every stream has ended."""
+        return self._all_sent
 
     @property
     def records_needed_count(self) -> int:
@@ -154,7 +169,7 @@ class SendCore:
                 self._advance(stream_id, first, count)
                 self._streams[stream_id].last_sent_at_ns = now_ns
                 self._pacer.on_sent(count, due_ns, now_ns)
-                effects.append(SendPacket(stream_id, first, count, index, record[PACKET_HEAD.size :]))
+                effects.append(SendPacket(stream_id, first, count, index, datagram_in(record, self._feed_id)))
             else:
                 self._on_other(record)
         if not self._all_sent and all(stream.is_ended for stream in self._streams.values()):
@@ -174,10 +189,13 @@ class SendCore:
 
     def _on_other(self, record: bytes) -> None:
         if record[0] == RecordKind.COMMIT:
-            for stream_id, seq in Commit.decode(record).next_source_seqs.items():
+            commit = Commit.decode(record)
+            self._committed_end = commit.next_record_index
+            for stream_id, seq in commit.next_source_seqs.items():
                 assert self._streams[stream_id].next_source_seq == seq, f"stream {stream_id}: COMMIT has {seq}"
         elif record[0] == RecordKind.END:
             self._streams[End.decode(record).source_stream_id].is_ended = True
+            self.position = max(self.position, self._committed_end + 1)
 
     def _heartbeat(self, stream_id: int, stream: _Stream) -> SendHeartbeat:
         flags = SourceFlag.HEARTBEAT | (SourceFlag.END_OF_STREAM if stream.is_ended else 0)

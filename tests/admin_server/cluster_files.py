@@ -113,10 +113,15 @@ def running_server(
     subscriber_count_max: int = SUBSCRIBER_COUNT_MAX,
     cluster_text: str = CLUSTER,
     policy_text: str = POLICY,
+    *,
+    offers_reflection: bool = False,
 ) -> Iterator[AdminServer]:
     """A server on a free port of the loopback interface."""
     cluster, policy = write_settings(folder, cluster_text, policy_text)
-    server = AdminServer(cluster, policy, folder / "state", "127.0.0.1:0", subscriber_count_max)
+    state = folder / "state"
+    server = AdminServer(
+        cluster, policy, state, "127.0.0.1:0", subscriber_count_max, offers_reflection=offers_reflection
+    )
     try:
         yield server
     finally:

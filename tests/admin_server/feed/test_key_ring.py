@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
 from tandemfeed.admin_server.feed.key_times import SECOND, KeyTimes
-from tandemfeed.admin_server.records.audit import AuditLog
+from tandemfeed.admin_server.policy.rules import WHOLE
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.settings import load_cluster
 from tests.admin_server.cluster_files import write_settings
@@ -60,15 +61,15 @@ def test_keys_overlap_and_no_key_id_repeats(store: Store) -> None:
 
 def test_subscribers_are_updated_before_a_key_becomes_valid_and_when_it_does(store: Store, tmp_path: Path) -> None:
     cluster, _ = write_settings(tmp_path)
-    audit = AuditLog(tmp_path / "audit.jsonl")
+    audit = AuditLog(tmp_path)
     broker = FeedBroker(load_cluster(cluster)["equities"], store, audit)
     try:
-        subscriber = broker.subscribe("reader", frozenset({1}))
-        first = {key.key_id for key in broker.update_for(subscriber.channel_ids, is_first=True).keys}
+        subscriber = broker.subscribe("reader", {1: WHOLE})
+        first = {key.key_id for key in broker.update_for(subscriber.extents, is_first=True).keys}
         heard: list[tuple[int, list[tuple[int, int]]]] = []
         while len({key_id for _, keys in heard for key_id, _ in keys} - first) < 2:
             assert subscriber.updates.get(timeout=20)
-            keys = broker.update_for(subscriber.channel_ids, is_first=False).keys
+            keys = broker.update_for(subscriber.extents, is_first=False).keys
             heard.append((time.time_ns(), [(key.key_id, key.not_before_unix_ns) for key in keys]))
         key_id, begins_ns = next(key for _, keys in heard for key in keys if key[0] not in first)
         announced_ns = [at_ns for at_ns, keys in heard if key_id in dict(keys)]
