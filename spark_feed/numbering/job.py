@@ -33,6 +33,7 @@ from tandemfeed.spark_feed.numbering.encoding import BLOCK_DDL, TickEncoder, blo
 from tandemfeed.spark_feed.numbering.reading import blocks_of_file
 from tandemfeed.spark_feed.numbering.session import Spark, start_session
 from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.worker_imports import keep_archive_directories
 from tandemfeed.spark_feed.recordings.recording import Manifest, RecordingError, restore_file_order
 
 LOG = logging.getLogger(__name__)
@@ -229,6 +230,7 @@ def _encoding(encoder: TickEncoder) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Names of files to blocks of messages, in the executors."""
 
     def encode(batches: Iterator[Any]) -> Iterator[Any]:
+        keep_archive_directories()
         for batch in batches:
             for uri in batch.column("path").to_pylist():
                 yield from blocks_of_file(uri, encoder)
@@ -240,6 +242,7 @@ def _appending(continued: Continuation) -> Callable[[Iterator[Any]], Iterator[An
     """A source stream's blocks to the end of its journal, in the task that owns the stream."""
 
     def append(batches: Iterator[Any]) -> Iterator[Any]:
+        keep_archive_directories()
         rows = pa.Table.from_batches([batch for batch in batches if batch.num_rows])
         stream_id = continued.plan.feed.source_stream_ids[rows.column("stream")[0].as_py()]
         row: dict[str, Any] = {"source_stream_id": stream_id}
