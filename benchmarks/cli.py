@@ -19,6 +19,7 @@ BENCHMARKS = {
     "merge": "the client's merge alone: processor time per packet",
     "page_store": "SQLite and LMDB as the page store of the transactional store",
     "queue_checkpoint": "checkpoint intervals of the persistent queue",
+    "spark": "the source job on one and two cores; Spark's own scan and rewrite of the same rows",
 }
 
 

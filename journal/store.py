@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.journal.append.chain import BlockChain
@@ -230,6 +231,18 @@ class Journal:
             The first record's index.
         """
         return self._append(Body.of_rows(rows))
+
+    def append_columns(self, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> int:
+        """Append records of several sizes as one segment, copied once.
+
+        Args:
+            data: the records' bytes, one after the other.
+            ends: where each record ends in `data`, ascending.
+
+        Returns:
+            The first record's index; the others follow it.
+        """
+        return self._append(Body.of_columns(data, ends))
 
     def append_segment(
         self,

@@ -17,13 +17,13 @@ import grpc
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.errors import JournalError
 from tandemfeed.spark_feed.feed_plan import read_feed_plan
+from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.numbering.java import JavaMissing
 from tandemfeed.spark_feed.numbering.split import SplitRule
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.ingest import ingest
 from tandemfeed.spark_feed.recordings.ingest_columns import TIME_UNITS, IngestOptions
 from tandemfeed.spark_feed.recordings.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
-from tandemfeed.spark_feed.source_journal import SourceJournalError
 from tandemfeed.transport.calls.reachability import failure_text
 from tandemfeed.transport.metrics import serve_metrics
 from tandemfeed.transport.process_shell import (
@@ -104,7 +104,7 @@ def _add_rows_per_file(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=ROWS_PER_FILE,
         metavar="N",
-        help="rows per file; Spark takes one file per micro-batch (default %(default)s)",
+        help="rows per file; a micro-batch has whole files (default %(default)s)",
     )
 
 
@@ -185,7 +185,8 @@ def job(argv: Sequence[str] | None = None) -> int:
             split=SplitRule(arguments.split),
             packet_messages_max=arguments.packet_messages_max,
             until_idle=arguments.until_idle,
-            ahead_batches_max=arguments.ahead_batches_max,
+            ahead_messages_max=arguments.ahead_messages_max,
+            batch_messages_max=arguments.batch_messages_max,
             master=arguments.master,
             driver_memory=arguments.driver_memory,
         )
@@ -244,11 +245,19 @@ def _job_parser() -> argparse.ArgumentParser:
         help="stop after the whole recording is journaled, and mark the end of each stream",
     )
     parser.add_argument(
-        "--ahead-batches-max",
-        type=_batch_count,
+        "--ahead-messages-max",
+        type=_message_count,
         default=0,
         metavar="N",
-        help="micro-batches that may be journaled and not yet sent by the gateway (default 0: no limit)",
+        help="begin no micro-batch while N messages are journaled and not yet sent (default 0: no limit)",
+    )
+    parser.add_argument(
+        "--batch-messages-max",
+        type=_message_count,
+        default=200_000,
+        metavar="N",
+        help="messages per micro-batch when the job is behind; a micro-batch has at least one file (default "
+        "%(default)s)",
     )
     parser.add_argument("--master", default="local[1]", help="Spark master (default %(default)s)")
     parser.add_argument("--driver-memory", default="512m", help="memory of the JVM (default %(default)s)")
@@ -264,9 +273,9 @@ def _session(text: str) -> int:
     return int(text)
 
 
-def _batch_count(text: str) -> int:
+def _message_count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of micro-batches; expected 0, 1, 2, …")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages; expected 0, 1, 2, …")
     return int(text)
 
 
@@ -317,7 +326,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
                 source_gateway.run(stop)
             finally:
                 reporter.stop()
-    except (GatewayError, AuthenticationRefused, JournalError, ValueError, OSError) as error:
+    except (GatewayError, SourceJournalError, AuthenticationRefused, JournalError, ValueError, OSError) as error:
         LOG.error("%s", error)
         return 2
     except grpc.RpcError as error:

@@ -146,12 +146,12 @@ class Cluster:
         return self._start(feed.gateway, [*arguments, *self._connection("source", feed.gateway)])
 
     def start_job(
-        self, feed: FeedLayout, recording: Path, *, split: str, packet_messages_max: int, ahead_batches_max: int = 0
+        self, feed: FeedLayout, recording: Path, *, split: str, packet_messages_max: int, ahead_messages_max: int = 0
     ) -> ManagedProcess:
         """Start the Spark job.
 
         Args:
-            ahead_batches_max: limit on the micro-batches journaled and not yet sent by the gateway; 0: no limit.
+            ahead_messages_max: the limit on messages journaled and not yet sent by the gateway; 0: no limit.
         """
         arguments = ["source-job", "--recording", str(recording), "--until-idle", "--split", split]
         arguments += ["--source-format", str(EXAMPLES / "source-format.xml")]
@@ -159,7 +159,7 @@ class Cluster:
         arguments += ["--journal", str(self.journal(feed))]
         arguments += ["--checkpoint", str(self.folder / f"checkpoint{feed.suffix}")]
         arguments += ["--packet-messages-max", str(packet_messages_max)]
-        self._jobs[feed.job] = [*arguments, "--ahead-batches-max", str(ahead_batches_max)]
+        self._jobs[feed.job] = [*arguments, "--ahead-messages-max", str(ahead_messages_max)]
         return self.restart_job(feed)
 
     def restart_job(self, feed: FeedLayout) -> ManagedProcess:

@@ -200,7 +200,7 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
                 recording.folder,
                 split=recording.split,
                 packet_messages_max=messages_max,
-                ahead_batches_max=-(-int(AHEAD_MAX_S * plan.rate) // DRIVER_ROWS_PER_FILE),
+                ahead_messages_max=int(AHEAD_MAX_S * plan.rate),
             )
             job.await_event("ready", DRIVER_TIMEOUT_S)
         for feed in cluster.feeds:

@@ -1,7 +1,7 @@
 """Prepares what the source of a drill plays: a recording, and source journals made from it in advance.
 
-The parts of the source job (`spark_feed.numbering.encoding`, `spark_feed.source_journal`) make the journal file by
-file, like Spark's micro-batches. The bytes are the same, without a JVM that would take processor time from what is
+The parts of the source job (`spark_feed.numbering.encoding`, `spark_feed.journaling`) make the journal in this process,
+batch by batch. The bytes are the same, without a JVM that would take processor time from what is
 measured. Faults of the Spark driver need the real job; all others play a prepared journal.
 """
 
@@ -10,29 +10,31 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.deploy.cluster.topology import EXAMPLES, SESSION, FeedLayout
 from tandemfeed.feedcore.documents.source_format import load_source_format
-from tandemfeed.journal import Tailer
-from tandemfeed.journal.format.named_position import NamedPosition
+from tandemfeed.journal import NamedPosition
 from tandemfeed.spark_feed.feed_plan import read_feed_plan
-from tandemfeed.spark_feed.numbering.encoding import TickEncoder, frames_of
+from tandemfeed.spark_feed.journaling.committed_records import CommittedEnd, CommittedRecords
+from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
+from tandemfeed.spark_feed.journaling.records import POSITION_NAME, packets_in
+from tandemfeed.spark_feed.numbering.encoding import TickEncoder
 from tandemfeed.spark_feed.numbering.job import numbering_plan
 from tandemfeed.spark_feed.numbering.split import SplitRule
 from tandemfeed.spark_feed.recordings.recording import ROWS_PER_FILE
-from tandemfeed.spark_feed.source_journal import POSITION_NAME, SourceJournalWriter, packets_in
 
 PACKING_WINDOW_S = 0.002  # how long a packet may wait to fill, so that low rates do not cost latency
 PACKET_MESSAGES_MAX = 36
-READ_COUNT = 16_384
+BATCH_FILE_COUNT = 20  # of the recording, in a micro-batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def make_recording(
     """Generate ticks, or ingest a file.
 
     Args:
-        rows_per_file: for generated ticks; each file is one micro-batch.
+        rows_per_file: for generated ticks.
 
     Raises:
         ProcessFailed: the text has the error of `tandemfeed ticks`.
@@ -106,13 +108,15 @@ def prepare_journal(
     feed_plan = read_feed_plan(f"{settings}#{feed.name}").in_session(session)
     rule = SplitRule(recording.split)
     plan = numbering_plan(recording.folder, format_path, feed_plan, rule, messages_max)
-    encoder = TickEncoder(load_source_format(format_path), rule, feed_plan.source_stream_ids)
+    encoder = TickEncoder(load_source_format(format_path), rule, len(feed_plan.source_stream_ids))
+    files = sorted(recording.folder.glob("part-*.parquet"))[parts]
     with SourceJournalWriter(journal, plan) as writer:
-        for batch_id, part in enumerate(sorted(recording.folder.glob("part-*.parquet"))[parts]):
-            frames = frames_of(encoder.encode(pq.read_table(part)))
-            if not batch_id:
-                first_index = frames.record_index[0]
-            writer.append_batch(batch_id, frames._replace(record_index=frames.record_index - first_index))
+        for batch_id, first in enumerate(range(0, len(files), BATCH_FILE_COUNT)):
+            rows = pa.concat_tables(map(pq.read_table, files[first : first + BATCH_FILE_COUNT]))
+            if not first:
+                first_index = rows.column("record_index")[0]
+            index = pc.subtract(rows.column("record_index"), first_index)
+            writer.append_batch(batch_id, [encoder.encode(rows.set_column(0, "record_index", index))])
         writer.end()
 
 
@@ -131,51 +135,32 @@ def prepare_days(
 
 def sent_counts(journal: Path, feed: FeedLayout) -> dict[int, int]:
     """How many messages of each source stream the gateway has sent; it must have stopped."""
-    end = _sent_end(journal)
     counts = dict.fromkeys(range(1, feed.shape.stream_count + 1), 0)
-    with Tailer(journal) as tailer:
-        while (batch := tailer.read_batch(READ_COUNT)) is not None:
-            for index, stream, first, count in packets_in(batch):
-                if index < end:
-                    counts[stream] = first + count - 1
-            if batch.next_index >= end:
-                break
+    with CommittedRecords(journal, list(counts)) as records:
+        for stream, batch in records.skip_to(_sent_end(journal)):
+            counts[stream] += sum(packets_in(batch).message_count)
     return counts
 
 
 class JournalLead:
-    """Measures how far a source journal is ahead of its gateway; use it in a `with`.
-
-    Each measurement reads only what was written since the one before.
-    """
+    """Measures how far a source journal is ahead of its gateway; use it in a `with`."""
 
     def __init__(self, journal: Path) -> None:
-        self._journal, self._tailer = journal, Tailer(journal)
-        self._waiting: deque[tuple[int, int]] = deque()  # (index, message_count) of each packet
-        self._count = 0  # of messages in them
-        if begin := _sent_end(journal):
-            self._tailer.to_index(begin)
+        self._journal, self._end = journal, CommittedEnd(journal)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._tailer.close()
+        self._end.close()
 
     def message_count(self) -> int:
         """The number of unsent messages, by the last position that the gateway stored."""
-        while (batch := self._tailer.read_batch(READ_COUNT)) is not None:
-            for index, _, _, count in packets_in(batch):
-                self._waiting.append((index, count))
-                self._count += count
-        end = _sent_end(self._journal)
-        while self._waiting and self._waiting[0][0] < end:
-            self._count -= self._waiting.popleft()[1]
-        return self._count
+        return max(self._end.next_record_index - _sent_end(self._journal), 0)
 
 
 def _sent_end(journal: Path) -> int:
-    """One past the last record of a source journal that its gateway has sent; 0 if it has sent nothing."""
+    """One past the index of the last record that the gateway has sent; 0 if it has sent nothing."""
     position = NamedPosition(journal / POSITION_NAME)
     try:
         return position.load() or 0

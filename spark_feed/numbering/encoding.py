@@ -1,11 +1,13 @@
 """Turns canonical ticks (Arrow) into framed source messages, whole columns at a time. Runs in Spark's executors.
 
-Pure: rows in, rows out; it assigns no numbers. Invariant: a row's frame and source stream depend only on that row, the
+Pure: rows in, blocks out; it assigns no numbers. A block has the messages of one source stream, so the shuffle moves a
+few large rows instead of one per message. Invariant: a row's frame and source stream depend only on that row, the
 source format and the split rule.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,24 +16,30 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tandemfeed.feedcore.documents.source_layout import SourceFormat, SourceMessageType
-from tandemfeed.spark_feed.numbering.packing import Frames
+from tandemfeed.spark_feed.numbering.kernels import place_frames
+from tandemfeed.spark_feed.numbering.packing import Block
 from tandemfeed.spark_feed.numbering.split import SplitRule, assign_streams
-from tandemfeed.spark_feed.recordings.recording import NULL_PRICE
+from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, RecordingError
 
 Table: TypeAlias = Any  # pyarrow has no type annotations
 
-ENCODED_SCHEMA = pa.schema(
+# A block as a row; `stream` is the place of its source stream in the feed's list, which is also its partition.
+BLOCK_SCHEMA = pa.schema(
     [
-        pa.field("record_index", pa.int64(), nullable=False),
-        pa.field("source_stream_id", pa.int32(), nullable=False),
-        pa.field("event_at_ns", pa.int64(), nullable=False),
-        pa.field("frame", pa.binary(), nullable=False),
+        pa.field("stream", pa.int32(), nullable=False),
+        pa.field("first_record_index", pa.int64(), nullable=False),
+        pa.field("end_record_index", pa.int64(), nullable=False),
+        *(pa.field(name, pa.binary(), nullable=False) for name in ("record_index", "event_at_ns", "sizes", "data")),
+        pa.field("problem", pa.string()),  # why the rows could not be encoded; the block is then empty
     ]
 )
-ENCODED_DDL = "record_index bigint, source_stream_id int, event_at_ns bigint, frame binary"  # the same for Spark
+BLOCK_DDL = (  # the same for Spark
+    "stream int, first_record_index bigint, end_record_index bigint, record_index binary, event_at_ns binary, "
+    "sizes binary, data binary, problem string"
+)
 
 
-class EncodingError(Exception):
+class EncodingError(RecordingError):
     """A row cannot be encoded in the source format; the text names the record and the column."""
 
 
@@ -40,47 +48,61 @@ class TickEncoder:
 
     Args:
         source_format: its message names are the kinds of the recording, its field names the columns.
-        rule, source_stream_ids: how rows are assigned to source streams.
+        rule, stream_count: how rows are assigned to source streams.
     """
 
-    def __init__(self, source_format: SourceFormat, rule: SplitRule, source_stream_ids: tuple[int, ...]) -> None:
+    def __init__(self, source_format: SourceFormat, rule: SplitRule, stream_count: int) -> None:
         self._format = source_format
         self._rule = rule
-        self._stream_ids = np.array(source_stream_ids, np.int32)
+        self.stream_count = stream_count
 
-    def encode(self, rows: Table) -> Table:
-        """Rows of `recording.SCHEMA` as rows of `ENCODED_SCHEMA`, in the same order.
+    def encode(self, rows: Table) -> list[Block]:
+        """Consecutive rows of `recording.SCHEMA` as one block for each source stream.
 
         Raises:
-            EncodingError: for an unknown kind, or a value outside the range of its field.
+            EncodingError: a record is missing, its kind is unknown, or a value is outside the range of its field.
         """
         index = _integers(rows.column("record_index"))
+        _check_consecutive(index)
         symbols, codes = _symbols(rows.column("symbol"))
-        places = assign_streams(self._rule, symbols, codes, index, len(self._stream_ids))
-        kinds, kind_codes = _symbols(rows.column("kind"))
-        members: list[tuple[SourceMessageType, NDArray[np.int64]]] = []
-        sizes = np.zeros(len(index), np.int64)
-        for code, kind in enumerate(kinds):
-            members.append((self._message_type(kind.decode()), np.flatnonzero(kind_codes == code)))
-            sizes[members[-1][1]] = members[-1][0].frame_size
-        offsets = np.zeros(len(index) + 1, np.int64)
-        np.cumsum(sizes, out=offsets[1:])
-        data = np.empty(int(offsets[-1]), np.uint8)
-        padded = np.array(symbols, "S8")[codes]
-        for message, places_of_kind in members:
-            whole = len(members) == 1
-            chosen = rows if whole else rows.take(pa.array(places_of_kind))
-            framed = self._frame(message, chosen, padded[places_of_kind])
-            raw = framed.view(np.uint8).reshape(len(framed), message.frame_size)
-            if whole:
-                data[:] = raw.reshape(-1)
-            else:
-                data[offsets[places_of_kind][:, None] + np.arange(message.frame_size)] = raw
-        frame = pa.Array.from_buffers(
-            pa.binary(), len(index), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
-        )
-        columns = [pa.array(index), pa.array(self._stream_ids[places]), rows.column("event_at_ns"), frame]
-        return pa.table(columns, schema=ENCODED_SCHEMA)
+        streams = assign_streams(self._rule, symbols, codes, index, self.stream_count)
+        order = np.argsort(streams, kind="stable")
+        sizes, data, starts = self._frames(rows, np.array(symbols, "S8")[codes], order)
+        index_of, event_of = index[order], _integers(rows.column("event_at_ns"))[order]
+        cuts = np.searchsorted(streams[order], np.arange(self.stream_count + 1)).tolist()
+        first_index = int(index[0]) if index.size else 0
+        return [
+            Block(
+                first_index,
+                first_index + index.size,
+                index_of[first:end],
+                event_of[first:end],
+                sizes[first:end],
+                data[starts[first] : starts[end]],
+            )
+            for first, end in pairwise(cuts)
+        ]
+
+    def _frames(
+        self, rows: Table, symbols: NDArray[np.bytes_], order: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.int64]]:
+        """The rows' frames in an order: their sizes, their bytes, and where each starts in them (and the last ends)."""
+        kinds, codes = _symbols(rows.column("kind"))
+        messages = [self._message_type(kind.decode()) for kind in kinds]
+        sizes = np.array([message.frame_size for message in messages], np.uint32)[codes[order]]
+        bounds = np.zeros(sizes.size + 1, np.int64)
+        np.cumsum(sizes, out=bounds[1:])
+        starts = np.empty(sizes.size, np.int64)
+        starts[order] = bounds[:-1]
+        data = np.empty(int(bounds[-1]), np.uint8)
+        for code, message in enumerate(messages):
+            members = np.flatnonzero(codes == code)
+            chosen = rows.select([name for name in rows.column_names if name in {*message.fields, "record_index"}])
+            if len(messages) > 1:
+                chosen = chosen.take(pa.array(members))
+            framed = self._frame(message, chosen, symbols[members])
+            place_frames(framed.view(np.uint8).reshape(-1, message.frame_size), starts[members], data)
+        return sizes, data, bounds
 
     def _message_type(self, kind: str) -> SourceMessageType:
         message = self._format.messages.get(kind)
@@ -118,29 +140,59 @@ class TickEncoder:
             )
 
 
-def frames_of(encoded: Table) -> Frames:
-    """Encoded rows as arrays in record order; sorts them if necessary."""
-    index = _integers(encoded.column("record_index"))
-    if np.any(index[1:] < index[:-1]):
-        encoded = encoded.take(pa.array(np.argsort(index, kind="stable")))
-        index = _integers(encoded.column("record_index"))
-    frame = encoded.column("frame").combine_chunks()
-    if isinstance(frame, pa.ChunkedArray):
-        frame = frame.chunk(0) if frame.num_chunks else pa.array([], pa.binary())
-    width = np.int64 if pa.types.is_large_binary(frame.type) else np.int32
-    _, offset_buffer, data_buffer = frame.buffers()
-    offsets = np.zeros(1, np.int64)
-    data = np.zeros(0, np.uint8)
-    if len(frame):
-        offsets = np.frombuffer(offset_buffer, width)[frame.offset : frame.offset + len(frame) + 1].astype(np.int64)
-        data = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
-    return Frames(
-        record_index=index,
-        stream_id=_integers(encoded.column("source_stream_id")),
-        event_at_ns=_integers(encoded.column("event_at_ns")),
-        offsets=offsets - offsets[0],
-        data=data,
+def _check_consecutive(index: NDArray[np.int64]) -> None:
+    wrong = np.flatnonzero(np.diff(index) != 1)
+    if wrong.size:
+        place = int(wrong[0])
+        raise EncodingError(
+            f"found record {index[place + 1]}, expected record {index[place] + 1}: a file of the recording has been "
+            "changed"
+        )
+
+
+def row_of(stream: int, block: Block) -> Table:
+    """A block of a source stream as a row of `BLOCK_SCHEMA`. Its columns are not copied."""
+    columns = [_binary(column) for column in block[2:]]
+    firsts = [pa.array([value], pa.int64()) for value in block[:2]]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([stream], pa.int32()), *firsts, *columns, pa.nulls(1, pa.string())], schema=BLOCK_SCHEMA
     )
+
+
+def problem_row(stream: int, problem: str) -> Table:
+    """The row that reports a problem to the owner of a source stream."""
+    none = {"first_record_index": 0, "end_record_index": 0}
+    empty = dict.fromkeys(("record_index", "event_at_ns", "sizes", "data"), b"")
+    return pa.RecordBatch.from_pylist([{"stream": stream, **none, **empty, "problem": problem}], schema=BLOCK_SCHEMA)
+
+
+def _binary(column: NDArray[Any]) -> Any:
+    """A column's bytes as the only value of an array."""
+    offsets = pa.py_buffer(np.array([0, column.nbytes], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(np.ascontiguousarray(column))])
+
+
+def blocks_in(rows: Table) -> list[Block]:
+    """The blocks of rows of one source stream.
+
+    Raises:
+        EncodingError: a row reports a problem.
+    """
+    problems = rows.column("problem").drop_null()
+    if len(problems):
+        raise EncodingError(problems[0].as_py())
+    columns = zip(*(rows.column(name) for name in BLOCK_SCHEMA.names[1:-1]), strict=True)
+    return [
+        Block(
+            first.as_py(),
+            end.as_py(),
+            np.frombuffer(index.as_buffer(), np.int64),
+            np.frombuffer(event.as_buffer(), np.int64),
+            np.frombuffer(sizes.as_buffer(), np.uint32),
+            np.frombuffer(data.as_buffer(), np.uint8),
+        )
+        for first, end, index, event, sizes, data in columns
+    ]
 
 
 def _integers(column: Any, null: int = 0) -> NDArray[np.int64]:
@@ -151,18 +203,18 @@ def _integers(column: Any, null: int = 0) -> NDArray[np.int64]:
 
 def _symbols(column: Any) -> tuple[list[bytes], NDArray[np.int64]]:
     """The distinct values of a text column, and each row's index into them."""
-    encoded = column.dictionary_encode()
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.unify_dictionaries().combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], pa.string()).dictionary_encode()
     texts = [text.encode() for text in encoded.dictionary.to_pylist()]
-    return texts, _integers(encoded.indices)
+    return texts, _integers(encoded.indices, -1)
 
 
 def _characters(column: Any) -> NDArray[np.bytes_]:
-    texts, codes = _symbols(pc.fill_null(column, "N"))
-    return np.array(texts or [b"N"], "S1")[codes]
+    texts, codes = _symbols(column)  # the code of a null is -1
+    return np.array([*texts, b"N"], "S1")[codes]
 
 
 assert np.iinfo(np.int64).max == NULL_PRICE  # the format's null and the recording's are the same bits

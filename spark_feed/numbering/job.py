@@ -1,9 +1,9 @@
 """The feed source's Spark job: recording → source streams → numbers → packets → source journal.
 
-Executors parse, split and encode (`mapInArrow`). The driver takes each micro-batch in record order, numbers and packs
-it, and appends it to the source journal in `foreachBatch`. Another process sends the packets
-(`spark_feed.sending.gateway`), so the driver may die at any instant without changing the numbers or the streams on
-the wire.
+Executors parse, split and encode (`mapInArrow`). The blocks of each source stream then go to one task, which numbers,
+packs and appends them to the stream's journal. The driver only commits what the tasks appended (`foreachBatch`).
+Another process sends the packets (`spark_feed.sending.gateway`). So driver, executors and Python workers may die at any
+instant without changing the numbers or the streams on the wire.
 
 Never: derives a number from a batch id, a partition or a clock; runs further ahead of the gateway than allowed.
 """
@@ -20,23 +20,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.journal.format.named_position import NamedPosition
 from tandemfeed.spark_feed.feed_plan import FeedPlan
-from tandemfeed.spark_feed.numbering.encoding import ENCODED_DDL, TickEncoder, frames_of
+from tandemfeed.spark_feed.journaling.commit_log import CommitLog
+from tandemfeed.spark_feed.journaling.records import POSITION_NAME, NumberingPlan, SourceJournalError, StreamEnd
+from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation, append_to_stream
+from tandemfeed.spark_feed.numbering.encoding import BLOCK_DDL, TickEncoder, blocks_in
+from tandemfeed.spark_feed.numbering.reading import blocks_of_file
 from tandemfeed.spark_feed.numbering.session import Spark, start_session
 from tandemfeed.spark_feed.numbering.split import SplitRule
-from tandemfeed.spark_feed.recordings.recording import Manifest, restore_file_order
-from tandemfeed.spark_feed.source_journal import POSITION_NAME, NumberingPlan, SourceJournalWriter
+from tandemfeed.spark_feed.numbering.worker_imports import keep_archive_directories
+from tandemfeed.spark_feed.recordings.recording import Manifest, RecordingError, restore_file_order
 
 LOG = logging.getLogger(__name__)
 BACK_PRESSURE_POLL_S = 0.02
-TICKS_DDL = (
-    "record_index bigint, kind string, symbol string, event_at_ns bigint, price bigint, size bigint, side string, "
-    "flags smallint, bid_price bigint, ask_price bigint, bid_size bigint, ask_size bigint, received_at_ns bigint, "
-    "order_id bigint, sequence bigint, received_delta_ns int, action string, venue_channel smallint"
+BATCH_MESSAGES_MAX = 200_000  # a micro-batch's fixed cost is then small beside its work, and takes below a second
+APPENDED_SCHEMA = pa.schema(  # what a task reports: an end, or a problem
+    [
+        ("source_stream_id", pa.int32()),
+        *((name, pa.int64()) for name in ("next_source_seq", "end_index", "next_record_index")),
+        ("problem", pa.string()),
+    ]
 )
+APPENDED_DDL = (  # the same for Spark
+    "source_stream_id int, next_source_seq bigint, end_index bigint, next_record_index bigint, problem string"
+)
+# Spark's own source of whole files, of which the job takes only the names: it finds the files, cuts micro-batches and
+# remembers what is done. The tasks read the files themselves (numbering.reading).
+FILES_FORMAT = "binaryFile"
+FILES_DDL = "path string, modificationTime timestamp, length bigint, content binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +62,9 @@ class JobOptions:
     Attributes:
         until_idle: stop after the whole recording is journaled, and mark the end of each stream; otherwise wait for
             more files.
-        ahead_batches_max: limit on the micro-batches that are journaled and not yet sent by the gateway; 0: no limit.
+        ahead_messages_max: no micro-batch begins while this many messages are journaled and not yet sent by the
+            gateway; 0: no limit.
+        batch_messages_max: of a micro-batch, unless a single file has more; fewer if `ahead_messages_max` is small.
     """
 
     recording: Path
@@ -57,7 +75,8 @@ class JobOptions:
     split: SplitRule
     packet_messages_max: int
     until_idle: bool
-    ahead_batches_max: int
+    ahead_messages_max: int
+    batch_messages_max: int = BATCH_MESSAGES_MAX
     master: str = "local[1]"
     driver_memory: str = "512m"
 
@@ -73,10 +92,14 @@ class JobReport:
 
 
 class SourceJob:
-    """One run of the job in this process. `stop` may be called from any thread."""
+    """One run of the job in this process. `stop` may be called from any thread.
 
-    def __init__(self, options: JobOptions) -> None:
-        self._options = options
+    Args:
+        on_commit: called after each micro-batch.
+    """
+
+    def __init__(self, options: JobOptions, on_commit: Callable[[CommitLog], None] = lambda log: None) -> None:
+        self._options, self._on_commit = options, on_commit
         self._stopping = threading.Event()
         self.report = JobReport()
 
@@ -99,44 +122,51 @@ class SourceJob:
         plan = numbering_plan(
             options.recording, options.source_format, options.feed, options.split, options.packet_messages_max
         )
-        with SourceJournalWriter(options.journal, plan, commits_kept=options.ahead_batches_max) as writer:
-            if options.until_idle and writer.is_ended:
+        with CommitLog(options.journal, plan) as log:
+            if options.until_idle and log.is_ended:
                 on_started()
                 return self.report
             options.checkpoint.mkdir(parents=True, exist_ok=True)
             spark = start_session(options.master, options.driver_memory, options.checkpoint.parent / "spark-scratch")
             self.report.start_s = time.monotonic() - began_at
             try:
-                self._stream(spark, source_format, writer, on_started)
+                self._stream(spark, source_format, log, manifest, on_started)
             finally:
                 spark.stop()
-            if options.until_idle and writer.last_commit.next_record_index >= manifest.record_count:
-                writer.end()
+            if options.until_idle and log.last_commit.next_record_index >= manifest.record_count:
+                log.end()
         self.report.run_s = time.monotonic() - began_at
         return self.report
 
     def _stream(
-        self, spark: Spark, source_format: SourceFormat, writer: SourceJournalWriter, on_started: Callable[[], None]
+        self,
+        spark: Spark,
+        source_format: SourceFormat,
+        log: CommitLog,
+        manifest: Manifest,
+        on_started: Callable[[], None],
     ) -> None:
         options = self._options
-        encode = _executor_function(source_format, options.split, options.feed.source_stream_ids)
-        ticks = (
-            spark.readStream.schema(TICKS_DDL)
-            .option("maxFilesPerTrigger", 1)
+        files = (
+            spark.readStream.format(FILES_FORMAT)
+            .schema(FILES_DDL)
+            .option("maxFilesPerTrigger", self.files_per_batch(manifest.rows_per_file))
             .option("pathGlobFilter", "part-*.parquet")
-            .parquet(str(options.recording.absolute()))
+            .load(str(options.recording.absolute()))
+            .select("path")
         )
         failure: list[BaseException] = []
 
         def take(batch: Any, batch_id: int) -> None:
             try:
-                self._take_batch(writer, batch, batch_id)
+                self._take_batch(log, batch, batch_id)
             except BaseException as error:
                 failure.append(error)  # Spark passes on only the text of an error
                 raise
 
+        encode = _encoding(TickEncoder(source_format, options.split, len(options.feed.source_stream_ids)))
         stream = (
-            ticks.mapInArrow(encode, ENCODED_DDL)
+            files.mapInArrow(encode, BLOCK_DDL)
             .writeStream.foreachBatch(take)
             .option("checkpointLocation", str(options.checkpoint.absolute()))
         )
@@ -154,64 +184,99 @@ class SourceJob:
         finally:
             query.stop()
 
-    def _take_batch(self, writer: SourceJournalWriter, batch: Any, batch_id: int) -> None:
-        self._wait_for_gateway(writer)
-        added = writer.append_batch(batch_id, frames_of(batch.toArrow()))
+    def files_per_batch(self, rows_per_file: int) -> int:
+        """How many files a micro-batch takes when the job is behind; Spark takes fewer when there are fewer."""
+        wanted = self._options.batch_messages_max
+        if allowed := self._options.ahead_messages_max:
+            wanted = min(wanted, allowed // 2)  # so that the job refills before the gateway has sent everything
+        return max(1, wanted // rows_per_file)
+
+    def _take_batch(self, log: CommitLog, batch: Any, batch_id: int) -> None:
+        self._wait_for_gateway(log)
+        stream_count = len(self._options.feed.source_stream_ids)
+        owned = batch.repartitionById(stream_count, "stream")
+        rows = owned.mapInArrow(_appending(log.continuation), APPENDED_DDL).toArrow().to_pylist()
+        if problem := next((row["problem"] for row in rows if row["problem"]), None):
+            raise SourceJournalError(f"batch {batch_id}: {problem}")
+        added = log.commit(batch_id, map(_appended, rows))
         self.report.record_count += added
         self.report.batch_count += 1
+        self._on_commit(log)
         LOG.debug("micro-batch journaled", extra={"batch_id": batch_id, "record_count": added})
 
-    def _wait_for_gateway(self, writer: SourceJournalWriter) -> None:
+    def _wait_for_gateway(self, log: CommitLog) -> None:
         """Wait until the gateway is close enough behind."""
-        while self.is_too_far_ahead(writer):
+        while self.is_too_far_ahead(log):
             if self._stopping.wait(BACK_PRESSURE_POLL_S):
                 raise _Stopped
         if self._stopping.is_set():
             raise _Stopped
 
-    def is_too_far_ahead(self, writer: SourceJournalWriter) -> bool:
-        """True if at least `ahead_batches_max` micro-batches are journaled and not yet sent by the gateway."""
-        allowed = self._options.ahead_batches_max
-        return allowed > 0 and writer.unsent_batch_count(self._sent_position()) >= allowed
+    def is_too_far_ahead(self, log: CommitLog) -> bool:
+        """True if at least `ahead_messages_max` messages are journaled and not yet sent by the gateway."""
+        allowed = self._options.ahead_messages_max
+        return allowed > 0 and log.last_commit.next_record_index - self._sent_position() >= allowed
 
-    def _sent_position(self) -> int | None:
+    def _sent_position(self) -> int:
         with closing(NamedPosition(self._options.journal / POSITION_NAME)) as position:
-            return position.load()
+            return position.load() or 0
 
 
 class _Stopped(Exception):
     """The job was stopped before it took the micro-batch."""
 
 
-def _executor_function(
-    source_format: SourceFormat, rule: SplitRule, source_stream_ids: tuple[int, ...]
-) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    encoder = TickEncoder(source_format, rule, source_stream_ids)
+def _encoding(encoder: TickEncoder) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Names of files to blocks of messages, in the executors."""
 
     def encode(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
+        keep_archive_directories()
         for batch in batches:
-            yield from encoder.encode(pa.Table.from_batches([batch])).to_batches()
+            for uri in batch.column("path").to_pylist():
+                yield from blocks_of_file(uri, encoder)
 
     return encode
+
+
+def _appending(continued: Continuation) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A source stream's blocks to the end of its journal, in the task that owns the stream."""
+
+    def append(batches: Iterator[Any]) -> Iterator[Any]:
+        keep_archive_directories()
+        rows = pa.Table.from_batches([batch for batch in batches if batch.num_rows])
+        stream_id = continued.plan.feed.source_stream_ids[rows.column("stream")[0].as_py()]
+        row: dict[str, Any] = {"source_stream_id": stream_id}
+        try:
+            done = append_to_stream(continued, stream_id, blocks_in(rows))
+            row |= done.end._asdict() | {"next_record_index": done.next_record_index}
+        except (SourceJournalError, RecordingError) as error:
+            row["problem"] = str(error)
+        yield pa.RecordBatch.from_pylist([row], schema=APPENDED_SCHEMA)
+
+    return append
+
+
+def _appended(row: dict[str, Any]) -> Appended:
+    end = StreamEnd(row["next_source_seq"], row["end_index"])
+    return Appended(row["source_stream_id"], end, row["next_record_index"])
 
 
 def numbering_plan(
     recording: Path, source_format: Path, feed: FeedPlan, split: SplitRule, packet_messages_max: int
 ) -> NumberingPlan:
     """Everything that the numbers and bytes of this session depend on."""
+    manifest = Manifest.read(recording)
     return NumberingPlan(
         feed=feed,
         split=split.value,
         packet_messages_max=packet_messages_max,
-        recording=_fingerprint(recording),
+        packet_records=manifest.rows_per_file,
+        recording=_fingerprint(manifest),
         format_digest=hashlib.sha256(source_format.read_bytes()).hexdigest()[:16],
     )
 
 
-def _fingerprint(recording: Path) -> str:
+def _fingerprint(manifest: Manifest) -> str:
     """Identifies a recording; does not change while the recording grows."""
-    manifest = Manifest.read(recording)
     identity = f"{manifest.origin}|{manifest.rows_per_file}|{manifest.first_event_at_ns}|{manifest.size_exponent}"
     return hashlib.sha256(identity.encode()).hexdigest()[:16]

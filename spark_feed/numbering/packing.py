@@ -1,130 +1,124 @@
-"""Numbers the messages of one micro-batch and packs them into source packets. Pure.
+"""Numbers the messages of a source stream and packs them into the packet records of its journal. Pure.
 
 A packet contains consecutive messages of one source stream in record order. It ends when it is full, when it has
-`packet_messages_max` messages, or at the end of the micro-batch.
+`packet_messages_max` messages, before a multiple of `packet_records`, or at the end of the micro-batch.
 
-Invariant: packets and numbers are a function of (plan, next numbers, rows), so a rerun gives the same bytes.
-`sent_at_ns` is 0 here; the sender fills it in.
+Invariant: packets and numbers are a function of (plan, next number, messages), so a rerun gives the same bytes. The
+files of a recording, except the last, end at a multiple of `packet_records`; so the bytes do not depend on how many
+files a micro-batch has. `sent_at_ns` is 0 here; the sender fills it in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, encode_source_header
-from tandemfeed.spark_feed.feed_plan import FeedPlan
+from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_MAGIC, SOURCE_VERSION
+from tandemfeed.spark_feed.journaling.records import PACKET_FIELDS, NumberingPlan, RecordKind, SourceJournalError
+from tandemfeed.spark_feed.numbering.kernels import cut_packets, join_packets
 from tandemfeed.transport.sealing.source_sealing import SOURCE_SEAL_SIZE
 
 
-class Frames(NamedTuple):
-    """Framed messages of one micro-batch in record order.
+class Block(NamedTuple):
+    """The framed messages of one source stream among consecutive records, in record order.
 
     Attributes:
-        record_index: shape (n,).
-        stream_id: shape (n,).
-        event_at_ns: shape (n,).
-        offsets: shape (n + 1,): message i is data[offsets[i]:offsets[i + 1]].
-        data: shape (bytes,), uint8.
+        first_record_index, end_record_index: the records, of all source streams.
+        record_index, event_at_ns: int64, shape (messages,).
+        sizes: uint32, shape (messages,): of each frame.
+        data: uint8: the frames, one after the other.
     """
 
+    first_record_index: int
+    end_record_index: int
     record_index: NDArray[np.int64]
-    stream_id: NDArray[np.int64]
     event_at_ns: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    sizes: NDArray[np.uint32]
     data: NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class PackedPacket:
-    """A source packet and what pacing must know about it.
+class Packed(NamedTuple):
+    """PACKET records, one after the other in `data`; `ends` has where each ends in it."""
 
-    Attributes:
-        last_record_index: of its last message; orders the packets of a micro-batch.
-        event_at_ns: of its last message; a packet is not sent before that event.
-    """
-
-    source_stream_id: int
-    first_source_seq: int
-    message_count: int
-    last_record_index: int
-    event_at_ns: int
-    datagram: bytes
+    data: NDArray[np.uint8]
+    ends: NDArray[np.int64]
 
 
-def pack_batch(
-    plan: FeedPlan, packet_messages_max: int, next_source_seqs: Mapping[int, int], frames: Frames
-) -> tuple[list[PackedPacket], dict[int, int]]:
-    """All packets of a micro-batch in sending order, and the next source_seq of each stream.
+def join_blocks(blocks: Sequence[Block], next_record_index: int) -> Block:
+    """The records from `next_record_index` on as one block, without those that are already journaled.
 
     Raises:
-        ValueError: if a message does not fit in any packet, or its source stream is not one of the feed's.
+        SourceJournalError: records are missing.
     """
-    foreign = np.setdiff1d(frames.stream_id, np.array(plan.source_stream_ids))
-    if foreign.size:
-        raise ValueError(f"source stream {foreign[0]} is not one of the feed's {plan.source_stream_ids}")
-    after = dict(next_source_seqs)
-    packets: list[PackedPacket] = []
-    for stream_id in plan.source_stream_ids:
-        rows = np.flatnonzero(frames.stream_id == stream_id)
-        if rows.size:
-            packed = _pack_stream(plan, packet_messages_max, stream_id, after[stream_id], frames, rows)
-            packets.extend(packed)
-            after[stream_id] += rows.size
-    packets.sort(key=lambda packet: packet.last_record_index)
-    return packets, after
-
-
-def _pack_stream(
-    plan: FeedPlan, messages_max: int, stream_id: int, next_seq: int, frames: Frames, rows: NDArray[np.int64]
-) -> list[PackedPacket]:
-    sizes = frames.offsets[rows + 1] - frames.offsets[rows]
-    ends = np.cumsum(sizes)
-    payload = _gather(frames.data, frames.offsets[rows], sizes, ends)
-    room = plan.datagram_size_max - SOURCE_HEADER_SIZE - SOURCE_SEAL_SIZE
-    packets = []
-    first, start = 0, 0
-    while first < rows.size:
-        end = min(int(np.searchsorted(ends, start + room, side="right")), first + messages_max)
-        if end == first:
-            raise ValueError(
-                f"record {frames.record_index[rows[first]]}: a message of {sizes[first]} bytes does not fit in a "
-                f"datagram of {plan.datagram_size_max} bytes (datagram_size_max)"
+    wanted: list[Block] = []
+    due = next_record_index
+    for block in sorted(blocks, key=lambda block: block.first_record_index):
+        if block.end_record_index <= next_record_index:
+            continue
+        if block.first_record_index > due or (block.first_record_index < due and wanted):
+            raise SourceJournalError(
+                f"found record {block.first_record_index}, expected record {due}: a file of the recording is missing, "
+                "or the files were not read in order"
             )
-        stop = int(ends[end - 1])
-        header = encode_source_header(
-            feed_id=plan.feed_id,
-            source_stream_id=stream_id,
-            message_count=end - first,
-            session=plan.session,
-            first_source_seq=next_seq + first,
-            sent_at_ns=0,
-        )
-        last = int(rows[end - 1])
-        packets.append(
-            PackedPacket(
-                source_stream_id=stream_id,
-                first_source_seq=next_seq + first,
-                message_count=end - first,
-                last_record_index=int(frames.record_index[last]),
-                event_at_ns=int(frames.event_at_ns[last]),
-                datagram=header + payload[start:stop],
-            )
-        )
-        first, start = end, stop
-    return packets
+        wanted.append(_from_record(block, next_record_index))
+        due = block.end_record_index
+    if len(wanted) == 1:
+        return wanted[0]
+    columns = (np.concatenate([block[at] for block in wanted] or [EMPTY[at]]) for at in range(2, len(Block._fields)))
+    return Block(next_record_index, due, *columns)
 
 
-def _gather(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], ends: NDArray[np.int64]
-) -> bytes:
-    """The given pieces of `data`, concatenated."""
-    total = int(ends[-1])
-    if total == data.size:
-        return data.tobytes()
-    shifts = np.repeat(starts - (ends - sizes), sizes)
-    return data[shifts + np.arange(total)].tobytes()
+def pack_stream(plan: NumberingPlan, stream_id: int, next_source_seq: int, block: Block) -> Packed:
+    """The packets of a block's messages, numbered from `next_source_seq`.
+
+    Raises:
+        SourceJournalError: a message does not fit in any packet.
+    """
+    feed = plan.feed
+    room = feed.datagram_size_max - SOURCE_HEADER_SIZE - SOURCE_SEAL_SIZE
+    cuts = np.empty(len(block.sizes) + 1, np.int64)
+    count = cut_packets(block.sizes, block.record_index, room, plan.packet_messages_max, plan.packet_records, cuts)
+    if count < 0:
+        large = -count - 1
+        raise SourceJournalError(
+            f"record {block.record_index[large]}: a message of {block.sizes[large]} bytes does not fit in a datagram "
+            f"of {feed.datagram_size_max} bytes (datagram_size_max)"
+        )
+    cuts = cuts[: count + 1]
+    bounds = np.concatenate([[0], np.cumsum(block.sizes, dtype=np.int64)])[cuts]
+    last = cuts[1:] - 1
+    heads = np.zeros(count, PACKET_FIELDS)
+    heads["kind"] = RecordKind.PACKET
+    heads["event_at_ns"] = block.event_at_ns[last]
+    heads["last_record_index"] = block.record_index[last]
+    header = heads["packet"]
+    header["magic"], header["version"] = SOURCE_MAGIC, SOURCE_VERSION
+    header["feed_id"], header["source_stream_id"], header["session"] = feed.feed_id, stream_id, feed.session
+    header["message_count"] = np.diff(cuts)
+    header["first_source_seq"] = next_source_seq + cuts[:-1]
+    ends = bounds[1:] + np.arange(1, count + 1) * PACKET_FIELDS.itemsize
+    data = np.empty(int(ends[-1]) if count else 0, np.uint8)
+    join_packets(heads.view(np.uint8).reshape(count, PACKET_FIELDS.itemsize), block.data, bounds, data)
+    return Packed(data, ends)
+
+
+EMPTY = Block(0, 0, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint8))
+
+
+def _from_record(block: Block, next_record_index: int) -> Block:
+    """The block without the records before `next_record_index`."""
+    if block.first_record_index >= next_record_index:
+        return block
+    skip = int(np.searchsorted(block.record_index, next_record_index))
+    start = int(block.sizes[:skip].sum())
+    return Block(
+        next_record_index,
+        block.end_record_index,
+        block.record_index[skip:],
+        block.event_at_ns[skip:],
+        block.sizes[skip:],
+        block.data[start:],
+    )

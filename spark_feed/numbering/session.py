@@ -1,8 +1,9 @@
-"""A Spark session for small, fast micro-batches on one machine: no web UI, no shuffle, no traffic off this host."""
+"""A Spark session for fast micro-batches on one machine: no web UI, no traffic off this host."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -12,17 +13,14 @@ from tandemfeed.spark_feed.numbering.java import find_java_home
 
 Spark: TypeAlias = Any  # pyspark is not typed for mypy
 
-# A shuffle would cost more than everything else together and is never needed: a micro-batch is one file and one task.
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.default.parallelism": "1",
     "spark.sql.files.maxPartitionBytes": "1g",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # never start a job just to list files
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.worker.reuse": "true",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -36,13 +34,24 @@ SETTINGS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.ui.retainedExecutions": "1",
-    # No expression here is worth compiling; numpy does the work on Arrow columns.
-    "spark.sql.codegen.wholeStage": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.log.structuredLogging.enabled": "true",
     "spark.log.level": "WARN",
+    # Spark moves names of files and a few large blocks, so no expression here is worth compiling (numpy and compiled
+    # kernels do the work), and the second compiler would take more time than it saves.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # Parallel collectors and the second compiler start more threads than two cores can run.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
 }
+
+
+TASK_TRIES = 4  # as on a cluster; a task whose Python worker was killed finds what it has appended
+
+
+def retrying(master: str) -> str:
+    """A local master that runs a failed task again, as clusters do; others are unchanged."""
+    return re.sub(r"^local\[([^],]+)\]$", rf"local[\1,{TASK_TRIES}]", master)
 
 
 def start_session(master: str, driver_memory: str, scratch: Path) -> Spark:
@@ -59,7 +68,7 @@ def start_session(master: str, driver_memory: str, scratch: Path) -> Spark:
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     from pyspark.sql import SparkSession  # takes a second, so import it only here
 
-    builder = SparkSession.builder.appName("tandemfeed source").master(master)
+    builder = SparkSession.builder.appName("tandemfeed source").master(retrying(master))
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.driver.memory", driver_memory).config("spark.local.dir", str(scratch))

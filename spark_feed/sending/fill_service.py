@@ -13,9 +13,9 @@ from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, encode_source_header
 from tandemfeed.journal import Tailer
 from tandemfeed.journal.read.sequence_marks import Stretch
+from tandemfeed.spark_feed.journaling.records import datagram_in, packet_numbers, stream_folder
 from tandemfeed.spark_feed.sending.send_core import stamped
 from tandemfeed.spark_feed.sending.sent_index import SentIndex
-from tandemfeed.spark_feed.source_journal import RecordKind, datagram_in, packet_numbers
 from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
@@ -40,14 +40,12 @@ class JournalReader:
         """The datagrams of a source stream that contain any of `[first_seq, end_seq)`, in order."""
         if not stretches:
             return
-        with Tailer(self._journal) as tailer:
+        with Tailer(stream_folder(self._journal, stream_id)) as tailer:
             tailer.to_index(stretches[0].begin_index)  # numbers never restart, so there is only one stretch
             while records := tailer.read_many(READ_COUNT):
                 for _, record in records:
-                    if record[0] != RecordKind.PACKET:
-                        continue
-                    which, first, count = packet_numbers(record)
-                    if which != stream_id or first + count <= first_seq:
+                    _, first, count = packet_numbers(record)
+                    if first + count <= first_seq:
                         continue
                     if first >= end_seq:
                         return

@@ -7,13 +7,12 @@ go out twice, with the same numbers. Never: numbers, packs or drops a packet.
 
 from __future__ import annotations
 
-import json
 import logging
 import select
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,9 @@ import zmq
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tandemfeed.journal import Batch, NamedPosition, Tailer
+from tandemfeed.journal import Batch, NamedPosition
+from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords, begin_record, last_commit
+from tandemfeed.spark_feed.journaling.records import POSITION_NAME, RecordKind, packets_in, plan_document
 from tandemfeed.spark_feed.sending.fill_service import (
     CALLER_ROLES,
     SERVICE_NAME,
@@ -32,10 +33,9 @@ from tandemfeed.spark_feed.sending.fill_service import (
     SourceReplayService,
 )
 from tandemfeed.spark_feed.sending.pacing import Pacer
-from tandemfeed.spark_feed.sending.publication import Clock, Delay, DelayedTailer, PublicationLog, since_boot_ns
+from tandemfeed.spark_feed.sending.publication import Clock, Delay, DelayedRecords, PublicationLog, since_boot_ns
 from tandemfeed.spark_feed.sending.send_core import AllSent, SendCore, SendPacket, stamped
 from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
-from tandemfeed.spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, RecordKind, packets_in, streams_ended_in
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import TokenSource
@@ -51,7 +51,7 @@ from tandemfeed.transport.sealing.source_sealing import SourceSealer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2_grpc
 
 LOG = logging.getLogger(__name__)
-RECOVER_COUNT = 65_536  # records per batch when reading the journal after a restart
+ALL_RECORDS = (1 << 63) - 1
 JOURNAL_POLL_NS = 1_000_000  # how often to look for new records when there are none
 STORE_POSITION_NS = 10_000_000  # after a crash at most this much is sent twice
 DESCRIBE_TIMEOUT_S = 20.0
@@ -157,13 +157,13 @@ def sole_gateway(journal: Path, description: common_pb2.FeedDescription) -> Iter
 
 def session_of(journal: Path) -> int:
     """The session of a source journal; 0 if the journal is still empty."""
-    if not journal.is_dir():
-        return 0
-    with Tailer(journal) as tailer:
-        entry = tailer.read()
-    if entry is None or entry[1][0] != RecordKind.BEGIN:
-        return 0
-    return int(json.loads(entry[1][BEGIN_HEAD.size :])["feed"]["session"])
+    record = begin_record(journal)
+    return 0 if record is None else int(_feed_of(record)["session"])
+
+
+def _feed_of(record: bytes) -> dict[str, Any]:
+    feed: Any = plan_document(record)["feed"]
+    return dict(feed)
 
 
 class SourceGateway:
@@ -196,7 +196,7 @@ class SourceGateway:
             )
         self.core = SendCore(description.feed_id, self._session, stream_ids, pacer)
         self.index = SentIndex(stream_ids)
-        self._tailer = Tailer(options.journal)
+        self._journal_records = CommittedRecords(options.journal, stream_ids)
         self._position = NamedPosition(options.journal / position_name(description))
         self._stored_position = self._position.load()
         self._stored_at_ns = 0
@@ -205,10 +205,10 @@ class SourceGateway:
         self._delay: Delay | None = None
         self._delay_of_previous: Delay | None = None
         self._log: PublicationLog | None = None
-        self._records: Tailer | DelayedTailer = self._tailer
+        self._records: CommittedRecords | DelayedRecords = self._journal_records
         if description.delay_ns:
             self._delay = Delay(options.journal, description.delay_ns, self._stored_position or 0, options.clock)
-            self._records = DelayedTailer(self._tailer, self._delay)
+            self._records = DelayedRecords(self._journal_records, self._delay)
         else:
             is_resumed = self._stored_position is not None
             self._log = PublicationLog(options.journal, options.clock, is_resumed=is_resumed)
@@ -235,7 +235,7 @@ class SourceGateway:
         return self._verifier.revoked
 
     def describe(self, report: admin_pb2.SourceReport) -> tuple[int, int]:
-        """Fill in what this gateway has sent; return (packets sent, journal position after them). For any thread."""
+        """Fill in what this gateway has sent; return (packets sent, position after them). For any thread."""
         report.session, report.has_sent_all = self._session, self.core.all_sent
         report.next_source_seqs.update(self.core.next_source_seqs)
         return self.packet_count, self.core.position
@@ -265,7 +265,7 @@ class SourceGateway:
             if entry is None:
                 break
             if not self._is_begun:
-                self._check_begin(entry[1])
+                self._check_begin(entry.record)
             self.core.on_record(*entry)
         now_ns = time.monotonic_ns()
         for effect in self.core.on_time(now_ns):
@@ -300,29 +300,15 @@ class SourceGateway:
         position = self._stored_position
         if position is None:
             return
-        while (here := self._tailer.position) is None or here < position:
-            batch = self._tailer.read_batch(RECOVER_COUNT if here is None else min(RECOVER_COUNT, position - here))
-            if batch is None:
-                break
-            if not self._is_begun:
-                self._check_begin(batch[0].tobytes())
-            if batch.next_index > position:  # the position is the end of a block, or the first batch passes it
-                self._tailer.to_index(max(batch.first_index, position))
-                batch = batch.until(position)
-            self._index_sent(batch)
+        if (record := begin_record(self._options.journal)) is not None:
+            self._check_begin(record)
+        _index_packets(self.index, self._journal_records.skip_to(position))
+        self.core.resume_at(position, self.index.next_source_seqs)
         LOG.info("resumed at the stored position", extra={"next_source_seqs": self.core.next_source_seqs})
 
-    def _index_sent(self, batch: Batch) -> None:
-        for index, stream_id, first, count in packets_in(batch):
-            self.index.add_journaled(stream_id, first, count, index)
-        self.core.resume_at(batch.next_index, streams_ended_in(batch), self.index.next_source_seqs)
-
     def _check_begin(self, record: bytes) -> None:
-        if record[0] != RecordKind.BEGIN:
-            raise GatewayError(
-                f"{self._options.journal} is not a source journal; give the folder that the source job writes to"
-            )
-        feed = json.loads(record[BEGIN_HEAD.size :])["feed"]
+        assert record[0] == RecordKind.BEGIN
+        feed = _feed_of(record)
         found = (feed["name"], feed["session"], sorted(feed["source_stream_ids"]))
         numbered_as = self._description.delayed_from or self._description.name
         expected = (numbered_as, self._session, sorted(self._groups))
@@ -342,13 +328,12 @@ class SourceGateway:
                 f"contain a session before {self._session}"
             )
         index = SentIndex(list(self._groups))
-        with Tailer(journal) as tailer:
-            while (batch := tailer.read_batch(RECOVER_COUNT)) is not None:
-                for place, stream_id, first, count in packets_in(batch):
-                    index.add_journaled(stream_id, first, count, place)
-                end = batch.next_index
+        with CommittedRecords(journal, list(self._groups)) as records:
+            _index_packets(index, records.skip_to(ALL_RECORDS))
         feed_id, reader = self._description.feed_id, JournalReader(journal, self._description.feed_id)
         if self._description.delay_ns:
+            commit = last_commit(journal)
+            end = 0 if commit is None else commit.next_record_index
             delay = self._delay_of_previous = Delay(journal, self._description.delay_ns, clock=self._options.clock)
             return PreviousSession(feed_id, session, index, reader, lambda: delay.released_position >= end)
         return PreviousSession(feed_id, session, index, reader)
@@ -378,11 +363,19 @@ class SourceGateway:
         self._rpc.stop()
         self._sender.close()
         self._context.term()
-        self._tailer.close()
+        self._journal_records.close()
         self._position.close()
         for each in (self._log, self._delay, self._delay_of_previous):
             if each is not None:
                 each.close()
+
+
+def _index_packets(index: SentIndex, packets: Iterable[tuple[int, Batch]]) -> None:
+    """Index packets that were sent before this gateway started."""
+    for stream_id, batch in packets:
+        found = packets_in(batch)
+        for place, (first, count) in enumerate(zip(found.first_source_seq, found.message_count, strict=True)):
+            index.add_journaled(stream_id, first, count, batch.first_index + place)
 
 
 class GatewayCollector(Collector):

@@ -23,7 +23,8 @@ from pathlib import Path
 
 import google_crc32c
 
-from tandemfeed.journal import Tailer
+from tandemfeed.spark_feed.journaling.committed_records import CommittedRecord, CommittedRecords
+from tandemfeed.spark_feed.journaling.records import Commit, RecordKind, packet_place
 
 LOG = logging.getLogger(__name__)
 PUBLICATION_NAME = "published.log"  # a file in the journal's folder
@@ -181,24 +182,35 @@ class Delay:
         return True
 
 
-class DelayedTailer:
-    """Reads a source journal as far as the delay allows. The caller closes the tailer.
+class DelayedRecords:
+    """Reads a source journal as far as the delay allows. The caller closes the journal's reader.
 
     Invariant: `read` never returns a record that is not released.
     """
 
-    def __init__(self, tailer: Tailer, delay: Delay) -> None:
-        self._tailer, self._delay = tailer, delay
-        self._held: tuple[int, bytes] | None = None
+    def __init__(self, records: CommittedRecords, delay: Delay) -> None:
+        self._records, self._delay = records, delay
+        self._held: CommittedRecord | None = None
+        self._committed_end = 0
 
-    def read(self) -> tuple[int, bytes] | None:
+    def read(self) -> CommittedRecord | None:
         """The next record with its index; None if there is none, or none that is old enough."""
         if self._held is None:
-            self._held = self._tailer.read()
-        if self._held is None or self._held[0] >= self._delay.released_position:
+            self._held = self._records.read()
+        if self._held is None or self._delay.released_position < self._due_position(self._held.record):
             return None
         entry, self._held = self._held, None
         return entry
+
+    def _due_position(self, record: bytes) -> int:
+        """Where the real-time gateway is when it has sent a record."""
+        kind = record[0]
+        if kind == RecordKind.PACKET:
+            return packet_place(record) + 1
+        if kind == RecordKind.COMMIT:
+            self._committed_end = Commit.decode(record).next_record_index
+            return self._committed_end
+        return self._committed_end + 1 if kind == RecordKind.END else 0
 
 
 def _entry_at(fd: int, number: int) -> Entry | None:

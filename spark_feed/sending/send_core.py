@@ -1,7 +1,7 @@
 """What the gateway sends, and when: journal records and time in, datagrams out. Sans-I/O.
 
-The shell feeds records in journal order and performs the effects in order. A packet counts as sent when `on_time` has
-returned it. Never renumbers, never reorders, never sends a packet that is not in the journal.
+The shell feeds committed records in sending order and performs the effects in order. A packet counts as sent when
+`on_time` has returned it. Never renumbers, never reorders, never sends a packet that is not in the journal.
 
 Invariant: the packets of each stream leave in `source_seq` order without a gap; heartbeats carry the next `source_seq`.
 """
@@ -9,13 +9,21 @@ Invariant: the packets of each stream leave in `source_seq` order without a gap;
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from tandemfeed.feedcore.wire.source_packet import SOURCE_LAYOUT, SourceFlag, encode_source_header
+from tandemfeed.spark_feed.journaling.records import (
+    PACKET_HEAD,
+    Commit,
+    End,
+    RecordKind,
+    datagram_in,
+    packet_numbers,
+    packet_place,
+)
 from tandemfeed.spark_feed.sending.pacing import Pacer
-from tandemfeed.spark_feed.source_journal import PACKET_HEAD, Commit, End, RecordKind, datagram_in, packet_numbers
 
 HEARTBEAT_INTERVAL_NS = 10_000_000
 LOOKAHEAD_COUNT_MAX = 256  # records waiting to become due; more would only take memory
@@ -78,7 +86,9 @@ class SendCore:
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._is_started = False
         self._all_sent = False
-        self.position = 0  # journal index after the last record processed
+        # One past the index of the last record whose packet was sent; one more when the streams have ended.
+        self.position = 0
+        self._committed_end = 0
 
     @property
     def next_source_seqs(self) -> dict[int, int]:
@@ -104,22 +114,19 @@ class SendCore:
         """Send packets from now on; until then only heartbeats are sent."""
         self._is_started = True
 
-    def resume_at(self, position: int, ended: Iterable[int], next_source_seqs: Mapping[int, int]) -> None:
+    def resume_at(self, position: int, next_source_seqs: Mapping[int, int]) -> None:
         """Take over where the gateway was before it restarted.
 
         Args:
-            position: journal index after the last record sent.
-            ended: the source streams that have ended.
+            position: one past the index of the last record whose packet was sent.
             next_source_seqs: by source stream.
         """
         self.position = position
         for stream_id, next_source_seq in next_source_seqs.items():
             self._streams[stream_id].next_source_seq = next_source_seq
-        for stream_id in ended:
-            self._streams[stream_id].is_ended = True
 
     def on_record(self, index: int, record: bytes) -> None:
-        """The next record of the journal. At most `records_needed_count` may be fed."""
+        """The next record, and its index in its own journal. At most `records_needed_count` may be fed."""
         assert self.records_needed_count > 0, f"{len(self._waiting)} records are already waiting"
         self._waiting.append((index, record))
 
@@ -156,8 +163,8 @@ class SendCore:
             if due_ns > now_ns + SEND_EARLY_NS:
                 return
             self._waiting.popleft()
-            self.position = index + 1
             if record[0] == RecordKind.PACKET:
+                self.position = packet_place(record) + 1
                 stream_id, first, count = packet_numbers(record)
                 self._advance(stream_id, first, count)
                 self._streams[stream_id].last_sent_at_ns = now_ns
@@ -182,10 +189,13 @@ class SendCore:
 
     def _on_other(self, record: bytes) -> None:
         if record[0] == RecordKind.COMMIT:
-            for stream_id, seq in Commit.decode(record).next_source_seqs.items():
+            commit = Commit.decode(record)
+            self._committed_end = commit.next_record_index
+            for stream_id, seq in commit.next_source_seqs.items():
                 assert self._streams[stream_id].next_source_seq == seq, f"stream {stream_id}: COMMIT has {seq}"
         elif record[0] == RecordKind.END:
             self._streams[End.decode(record).source_stream_id].is_ended = True
+            self.position = max(self.position, self._committed_end + 1)
 
     def _heartbeat(self, stream_id: int, stream: _Stream) -> SendHeartbeat:
         flags = SourceFlag.HEARTBEAT | (SourceFlag.END_OF_STREAM if stream.is_ended else 0)

@@ -12,12 +12,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import grpc
 
-from tandemfeed.journal import JournalError, Tailer
+from tandemfeed.journal import JournalError
+from tandemfeed.spark_feed.journaling.committed_records import CommittedEnd
 from tandemfeed.transport.calls.admin_servers import AdminServers
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
@@ -95,13 +96,13 @@ class SourceReporter:
         """Report to this server until the gateway stops, or a report fails."""
         with (
             open_channel(address, self._ca_pem, ADMIN_SERVER, self._tokens) as channel,
-            Tailer(self._journal) as tailer,
+            closing(CommittedEnd(self._journal)) as committed,
         ):
             send = admin_pb2_grpc.AdapterRegistryStub(channel).ReportSource
             is_stopping = False
             while not is_stopping:
                 is_stopping = self._stopped.is_set()
-                answer = send(self._present(tailer, is_stopping=is_stopping), timeout=REPORT_TIMEOUT_S)
+                answer = send(self._present(committed, is_stopping=is_stopping), timeout=REPORT_TIMEOUT_S)
                 self._adopt(answer.revoked_tokens)
                 self._servers.answered(address)
                 if not is_stopping:
@@ -114,7 +115,7 @@ class SourceReporter:
         if self._revoked.not_before(self._identity) > before:
             self._tokens.renew()
 
-    def _present(self, tailer: Tailer, *, is_stopping: bool) -> admin_pb2.SourceReport:
+    def _present(self, committed: CommittedEnd, *, is_stopping: bool) -> admin_pb2.SourceReport:
         report = admin_pb2.SourceReport(is_stopping=is_stopping)
         report.MergeFrom(self._process)
         count, position = self._describe(report)
@@ -123,12 +124,5 @@ class SourceReporter:
             report.packets_per_second = round((count - self._last[0]) / (now_s - self._last[1]))
         self._last = count, now_s
         with suppress(JournalError, OSError):  # the number is for people; the gateway itself reports a damaged journal
-            report.unsent_record_count = records_after(tailer, position)
+            report.unsent_record_count = max(committed.next_record_index - position, 0)
         return report
-
-
-def records_after(tailer: Tailer, position: int) -> int:
-    """How many records a journal has from a position on (0: from its start)."""
-    end = tailer.to_end().position
-    first = position or tailer.to_start().position
-    return tailer.count_between(first, end) if first is not None and end is not None and first < end else 0

@@ -12,13 +12,15 @@ from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_HEADER_SIZE, SourcePacket, decode_source_packet
 from tandemfeed.journal.tailer import Tailer
 from tandemfeed.spark_feed.feed_plan import FeedPlan
-from tandemfeed.spark_feed.numbering.encoding import TickEncoder, frames_of
+from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
+from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
+from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, PACKET_HEAD, RecordKind, stream_folder
+from tandemfeed.spark_feed.numbering.encoding import TickEncoder
 from tandemfeed.spark_feed.numbering.job import numbering_plan
-from tandemfeed.spark_feed.numbering.packing import Frames
+from tandemfeed.spark_feed.numbering.packing import Block
 from tandemfeed.spark_feed.numbering.split import SplitRule
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.recording import Manifest, write_recording
-from tandemfeed.spark_feed.source_journal import PACKET_HEAD, RecordKind, SourceJournalWriter
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_FORMAT = ROOT / "deploy" / "examples" / "ticks" / "source-format.xml"
@@ -42,35 +44,41 @@ def make_recording(folder: Path, count: int, rows_per_file: int, seed: int = 5) 
     )
 
 
-def batches_of(recording: Path, rule: SplitRule = SplitRule.LETTER) -> Iterator[Frames]:
+def batches_of(recording: Path, rule: SplitRule = SplitRule.LETTER) -> Iterator[list[list[Block]]]:
     """Each file of a recording as the micro-batch that Spark would make of it."""
-    encoder = TickEncoder(load_source_format(SOURCE_FORMAT), rule, FEED.source_stream_ids)
+    encoder = TickEncoder(load_source_format(SOURCE_FORMAT), rule, len(FEED.source_stream_ids))
     for part in sorted(recording.glob("part-*.parquet")):
-        yield frames_of(encoder.encode(pq.read_table(part)))
+        yield [encoder.encode(pq.read_table(part))]
 
 
 def journal_without_spark(recording: Path, journal: Path, rule: SplitRule = SplitRule.LETTER) -> None:
     """Do the work of the job without Spark."""
     plan = numbering_plan(recording, SOURCE_FORMAT, FEED, rule, MESSAGES_MAX)
     with SourceJournalWriter(journal, plan) as writer:
-        for batch_id, frames in enumerate(batches_of(recording, rule)):
-            writer.append_batch(batch_id, frames)
+        for batch_id, runs in enumerate(batches_of(recording, rule)):
+            writer.append_batch(batch_id, runs)
         writer.end()
 
 
 def records_of(journal: Path) -> list[bytes]:
-    """Every record of a journal."""
-    tailer = Tailer(journal)
-    try:
+    """Every record of a source journal that is committed, in sending order."""
+    with CommittedRecords(journal, FEED.source_stream_ids) as records:
+        return [entry.record for entry in iter(records.read, None)]
+
+
+def stream_records_of(journal: Path) -> dict[int, list[bytes]]:
+    """Every record of each stream's journal, committed or not."""
+    found = {}
+    for stream_id in FEED.source_stream_ids:
+        with Tailer(stream_folder(journal, stream_id)) as tailer:
+            found[stream_id] = [record for _, record in tailer]
+    return found
+
+
+def commits_of(journal: Path) -> list[bytes]:
+    """Every record of the commit log."""
+    with Tailer(journal / COMMITS_NAME) as tailer:
         return [record for _, record in tailer]
-    finally:
-        tailer.close()
-
-
-def commit_indices_of(journal: Path) -> list[int]:
-    """The index of the last record of each micro-batch in a journal."""
-    with Tailer(journal) as tailer:
-        return [index for index, record in tailer if record[0] == RecordKind.COMMIT]
 
 
 def packets_of(journal: Path) -> list[SourcePacket]:

@@ -372,7 +372,7 @@ class SourceReport(_message.Message):
     host: _builtins.str
     packets_per_second: _builtins.int
     unsent_record_count: _builtins.int
-    """in the source journal, after the last record that was sent"""
+    """messages committed in the source journal, after the last one that was sent"""
     has_sent_all: _builtins.bool
     """every source stream of the session has ended"""
     is_stopping: _builtins.bool

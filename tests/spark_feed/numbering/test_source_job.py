@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import subprocess
 import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
 
 import psutil
@@ -16,10 +17,11 @@ import pytest
 from tandemfeed.journal.format.named_position import NamedPosition
 from tandemfeed.journal.tailer import Tailer
 from tandemfeed.spark_feed import cli
+from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
+from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, POSITION_NAME, RecordKind
 from tandemfeed.spark_feed.numbering.java import JavaMissing, find_java_home
 from tandemfeed.spark_feed.numbering.job import JobOptions, SourceJob, numbering_plan
 from tandemfeed.spark_feed.numbering.split import SplitRule
-from tandemfeed.spark_feed.source_journal import POSITION_NAME, RecordKind, SourceJournalWriter
 from tests.spark_feed.source_material import (
     FEED,
     MESSAGES_MAX,
@@ -27,18 +29,18 @@ from tests.spark_feed.source_material import (
     SOURCE_FORMAT,
     assert_gapless,
     batches_of,
-    commit_indices_of,
     journal_without_spark,
     make_recording,
     packets_of,
-    records_of,
+    stream_records_of,
 )
 
 CLUSTER = (
     '[[feed]]\nfeed_id = 1\nname = "equities"\nsession = 20261121\n'
     "[[feed.source_stream]]\nsource_stream_id = 1\n[[feed.source_stream]]\nsource_stream_id = 2\n"
 )
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
+SMALL_BATCHES = ("--batch-messages-max", "800")
 
 
 def _start_job(folder: Path, *more: str) -> subprocess.Popen[str]:
@@ -61,19 +63,31 @@ def _finish(job: subprocess.Popen[str], folder: Path) -> list[dict[str, object]]
     return [json.loads(line) for line in out.splitlines()]
 
 
-def _kill_after(folder: Path, job: subprocess.Popen[str], reached: Callable[[list[int]], bool]) -> None:
-    """SIGKILL the driver as soon as the journal's record kinds satisfy the condition."""
-    tailer = Tailer(folder / "journal")
-    kinds: list[int] = []
-    while not reached(kinds):
-        assert tailer.wait(PATIENCE_S), (folder / "job.log").read_text()[-4_000:]
-        kinds += [record[0] for _, record in tailer]
-    tailer.close()
+def _kill_after(folder: Path, job: subprocess.Popen[str], commit_count: int) -> None:
+    """SIGKILL the driver as soon as the commit log has this many micro-batches.
+
+    A COMMIT appears before Spark records that the batch is done.
+    """
+    with Tailer(folder / "journal" / COMMITS_NAME) as tailer:
+        seen = 0
+        while seen < commit_count:
+            assert tailer.wait(PATIENCE_S), (folder / "job.log").read_text()[-4_000:]
+            seen += sum(record[0] == RecordKind.COMMIT for _, record in tailer)
+    _kill(job)
+
+
+def _kill(job: subprocess.Popen[str]) -> None:
     orphans = psutil.Process(job.pid).children(recursive=True)
     job.kill()
     job.wait()
     _, alive = psutil.wait_procs(orphans, timeout=PATIENCE_S)  # Spark's JVM ends together with its driver
     assert not alive
+
+
+def _assert_equal(folder: Path, record_count: int) -> None:
+    """Check that the journal has the bytes of an undisturbed run."""
+    assert stream_records_of(folder / "journal") == stream_records_of(folder / "expected")
+    assert sum(assert_gapless(packets_of(folder / "journal")).values()) == record_count
 
 
 @pytest.mark.long
@@ -83,18 +97,12 @@ def test_a_driver_that_is_killed_twice_writes_the_same_journal(tmp_path: Path) -
     make_recording(tmp_path / "recording", 24_000, 400)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
     for commits in (3, 12):
-        # A commit appears as soon as its batch is appended, before Spark records that the batch is done.
-        _kill_after(
-            tmp_path,
-            _start_job(tmp_path),
-            lambda kinds, commits=commits: kinds.count(RecordKind.COMMIT) >= commits,  # type: ignore[misc]
-        )
-        so_far = records_of(tmp_path / "journal")
-        assert so_far == records_of(tmp_path / "expected")[: len(so_far)]
+        _kill_after(tmp_path, _start_job(tmp_path, *SMALL_BATCHES), commits)
+        for stream_id, records in stream_records_of(tmp_path / "journal").items():
+            assert records == stream_records_of(tmp_path / "expected")[stream_id][: len(records)]
     events = _finish(_start_job(tmp_path), tmp_path)
     assert [line["event"] for line in events] == ["ready", "journaled"]
-    assert records_of(tmp_path / "journal") == records_of(tmp_path / "expected")
-    assert sum(assert_gapless(packets_of(tmp_path / "journal")).values()) == 24_000
+    _assert_equal(tmp_path, 24_000)
 
 
 @pytest.mark.long
@@ -103,57 +111,109 @@ def test_a_driver_that_is_killed_twice_writes_the_same_journal(tmp_path: Path) -
 def test_a_job_that_lost_its_checkpoint_completes_the_journal_without_repeating_a_record(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 4_000, 400)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
-    _kill_after(tmp_path, _start_job(tmp_path), lambda kinds: kinds.count(RecordKind.COMMIT) >= 2)
+    _kill_after(tmp_path, _start_job(tmp_path, *SMALL_BATCHES), 2)
     (tmp_path / "checkpoint").rename(tmp_path / "lost")
     _finish(_start_job(tmp_path), tmp_path)
-    assert records_of(tmp_path / "journal") == records_of(tmp_path / "expected")
+    _assert_equal(tmp_path, 4_000)
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_the_job_waits_when_it_is_as_far_ahead_of_the_gateway_as_allowed(tmp_path: Path, restarted: bool) -> None:
-    make_recording(tmp_path / "recording", 800, 200)
-    options = JobOptions(
-        recording=tmp_path / "recording",
-        journal=tmp_path / "journal",
-        checkpoint=tmp_path / "checkpoint",
+@pytest.mark.spark
+@pytest.mark.processes
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
+def test_drivers_and_python_workers_killed_at_random_leave_the_bytes_of_an_undisturbed_run(
+    tmp_path: Path, rounds: int
+) -> None:
+    count = 20_000 + 4_000 * rounds
+    make_recording(tmp_path / "recording", count, 400)
+    journal_without_spark(tmp_path / "recording", tmp_path / "expected")
+    chance = random.Random(rounds)
+    for number in range(rounds):
+        job = _start_job(tmp_path, *SMALL_BATCHES, "--master", "local[2]")
+        with Tailer(tmp_path / "journal" / COMMITS_NAME) as commits:
+            commits.to_end()
+            assert commits.wait(PATIENCE_S), (tmp_path / "job.log").read_text()[-4_000:]
+        time.sleep(chance.uniform(0, 1))  # so that the kill meets every part of a micro-batch
+        if number % 2:
+            _kill_workers(job)
+            time.sleep(chance.uniform(0, 1))
+        _kill(job)
+    _finish(_start_job(tmp_path, "--master", "local[2]"), tmp_path)
+    _assert_equal(tmp_path, count)
+
+
+def _kill_workers(job: subprocess.Popen[str]) -> None:
+    """SIGKILL the Python workers of the tasks; Spark runs the tasks again."""
+    for process in psutil.Process(job.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = process.parent()
+            if parent is not None and parent.name().startswith("python") and parent.pid != job.pid:
+                process.kill()
+
+
+@pytest.mark.spark
+@pytest.mark.processes
+def test_a_missing_file_is_reported_in_one_sentence(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 2_000, 400)
+    (tmp_path / "recording" / "part-00000001.parquet").unlink()
+    job = _start_job(tmp_path)
+    job.communicate(timeout=PATIENCE_S)
+    assert job.returncode == 2
+    last = json.loads((tmp_path / "job.log").read_text().splitlines()[-1])
+    assert "batch 0: found record 800, expected record 400: a file of the recording is missing" in last["event"]
+    assert stream_records_of(tmp_path / "journal") == {1: [], 2: []}
+
+
+def _options(folder: Path, ahead_messages_max: int) -> JobOptions:
+    return JobOptions(
+        recording=folder / "recording",
+        journal=folder / "journal",
+        checkpoint=folder / "checkpoint",
         source_format=SOURCE_FORMAT,
         feed=FEED,
         split=SplitRule.LETTER,
         packet_messages_max=MESSAGES_MAX,
         until_idle=False,
-        ahead_batches_max=2,
+        ahead_messages_max=ahead_messages_max,
     )
-    plan = numbering_plan(options.recording, SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
-    first, second, third, _ = batches_of(options.recording)
-    job = SourceJob(options)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_job_waits_when_it_is_as_far_ahead_of_the_gateway_as_allowed(tmp_path: Path, restarted: bool) -> None:
+    make_recording(tmp_path / "recording", 800, 200)
+    job = SourceJob(_options(tmp_path, 400))
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    first, second, third, _ = batches_of(tmp_path / "recording")
     with contextlib.ExitStack() as open_writers:
 
         def start() -> SourceJournalWriter:
-            writer = SourceJournalWriter(options.journal, plan, commits_kept=2, segment_size_max=2_000)
-            return open_writers.enter_context(writer)
+            return open_writers.enter_context(SourceJournalWriter(tmp_path / "journal", plan))
 
         writer = start()
         assert not job.is_too_far_ahead(writer)
         writer.append_batch(0, first)
-        assert not job.is_too_far_ahead(writer), "one micro-batch, though of several segments"
-        (first_commit,) = commit_indices_of(options.journal)
+        assert not job.is_too_far_ahead(writer)
         writer.append_batch(1, second)
         if restarted:
             writer.close()
             writer = start()
         assert job.is_too_far_ahead(writer)
-        with contextlib.closing(NamedPosition(options.journal / POSITION_NAME)) as sent:
-            sent.store(first_commit + 1)
+        with contextlib.closing(NamedPosition(tmp_path / "journal" / POSITION_NAME)) as sent:
+            sent.store(200)
         assert not job.is_too_far_ahead(writer)
         writer.append_batch(2, third)
         assert job.is_too_far_ahead(writer)
 
 
+@pytest.mark.parametrize(("ahead", "files"), [(0, 20), (100_000, 5), (5_000, 1)])
+def test_micro_batches_are_smaller_when_the_job_may_not_run_far_ahead(tmp_path: Path, ahead: int, files: int) -> None:
+    assert SourceJob(_options(tmp_path, ahead)).files_per_batch(10_000) == files
+
+
 @pytest.mark.parametrize("given", ["-1", "many"])
-def test_an_invalid_number_of_micro_batches_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_number_of_messages_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.job(["--ahead-batches-max", given])
-    assert f"{given!r} is not a number of micro-batches" in capsys.readouterr().err
+        cli.job(["--ahead-messages-max", given])
+    assert f"{given!r} is not a number of messages" in capsys.readouterr().err
 
 
 def test_without_java_the_error_says_what_to_install(tmp_path: Path) -> None:

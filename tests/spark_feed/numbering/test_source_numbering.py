@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +14,28 @@ from hypothesis import strategies as st
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, decode_source_packet
 from tandemfeed.journal.store import Journal
 from tandemfeed.spark_feed.feed_plan import FeedPlan, read_feed_plan
+from tandemfeed.spark_feed.journaling.commit_log import CommitLog
+from tandemfeed.spark_feed.journaling.committed_records import begin_record, last_commit
+from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
+from tandemfeed.spark_feed.journaling.records import (
+    BLOCK_SIZE,
+    COMMITS_NAME,
+    PACKET_FIELDS,
+    PACKET_HEAD,
+    Commit,
+    NumberingPlan,
+    RecordKind,
+    SourceJournalError,
+    StreamEnd,
+    packet_numbers,
+    packet_place,
+    stream_folder,
+)
+from tandemfeed.spark_feed.journaling.stream_appender import Appended, append_to_stream
 from tandemfeed.spark_feed.numbering.job import numbering_plan
-from tandemfeed.spark_feed.numbering.packing import Frames, pack_batch
+from tandemfeed.spark_feed.numbering.packing import Block, Packed, pack_stream
 from tandemfeed.spark_feed.numbering.split import SplitRule, assign_streams, stream_of_letter
-from tandemfeed.spark_feed.source_journal import RecordKind, SourceJournalError, SourceJournalWriter
+from tandemfeed.transport.sealing.source_sealing import SOURCE_SEAL_SIZE
 from tandemfeed.transport.settings_file import SettingsError
 from tests.spark_feed.source_material import (
     FEED,
@@ -23,58 +43,69 @@ from tests.spark_feed.source_material import (
     SOURCE_FORMAT,
     assert_gapless,
     batches_of,
-    commit_indices_of,
+    commits_of,
     frames_in,
     journal_without_spark,
     make_recording,
     packets_of,
     records_of,
+    stream_records_of,
 )
 
 
+def _plan(messages_max: int = MESSAGES_MAX, packet_records: int = 1_000) -> NumberingPlan:
+    return NumberingPlan(FEED, "letter", messages_max, packet_records, "recording", "format")
+
+
 @st.composite
-def _frames(draw: st.DrawFn) -> Frames:
-    streams = draw(st.lists(st.sampled_from(FEED.source_stream_ids), max_size=120))
-    sizes = draw(st.lists(st.integers(0, 400), min_size=len(streams), max_size=len(streams)))
+def _blocks(draw: st.DrawFn) -> Block:
+    sizes = draw(st.lists(st.integers(0, 400), max_size=120))
     first = draw(st.integers(0, 1 << 40))
+    steps = draw(st.lists(st.integers(1, 3), min_size=len(sizes), max_size=len(sizes)))
     bodies = [
         SOURCE_FRAME.pack(SOURCE_FRAME_SIZE + size, 1) + bytes([place % 256]) * size for place, size in enumerate(sizes)
     ]
-    index = np.arange(first, first + len(streams))
-    offsets = np.cumsum([0, *map(len, bodies)])
+    index = first + np.cumsum(steps, dtype=np.int64)
     data = np.frombuffer(b"".join(bodies), np.uint8)
-    return Frames(index, np.array(streams, np.int64), index * 10, offsets, data)
+    end = int(index[-1]) + 1 if sizes else first
+    return Block(first, end, index, index * 10, np.array([*map(len, bodies)], np.uint32), data)
 
 
-@given(_frames(), st.integers(1, 40), st.integers(1, 1 << 50))
+def _datagrams(packed: Packed) -> list[bytes]:
+    starts = [0, *packed.ends.tolist()]
+    records = [packed.data[start:end].tobytes() for start, end in pairwise(starts)]
+    return [record[PACKET_HEAD.size :] for record in records]
+
+
+@given(_blocks(), st.integers(1, 40), st.integers(1, 60), st.integers(1, 1 << 50))
 def test_packing_keeps_each_message_once_and_in_order_within_the_limits(
-    frames: Frames, messages_max: int, next_seq: int
+    block: Block, messages_max: int, packet_records: int, next_seq: int
 ) -> None:
-    packets, after = pack_batch(FEED, messages_max, dict.fromkeys(FEED.source_stream_ids, next_seq), frames)
-    for stream_id in FEED.source_stream_ids:
-        seq = next_seq
-        messages: list[bytes] = []
-        for packed in (packed for packed in packets if packed.source_stream_id == stream_id):
-            packet = decode_source_packet(packed.datagram, FEED.feed_id)
-            assert len(packed.datagram) <= FEED.datagram_size_max
-            assert packet.message_count <= messages_max
-            assert packet.sent_at_ns == 0
-            assert packet.first_source_seq == seq == packed.first_source_seq
-            seq = packet.end_source_seq
-            messages += frames_in(packet)
-        assert after[stream_id] == seq
-        rows = np.flatnonzero(frames.stream_id == stream_id)
-        assert messages == [bytes(frames.data[frames.offsets[row] : frames.offsets[row + 1]]) for row in rows]
-    order = [packed.last_record_index for packed in packets]
-    assert order == sorted(order)
-    assert (packets, after) == pack_batch(FEED, messages_max, dict.fromkeys(FEED.source_stream_ids, next_seq), frames)
+    packed = pack_stream(_plan(messages_max, packet_records), 2, next_seq, block)
+    seq, messages, heads = next_seq, [], np.zeros(0, PACKET_FIELDS)
+    for place, datagram in enumerate(_datagrams(packed)):
+        packet = decode_source_packet(datagram, FEED.feed_id)
+        assert len(datagram) <= FEED.datagram_size_max - SOURCE_SEAL_SIZE
+        assert packet.message_count <= messages_max
+        assert (packet.source_stream_id, packet.session, packet.sent_at_ns) == (2, FEED.session, 0)
+        assert packet.first_source_seq == seq
+        messages += frames_in(packet)
+        start = int(packed.ends[place - 1]) if place else 0
+        heads = packed.data[start : start + PACKET_FIELDS.itemsize].view(PACKET_FIELDS)
+        members = block.record_index[seq - next_seq : packet.end_source_seq - next_seq]
+        assert heads["last_record_index"][0] == members[-1]
+        assert heads["event_at_ns"][0] == members[-1] * 10
+        assert len(set((members // packet_records).tolist())) == 1, "a packet ends before each multiple"
+        seq = packet.end_source_seq
+    assert seq == next_seq + block.sizes.size
+    assert b"".join(messages) == block.data.tobytes()
 
 
 def test_a_message_that_fits_no_packet_is_refused_with_its_record_number() -> None:
     size = FEED.datagram_size_max
-    frames = Frames(np.array([7]), np.array([1]), np.array([0]), np.array([0, size]), np.zeros(size, np.uint8))
-    with pytest.raises(ValueError, match="record 7"):
-        pack_batch(FEED, 16, {1: 1, 2: 1}, frames)
+    columns = np.array([7]), np.array([0]), np.array([size], np.uint32), np.zeros(size, np.uint8)
+    with pytest.raises(SourceJournalError, match="record 7"):
+        pack_stream(_plan(), 1, 1, Block(7, 8, *columns))
 
 
 @given(st.integers(1, 26), st.text(min_size=1, max_size=5))
@@ -111,9 +142,27 @@ def test_a_journal_written_batch_by_batch_is_gapless_and_ends(tmp_path: Path) ->
     assert kinds[0] == RecordKind.BEGIN
     assert kinds.count(RecordKind.COMMIT) == 6
     assert kinds[-2:] == [RecordKind.END, RecordKind.END]
+    places = [packet_place(record) for record in records_of(tmp_path / "journal") if record[0] == RecordKind.PACKET]
+    assert places == sorted(places)
 
 
-@settings(max_examples=25)
+@pytest.mark.parametrize("files_per_batch", [2, 5])
+def test_the_bytes_do_not_depend_on_how_many_files_a_micro_batch_has(tmp_path: Path, files_per_batch: int) -> None:
+    make_recording(tmp_path / "recording", 3_000, 500)
+    journal_without_spark(tmp_path / "recording", tmp_path / "one")
+    files = list(batches_of(tmp_path / "recording"))
+    with SourceJournalWriter(tmp_path / "several", _recording_plan(tmp_path)) as writer:
+        for first in range(0, len(files), files_per_batch):
+            together = [run for file in reversed(files[first : first + files_per_batch]) for run in file]
+            writer.append_batch(first, together)
+    assert stream_records_of(tmp_path / "several") == stream_records_of(tmp_path / "one")
+
+
+def _recording_plan(folder: Path, rule: SplitRule = SplitRule.LETTER) -> NumberingPlan:
+    return numbering_plan(folder / "recording", SOURCE_FORMAT, FEED, rule, MESSAGES_MAX)
+
+
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_a_half_written_batch_is_completed_with_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -121,88 +170,123 @@ def test_a_half_written_batch_is_completed_with_the_same_bytes(
     folder = tmp_path_factory.mktemp("half")
     make_recording(folder / "recording", 600, 200)
     journal_without_spark(folder / "recording", folder / "whole")
-    whole = records_of(folder / "whole")
-    keep = data.draw(st.integers(0, len(whole) - 3), label="records that reached the journal")
-    if keep:
-        with Journal.open(folder / "journal", block_size=16 << 20) as torn:
-            torn.append_batch(whole[:keep])
+    whole, commits = stream_records_of(folder / "whole"), commits_of(folder / "whole")
+    done = data.draw(st.integers(0, 3), label="micro-batches committed")
+    with Journal.open(folder / "journal" / COMMITS_NAME, block_size=BLOCK_SIZE) as log:
+        log.append_batch(commits[: done + 1])
+    for stream_id, records in whole.items():
+        committed = Commit.decode(commits[done]).streams[stream_id].end_index if done else 0
+        first = Commit.decode(commits[3]).streams[stream_id].end_index - len(records)
+        kept = data.draw(st.integers(committed and committed - first, len(records)), label=f"packets of {stream_id}")
+        if kept:
+            with Journal.open(stream_folder(folder / "journal", stream_id), block_size=BLOCK_SIZE) as torn:
+                torn.append_batch(records[:kept])
     journal_without_spark(folder / "recording", folder / "journal")
-    assert records_of(folder / "journal") == whole
+    assert stream_records_of(folder / "journal") == whole
+    assert commits_of(folder / "journal") == commits
+
+
+def test_a_rerun_that_differs_from_the_journal_is_refused(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 600, 200)
+    (run,), *_ = batches_of(tmp_path / "recording")
+    with SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path)) as writer:
+        append_to_stream(writer.continuation, 1, [run[0]])
+        before = stream_records_of(tmp_path / "journal")
+        changed = run[0]._replace(data=run[0].data ^ np.uint8(1))
+        with pytest.raises(SourceJournalError, match="differs from what is already in the journal"):
+            append_to_stream(writer.continuation, 1, [changed])
+        assert stream_records_of(tmp_path / "journal") == before
+
+
+def test_a_rerun_after_a_larger_micro_batch_commits_its_own_end(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 600, 200)
+    (first,), (second,), _ = batches_of(tmp_path / "recording")
+    with SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path)) as writer:
+        for place, stream_id in enumerate(FEED.source_stream_ids):
+            append_to_stream(writer.continuation, stream_id, [first[place], second[place]])
+        whole = stream_records_of(tmp_path / "journal")
+        assert writer.append_batch(0, [first]) == 200
+        assert sum(assert_gapless(packets_of(tmp_path / "journal")).values()) == 200
+        assert writer.append_batch(1, [second]) == 200
+        assert sum(assert_gapless(packets_of(tmp_path / "journal")).values()) == 400
+    assert stream_records_of(tmp_path / "journal") == whole
+
+
+def test_a_second_task_of_a_stream_waits_for_the_first(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 600, 200)
+    (run,), *_ = batches_of(tmp_path / "recording")
+    with SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path)) as writer, ThreadPoolExecutor(8) as pool:
+        tasks = [pool.submit(append_to_stream, writer.continuation, 1, [run[0]]) for _ in range(8)]
+        assert len({task.result() for task in tasks}) == 1
+    assert sum(packet_numbers(record)[2] for record in stream_records_of(tmp_path / "journal")[1]) == run[0].sizes.size
 
 
 def test_a_rerun_batch_adds_nothing(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 600, 200)
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
     batches = list(batches_of(tmp_path / "recording"))
-    with SourceJournalWriter(tmp_path / "journal", plan) as writer:
+    with SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path)) as writer:
         assert writer.append_batch(0, batches[0]) == 200
         before = records_of(tmp_path / "journal")
         assert writer.append_batch(0, batches[0]) == 0
         assert records_of(tmp_path / "journal") == before
-    with SourceJournalWriter(tmp_path / "journal", plan) as writer:
+    with SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path)) as writer:
         assert writer.append_batch(0, batches[0]) == 0
-        assert writer.append_batch(1, batches[1]) == 200
+        assert writer.append_batch(1, [*batches[0], *batches[1]]) == 200
 
 
 def test_a_batch_larger_than_a_segment_gives_the_same_records(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 600, 600)
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
     (batch,) = batches_of(tmp_path / "recording")
-    with SourceJournalWriter(tmp_path / "journal", plan, segment_size_max=2_000) as writer:
+    with SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path), segment_size_max=2_000) as writer:
         assert writer.append_batch(0, batch) == 600
     journal_without_spark(tmp_path / "recording", tmp_path / "whole")
     assert records_of(tmp_path / "journal") == records_of(tmp_path / "whole")[:-2]
 
 
-def test_unsent_micro_batches_are_counted_however_many_segments_each_takes(tmp_path: Path) -> None:
-    make_recording(tmp_path / "recording", 1_000, 200)
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
-    with SourceJournalWriter(tmp_path / "journal", plan, commits_kept=3, segment_size_max=2_000) as writer:
-        for batch_id, batch in enumerate(list(batches_of(tmp_path / "recording"))[:2]):
-            writer.append_batch(batch_id, batch)
-            assert writer.unsent_batch_count(None) == batch_id + 1
-        first, second = commit_indices_of(tmp_path / "journal")
-        assert writer.unsent_batch_count(first) == 2, "the gateway has reached the commit but not passed it"
-        assert writer.unsent_batch_count(first + 1) == 1
-        assert writer.unsent_batch_count(second + 1) == 0
-
-
-def test_a_writer_counts_at_most_the_configured_number_of_micro_batches(tmp_path: Path) -> None:
-    make_recording(tmp_path / "recording", 1_000, 100)
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
-    for kept in (0, 3):
-        with SourceJournalWriter(tmp_path / f"journal-{kept}", plan, commits_kept=kept) as writer:
-            for batch_id, batch in enumerate(batches_of(tmp_path / "recording")):
-                writer.append_batch(batch_id, batch)
-            assert writer.unsent_batch_count(None) == kept
-
-
-def test_a_restarted_writer_counts_the_micro_batches_of_earlier_runs(tmp_path: Path) -> None:
-    make_recording(tmp_path / "recording", 1_000, 200)
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
-    with SourceJournalWriter(tmp_path / "journal", plan) as writer:
-        for batch_id, batch in enumerate(batches_of(tmp_path / "recording")):
-            writer.append_batch(batch_id, batch)
-    with SourceJournalWriter(tmp_path / "journal", plan, commits_kept=4) as writer:
-        assert writer.unsent_batch_count(None) == 4
-
-
-def test_missing_records_are_refused_with_their_number(tmp_path: Path) -> None:
+def test_missing_records_are_refused_with_their_number_and_nothing_is_written(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 600, 200)
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
     batches = list(batches_of(tmp_path / "recording"))
-    with SourceJournalWriter(tmp_path / "journal", plan) as writer:
+    with SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path)) as writer:
         writer.append_batch(0, batches[0])
+        before = stream_records_of(tmp_path / "journal")
         with pytest.raises(SourceJournalError, match="found record 400, expected record 200"):
             writer.append_batch(1, batches[2])
+        assert stream_records_of(tmp_path / "journal") == before
+
+
+def test_records_after_the_end_of_the_streams_are_refused(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 600, 200)
+    batches = list(batches_of(tmp_path / "recording"))
+    with SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path)) as writer:
+        writer.append_batch(0, batches[0])
+        writer.end()
+        assert writer.append_batch(0, batches[0]) == 0
+        with pytest.raises(SourceJournalError, match="record 200 comes after the end of the streams"):
+            writer.append_batch(1, batches[1])
+
+
+def test_a_commit_needs_a_task_of_every_stream(tmp_path: Path) -> None:
+    with CommitLog(tmp_path / "journal", _plan()) as log:
+        alone = Appended(1, StreamEnd(5, 1), 4)
+        for tasks in ([alone], [alone, Appended(2, StreamEnd(1, 0), 3)]):
+            with pytest.raises(SourceJournalError, match="every stream must have one task"):
+                log.commit(0, tasks)
+        assert log.commit(0, [alone, Appended(2, StreamEnd(1, 0), 4)]) == 4
+
+
+def test_a_journal_of_the_former_layout_is_refused(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal") as former:
+        former.append(_plan().encode())
+    for use in (lambda journal: CommitLog(journal, _plan()), last_commit, begin_record):
+        with pytest.raises(SourceJournalError, match="number the recording again"):
+            use(tmp_path / "journal")
 
 
 def test_different_options_for_an_existing_journal_are_refused_by_name(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 200, 200)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.HASH, MESSAGES_MAX)
     with pytest.raises(SourceJournalError, match="split was 'letter', is 'hash'"):
-        SourceJournalWriter(tmp_path / "journal", plan)
+        SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path, SplitRule.HASH))
 
 
 def test_a_feed_is_read_from_the_cluster_file(tmp_path: Path) -> None:

@@ -16,15 +16,23 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tandemfeed.admin_server.records.authority import Authority
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
-from tandemfeed.journal.tailer import Tailer
+from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
+from tandemfeed.spark_feed.journaling.records import RecordKind, packet_place
 from tandemfeed.spark_feed.sending import publication
 from tandemfeed.spark_feed.sending.gateway import GatewayOptions, SourceGateway, sole_gateway
 from tandemfeed.spark_feed.sending.pacing import RatePacer
-from tandemfeed.spark_feed.sending.publication import Delay, DelayedTailer, PublicationLog
+from tandemfeed.spark_feed.sending.publication import Delay, DelayedRecords, PublicationLog
 from tandemfeed.transport.calls.server_names import source_gateway
 from tandemfeed.transport.dgram import MulticastReceiver
 from tandemfeed.v1 import common_pb2
-from tests.spark_feed.source_material import FEED, assert_gapless, frames_in, journal_without_spark, make_recording
+from tests.spark_feed.source_material import (
+    FEED,
+    assert_gapless,
+    frames_in,
+    journal_without_spark,
+    make_recording,
+    records_of,
+)
 
 SECOND = 1_000_000_000
 DELAY_NS = 900 * SECOND
@@ -175,25 +183,30 @@ def test_the_clock_counts_from_the_boot_of_this_machine() -> None:
     assert publication.this_boot() == publication.this_boot() != 0
 
 
-def test_a_delayed_tailer_reads_every_record_once_and_none_too_early(tmp_path: Path, clock: _Clock) -> None:
+def test_a_delayed_reader_reads_every_record_once_and_none_too_early(tmp_path: Path, clock: _Clock) -> None:
     make_recording(tmp_path / "recording", 400, 100)
     journal = tmp_path / "journal"
     journal_without_spark(tmp_path / "recording", journal)
-    with Tailer(journal) as everything:
-        records = list(everything)
+    with CommittedRecords(journal, FEED.source_stream_ids) as everything:
+        begin, *records = iter(everything.read, None)
     with ExitStack() as opened:
         log = opened.enter_context(closing(PublicationLog(journal, clock, 1)))
         delay = opened.enter_context(closing(Delay(journal, DELAY_NS, clock=clock, boot=1)))
-        tailer = DelayedTailer(opened.enter_context(Tailer(journal)), delay)
-        read = []
-        for index, _ in records:
-            log.note(index + 1)
-            clock.now_ns += DELAY_NS - 1
-            assert tailer.read() is None
-            clock.now_ns += 1
-            read.append(tailer.read())
-            assert tailer.read() is None
-    assert read == records
+        delayed = DelayedRecords(opened.enter_context(CommittedRecords(journal, FEED.source_stream_ids)), delay)
+        assert delayed.read() == begin  # says only what is numbered
+        noted = 0
+        for entry in records:
+            kind = entry.record[0]
+            sent = packet_place(entry.record) + 1 if kind == RecordKind.PACKET else 400 + (kind == RecordKind.END)
+            if kind != RecordKind.COMMIT and sent > noted:
+                assert delayed.read() is None
+                log.note(sent)
+                noted = sent
+                clock.now_ns += DELAY_NS - 1
+                assert delayed.read() is None
+                clock.now_ns += 1
+            assert delayed.read() == entry
+        assert delayed.read() is None
 
 
 # ---- real gateways ----
@@ -331,13 +344,12 @@ def test_a_delayed_gateway_sends_and_fills_nothing_before_the_delay_and_then_eve
 
 def test_a_restarted_delayed_gateway_loses_nothing_and_is_never_early(site: _Site, clock: _Clock) -> None:
     with closing(_Receiver(DELAYED)) as late:
-        with Tailer(site.journal) as tailer:
-            indices = [index for index, _ in tailer]
-        half = indices[len(indices) // 2]
+        places = [packet_place(record) for record in records_of(site.journal) if record[0] == RecordKind.PACKET]
+        half = places[len(places) // 2] + 1
         with closing(PublicationLog(site.journal, clock)) as log:
             log.note(half)
             clock.now_ns += 100 * SECOND
-            log.note(indices[-1] + 1)
+            log.note(600 + 1)  # the end of the streams counts as one more
         clock.now_ns += 800 * SECOND
         with site.gateway(DELAYED) as first:
             _turn(first, late, lambda: first.core.position == half)
@@ -360,10 +372,8 @@ def test_adapters_fill_gaps_of_the_previous_session_only_when_all_of_it_is_old_e
     site: _Site, clock: _Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former, site.journal = site.journal, tmp_path / "next-journal"
-    with Tailer(former) as tailer:
-        end = [index for index, _ in tailer][-1] + 1
     with closing(PublicationLog(former, clock)) as log:
-        log.note(end)
+        log.note(600)
     next_day = common_pb2.FeedDescription()
     next_day.CopyFrom(DELAYED)
     next_day.session = FEED.session + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,22 @@ from hypothesis import strategies as st
 
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
-from tandemfeed.journal.tailer import Tailer
+from tandemfeed.journal import Tailer
+from tandemfeed.spark_feed.journaling.committed_records import CommittedRecord, CommittedRecords
+from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
+from tandemfeed.spark_feed.journaling.records import (
+    PACKET_HEAD,
+    Commit,
+    RecordKind,
+    SourceJournalError,
+    packet_numbers,
+    packet_place,
+    packets_in,
+    stream_folder,
+)
+from tandemfeed.spark_feed.journaling.stream_appender import append_to_stream
+from tandemfeed.spark_feed.numbering.job import numbering_plan
+from tandemfeed.spark_feed.numbering.split import SplitRule
 from tandemfeed.spark_feed.sending.fill_service import JournalReader, PreviousSession, SourceReplayService
 from tandemfeed.spark_feed.sending.gateway import session_of
 from tandemfeed.spark_feed.sending.pacing import CATCH_UP_NS, Pacer, RatePacer, SpeedPacer
@@ -26,24 +42,36 @@ from tandemfeed.spark_feed.sending.send_core import (
     stamped,
 )
 from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
-from tandemfeed.spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers, packets_in
-from tests.spark_feed.source_material import FEED, frames_in, journal_without_spark, make_recording
+from tests.spark_feed.source_material import (
+    FEED,
+    MESSAGES_MAX,
+    SOURCE_FORMAT,
+    batches_of,
+    frames_in,
+    journal_without_spark,
+    make_recording,
+)
 
 START_NS = 5_000_000_000
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> list[tuple[int, bytes]]:
+def records(tmp_path: Path) -> list[CommittedRecord]:
     make_recording(tmp_path / "recording", 2_000, 500)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
-    return list(Tailer(tmp_path / "journal"))
+    return _read(tmp_path / "journal")
+
+
+def _read(journal: Path) -> list[CommittedRecord]:
+    with CommittedRecords(journal, FEED.source_stream_ids) as reader:
+        return list(iter(reader.read, None))
 
 
 def _core(pacer: Pacer) -> SendCore:
     return SendCore(FEED.feed_id, FEED.session, FEED.source_stream_ids, pacer)
 
 
-def _run(core: SendCore, records: list[tuple[int, bytes]]) -> list[tuple[int, object]]:
+def _run(core: SendCore, records: list[CommittedRecord]) -> list[tuple[int, object]]:
     """Feed the core and drive it by its deadlines until it has sent everything."""
     waiting = list(records)
     now_ns = START_NS
@@ -57,7 +85,7 @@ def _run(core: SendCore, records: list[tuple[int, bytes]]) -> list[tuple[int, ob
     return happened
 
 
-def test_every_message_is_sent_once_in_order_on_an_absolute_schedule(records: list[tuple[int, bytes]]) -> None:
+def test_every_message_is_sent_once_in_order_on_an_absolute_schedule(records: list[CommittedRecord]) -> None:
     core = _core(RatePacer(10_000))
     core.start()
     happened = _run(core, records)
@@ -76,7 +104,7 @@ def test_every_message_is_sent_once_in_order_on_an_absolute_schedule(records: li
     assert core.next_source_seqs == following
 
 
-def test_the_end_of_every_stream_is_announced_repeatedly(records: list[tuple[int, bytes]]) -> None:
+def test_the_end_of_every_stream_is_announced_repeatedly(records: list[CommittedRecord]) -> None:
     core = _core(RatePacer(1e6))
     core.start()
     happened = _run(core, records)
@@ -90,7 +118,7 @@ def test_the_end_of_every_stream_is_announced_repeatedly(records: list[tuple[int
             assert packet.first_source_seq == core.next_source_seqs[end.source_stream_id]
 
 
-def test_only_heartbeats_are_sent_before_the_start(records: list[tuple[int, bytes]]) -> None:
+def test_only_heartbeats_are_sent_before_the_start(records: list[CommittedRecord]) -> None:
     core = _core(RatePacer(1e6))
     core.on_record(*records[0])
     core.on_record(*records[1])
@@ -102,19 +130,19 @@ def test_only_heartbeats_are_sent_before_the_start(records: list[tuple[int, byte
     assert isinstance(core.on_time(START_NS + 1)[0], SendPacket)
 
 
-def test_after_a_restart_sending_resumes_after_the_last_sent_packet(records: list[tuple[int, bytes]]) -> None:
+def test_after_a_restart_sending_resumes_after_the_last_sent_packet(records: list[CommittedRecord]) -> None:
     core = _core(RatePacer(1e6))
     seqs = dict.fromkeys(FEED.source_stream_ids, 1)
-    for _, record in records[:40]:
-        if record[0] == RecordKind.PACKET:
-            stream_id, first, count = packet_numbers(record)
-            seqs[stream_id] = first + count
-    core.resume_at(records[39][0] + 1, [], seqs)
+    packets = [entry.record for entry in records[:40] if entry.record[0] == RecordKind.PACKET]
+    for record in packets:
+        stream_id, first, count = packet_numbers(record)
+        seqs[stream_id] = first + count
+    core.resume_at(packet_place(packets[-1]) + 1, seqs)
     core.start()
     happened = _run(core, records[40:])
-    indices = [effect.journal_index for _, effect in happened if isinstance(effect, SendPacket)]
-    assert indices
-    assert min(indices) >= records[40][0]
+    sent = [effect for _, effect in happened if isinstance(effect, SendPacket)]
+    assert (sent[0].source_stream_id, sent[0].first_source_seq) == packet_numbers(records[40].record)[:2]
+    assert core.position == 2_001, "the end of the streams counts as one more"
     assert sum(core.next_source_seqs.values()) == 2_000 + 2
 
 
@@ -145,7 +173,7 @@ def test_recorded_time_is_scaled_by_the_factor_and_bursts_are_limited(events: li
         last_due_ns = due_ns
 
 
-def test_stamping_changes_only_send_time_and_flags(records: list[tuple[int, bytes]]) -> None:
+def test_stamping_changes_only_send_time_and_flags(records: list[CommittedRecord]) -> None:
     core = _core(RatePacer(1e6))
     core.start()
     core.on_record(*records[1])
@@ -186,7 +214,7 @@ def test_cached_packets_add_no_objects_for_the_garbage_collector() -> None:
     assert len(index.covering(1, 1, 3_001).cached) == 3_000
 
 
-def test_gaps_are_filled_from_the_cache_and_from_the_journal(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
+def test_gaps_are_filled_from_the_cache_and_from_the_journal(records: list[CommittedRecord], tmp_path: Path) -> None:
     packets = [(index, record) for index, record in records if record[0] == RecordKind.PACKET]
     index = SentIndex(FEED.source_stream_ids, cache_size_max=20_000)
     for place, (journal_index, record) in enumerate(packets):
@@ -237,16 +265,58 @@ def test_a_request_past_the_end_of_the_previous_session_gets_its_end(tmp_path: P
     assert list(service._of_session(20_261_121, 1, RangeSet())) == []
 
 
-def test_the_session_is_read_from_the_source_journal(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
+def test_the_session_is_read_from_the_source_journal(records: list[CommittedRecord], tmp_path: Path) -> None:
     assert records
     assert session_of(tmp_path / "journal") == FEED.session
     assert session_of(tmp_path / "nothing") == 0
 
 
-def test_packets_are_found_in_batches_of_the_journal(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
-    with Tailer(tmp_path / "journal") as tailer:
-        batches = [batch for _ in range(50) if (batch := tailer.read_batch(37)) is not None]
-    found = [row for batch in batches for row in packets_in(batch)]
-    expected = [(index, *packet_numbers(record)) for index, record in records if record[0] == RecordKind.PACKET]
+def test_packets_are_found_in_batches_of_a_streams_journal(records: list[CommittedRecord], tmp_path: Path) -> None:
+    with Tailer(stream_folder(tmp_path / "journal", 2)) as tailer:
+        found = [
+            row for _ in range(20) if (batch := tailer.read_batch(7)) for row in zip(*packets_in(batch), strict=True)
+        ]
+    own = [entry.record for entry in records if entry.record[0] == RecordKind.PACKET]
+    expected = [(*packet_numbers(each)[1:], packet_place(each)) for each in own if packet_numbers(each)[0] == 2]
     assert found == expected[: len(found)]
-    assert sum(len(batch) for batch in batches) == min(len(records), 37 * 50)
+    assert len(found) == min(len(expected), 140)
+
+
+def test_reading_resumes_at_every_position(records: list[CommittedRecord], tmp_path: Path) -> None:
+    packets = [entry for entry in records if entry.record[0] == RecordKind.PACKET]
+    for place in (0, 1, len(packets) // 2, len(packets) - 1, len(packets)):
+        position = packet_place(packets[place - 1].record) + 1 if place else 0
+        with CommittedRecords(tmp_path / "journal", FEED.source_stream_ids) as reader:
+            skipped = [len(batch) for _, batch in reader.skip_to(position)]
+            rest = list(iter(reader.read, None))
+        assert sum(skipped) == place
+        assert [entry for entry in rest if entry.record[0] == RecordKind.PACKET] == packets[place:]
+        assert rest[-3:] == records[-3:]
+
+
+def test_only_committed_packets_are_read(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 400, 200)
+    first, second = batches_of(tmp_path / "recording")
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    with (
+        SourceJournalWriter(tmp_path / "journal", plan) as writer,
+        CommittedRecords(tmp_path / "journal", FEED.source_stream_ids) as reader,
+    ):
+        writer.append_batch(0, first)
+        read = list(iter(reader.read, None))
+        assert [entry.record[0] for entry in read][-1] == RecordKind.COMMIT
+        for place, stream_id in enumerate(FEED.source_stream_ids):
+            append_to_stream(writer.continuation, stream_id, [run[place] for run in second])
+        assert reader.read() is None
+        writer.append_batch(1, second)
+        read += iter(reader.read, None)
+    assert read == _read(tmp_path / "journal")
+    assert [Commit.decode(read[-1].record).next_record_index] == [400]
+
+
+def test_a_committed_packet_that_is_missing_is_an_error_and_not_a_gap(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 400, 200)
+    journal_without_spark(tmp_path / "recording", tmp_path / "journal")
+    shutil.rmtree(stream_folder(tmp_path / "journal", 2))
+    with pytest.raises(SourceJournalError, match="were committed but are missing"):
+        _read(tmp_path / "journal")

@@ -1,0 +1,49 @@
+"""What Spark does alone, as it comes, with the rows of `bench spark`: a scan and a rewrite to Parquet on one core.
+
+A process of its own, because the source job's JVM has other options.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from tandemfeed.spark_feed.numbering.java import find_java_home
+
+REPEATS = 4  # the last ones are warm
+
+
+def main(folder: Path) -> None:
+    """Print the shortest times as JSON."""
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+    rows = spark.read.parquet(str(folder / "recording" / "part-*.parquet"))
+    scans, rewrites = [], []
+    for _ in range(REPEATS):
+        began_s = time.perf_counter()
+        rows.write.format("noop").mode("overwrite").save()
+        scans.append(time.perf_counter() - began_s)
+        began_cpu_s = tree_cpu_s()
+        rows.write.mode("overwrite").parquet(str(folder / "rewritten"))
+        rewrites.append(tree_cpu_s() - began_cpu_s)
+    spark.stop()
+    print(json.dumps({"scan_s": min(scans), "rewrite_cpu_s": min(rewrites)}))
+
+
+def tree_cpu_s() -> float:
+    """Processor time of this process and all below it: the JVM and the Python workers."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,144 @@
+"""Appends a micro-batch's packets to the journal of one source stream, by the task that owns the stream.
+
+A task may run twice: after a crash, or because Spark started it a second time. It then finds what its predecessor has
+appended after the committed end, compares it byte by byte with what it would append itself, and appends the rest.
+Invariant: after the committed end, the journal of a stream has a prefix of the packets that follow, however often and
+far they were appended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tandemfeed.journal import Journal, JournalLocked, NoSuchRecord
+from tandemfeed.spark_feed.journaling.records import (
+    BLOCK_SIZE,
+    SEGMENT_SIZE_MAX,
+    Commit,
+    NumberingPlan,
+    SourceJournalError,
+    StreamEnd,
+    stream_folder,
+)
+from tandemfeed.spark_feed.numbering.packing import Block, Packed, join_blocks, pack_stream
+
+TWIN_TIMEOUT_S = 60.0  # how long another task may still append to the stream: a micro-batch takes a few seconds
+TWIN_POLL_S = 0.005
+READ_COUNT = 4_096
+
+
+class Appended(NamedTuple):
+    """What a task did with its part of a micro-batch."""
+
+    source_stream_id: int
+    end: StreamEnd
+    next_record_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What a micro-batch continues; the driver gives it to the tasks.
+
+    Attributes:
+        journal: the folder of the source journal.
+        is_ended: the streams have ended, so no record may follow.
+    """
+
+    journal: Path
+    plan: NumberingPlan
+    commit: Commit
+    is_ended: bool
+
+
+def append_to_stream(
+    continued: Continuation, stream_id: int, blocks: Sequence[Block], segment_size_max: int = SEGMENT_SIZE_MAX
+) -> Appended:
+    """Number, pack and append the messages of a source stream that follow the last commit.
+
+    Args:
+        blocks: of this stream, in any order; together they have every record of the micro-batch.
+
+    Raises:
+        SourceJournalError: records are missing, a message fits in no packet, the rerun differs from the journal, or
+            the streams have ended.
+    """
+    commit = continued.commit
+    end = commit.streams[stream_id]
+    block = join_blocks(blocks, commit.next_record_index)
+    if continued.is_ended and block.end_record_index > commit.next_record_index:
+        raise SourceJournalError(
+            f"record {commit.next_record_index} comes after the end of the streams in {continued.journal}: give the "
+            "new session a new journal and checkpoint"
+        )
+    if block.sizes.size:
+        packed = pack_stream(continued.plan, stream_id, end.next_source_seq, block)
+        with _opened(stream_folder(continued.journal, stream_id)) as stream:
+            end_index = _append(stream, end.end_index, packed, segment_size_max)
+        end = StreamEnd(end.next_source_seq + block.sizes.size, end_index)
+    return Appended(stream_id, end, block.end_record_index)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[Journal]:
+    """The stream's journal, which no other task appends to; closing it flushes it to the disk."""
+    give_up_at_s = time.monotonic() + TWIN_TIMEOUT_S
+    while True:
+        try:
+            stream = Journal.open(folder, block_size=BLOCK_SIZE, exclusive=True)
+            break
+        except JournalLocked as locked:
+            if time.monotonic() > give_up_at_s:
+                raise SourceJournalError(str(locked)) from locked
+            time.sleep(TWIN_POLL_S)
+    with stream:
+        yield stream
+
+
+def _append(stream: Journal, committed_index: int, packed: Packed, segment_size_max: int) -> int:
+    """Append what is missing; returns the index after the last of these packets."""
+    place, end_index = _compare(stream, committed_index, packed)
+    while place < packed.ends.size:
+        start = int(packed.ends[place - 1]) if place else 0
+        following = max(int(np.searchsorted(packed.ends, start + segment_size_max, side="right")), place + 1)
+        ends = packed.ends[place:following]
+        first_index = stream.append_columns(packed.data[start : int(ends[-1])], ends - start)
+        end_index = first_index + ends.size
+        place = following
+    return end_index
+
+
+def _compare(stream: Journal, committed_index: int, packed: Packed) -> tuple[int, int]:
+    """(how many of the packets are in the journal after the committed end, the index after them).
+
+    Raises:
+        SourceJournalError: what is there differs, or the journal ends before the committed end.
+    """
+    count, end_index = 0, committed_index
+    with stream.tailer() as tailer:
+        try:
+            tailer.to_index(committed_index) if committed_index else tailer.to_start()
+        except NoSuchRecord as missing:
+            raise SourceJournalError(
+                f"{stream.folder}: packets that were committed are missing ({missing}): restore the journal from a "
+                "copy, or give a new journal and checkpoint"
+            ) from missing
+        while count < packed.ends.size and (batch := tailer.read_batch(READ_COUNT)) is not None:
+            batch = batch.until(batch.first_index + packed.ends.size - count)
+            ends = packed.ends[count : count + len(batch)]
+            start = int(packed.ends[count - 1]) if count else 0
+            is_equal = np.array_equal(batch.sizes, np.diff(ends, prepend=start))
+            if not is_equal or not np.array_equal(batch.packed(), packed.data[start : int(ends[-1])]):
+                raise SourceJournalError(
+                    f"{stream.folder}: the rerun of a micro-batch differs from what is already in the journal, from "
+                    f"index {batch.first_index:#018x} on, because the recording has changed: restore the recording, "
+                    "or give a new journal and checkpoint"
+                )
+            count, end_index = count + len(batch), batch.next_index
+    return count, end_index
