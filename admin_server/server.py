@@ -159,9 +159,10 @@ class AdminServer:
             broker.end(incarnation)
 
     def _enforce_policy(self, lost_topics: frozenset[str]) -> None:
-        """End what the changed policy no longer grants: first the streams, which must not receive the new keys."""
+        """End what the changed policy no longer grants. It is in force already, so no client that has lost a channel is
+        sent the new keys."""
         for broker in self.served.values():
-            broker.end_ungranted(self.policy)
+            broker.notify_subscribers()
             broker.replace_keys(lost_topics)
 
     def _stop_brokers(self) -> None:
@@ -171,7 +172,10 @@ class AdminServer:
     def _serve(self, listen: str, subscriber_count_max: int) -> RpcServer:
         public_key = self.folder.token_key.public_key().public_bytes_raw()
         self.authentication = AuthenticationService(self.folder, self.policy, self._audit)
-        administration = StreamAdministrationService(self.brokers, self.policy, self._audit, subscriber_count_max)
+        verifier = TokenVerifier(ADMIN_SERVER, public_key)
+        administration = StreamAdministrationService(
+            self.brokers, self.policy, self._audit, verifier, subscriber_count_max
+        )
         registry = AdapterRegistryService(self.brokers, public_key, self._audit, self._death_notices.key)
         operations = OperationsService(self.brokers, self.policy, self._audit)
         policy = PolicyAdministrationService(self.policy, self._audit)
@@ -193,7 +197,7 @@ class AdminServer:
             [
                 RefusalAudit(self._audit),
                 self._gate,
-                AuthorizationInterceptor(TokenVerifier(ADMIN_SERVER, public_key), ROLES_BY_SERVICE, PUBLIC_SERVICES),
+                AuthorizationInterceptor(verifier, ROLES_BY_SERVICE, PUBLIC_SERVICES),
                 PolicyGate(self.policy, ROLES_BY_SERVICE),
             ],
             thread_count=subscriber_count_max + adapter_stream_count_max + THREADS_FOR_CALLS,

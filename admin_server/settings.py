@@ -7,13 +7,19 @@ key before the server serves anything.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from tandemfeed.feedcore.documents.message_model import load_message_model
-from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.admin_server.document_files import (
+    ConverterTableFile,
+    MessageModelFile,
+    SourceFormatFile,
+    read_document_file,
+)
+from tandemfeed.feedcore.documents.versions import VersionedDocument
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from tandemfeed.transport.dgram import BadGroup, parse_group
 from tandemfeed.transport.settings_file import InvalidSetting, Key, SettingsFile, shown
@@ -36,11 +42,9 @@ Id = Annotated[int, Meta(ge=1, le=65_535)]
 Groups = Annotated[Mapping[int, str], Meta(description='a table of channel_id = "GROUP:PORT"')]
 
 
-class MessageModelDocument(bytes):
-    """An SBE message schema (XML), which the cluster file names by its path."""
-
-
-ModelPath = Annotated[MessageModelDocument, Meta(description="the path of an SBE message schema (XML)")]
+ModelPath = Annotated[MessageModelFile, Meta(description="the path of an SBE message schema (XML)")]
+FormatPath = Annotated[SourceFormatFile, Meta(description="the path of a source format (XML)")]
+TablePath = Annotated[ConverterTableFile, Meta(description="the path of a converter table (XML)")]
 
 
 class _Table(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,11 +52,36 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChannelSettings(_Table, frozen=True, kw_only=True):
-    """An output channel. Attributes: topic: the name that the policy grants."""
+    """An output channel.
+
+    Attributes:
+        topic: the name that the policy grants.
+        table: the id of the feed's converter table for this channel; None: the adapters bring their own.
+    """
 
     channel_id: Id
     topic: Topic
     source_stream_ids: tuple[int, ...]
+    table: Name | None = None
+
+
+class TableSettings(_Table, frozen=True, kw_only=True):
+    """A converter table and the source format that it is made for, which the server hands to the feed's adapters."""
+
+    id: Name
+    file: TablePath
+    source_format: FormatPath
+
+    def __post_init__(self) -> None:
+        wanted, found = self.file.source_format_name, self.source_format.title
+        if wanted != found:
+            reason = f'is the source format "{found}", but the table is made for "{wanted}"'
+            raise InvalidSetting(reason, "source_format")
+
+    @property
+    def document(self) -> VersionedDocument:
+        """The converter table, by the id that channels name."""
+        return VersionedDocument(self.file.kind, self.id, self.file.content, self.file.files)
 
 
 class SourceStreamSettings(_Table, frozen=True, kw_only=True):
@@ -116,6 +145,11 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     channels: Annotated[tuple[ChannelSettings, ...], Meta(min_length=1)] = field(name="channel")
     source_streams: Annotated[tuple[SourceStreamSettings, ...], Meta(min_length=1)] = field(name="source_stream")
     adapters: Annotated[tuple[AdapterSettings, ...], Meta(min_length=1)] = field(name="adapter")
+    tables: tuple[TableSettings, ...] = field(name="table", default=())
+
+    def table_of(self, channel: ChannelSettings) -> TableSettings | None:
+        """The converter table that the definition names for a channel."""
+        return next((table for table in self.tables if table.id == channel.table), None)
 
     @property
     def lease_ttl_ns(self) -> int:
@@ -136,8 +170,10 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         _require_distinct("channel", self.channels, "channel_id", "topic")
         _require_distinct("source_stream", self.source_streams, "source_stream_id")
         _require_distinct("adapter", self.adapters, "adapter_id", "name")
+        _require_distinct("table", self.tables, "id")
         self._check_streams()
         self._check_groups()
+        self._check_tables()
         if self.fail_policy == "below_threshold" and self.fail_threshold is None:
             reason = 'is missing; fail_policy = "below_threshold" needs a number from 0 to 1'
             raise InvalidSetting(reason, "fail_threshold")
@@ -158,6 +194,16 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
             if (found := sorted(adapter.groups)) != channel_ids:
                 reason = f"must have one group for each channel; it has groups for {found}, channels are {channel_ids}"
                 raise InvalidSetting(reason, "adapter", place, "groups")
+
+    def _check_tables(self) -> None:
+        known = sorted(table.id for table in self.tables)
+        for place, channel in enumerate(self.channels):
+            if channel.table is not None and channel.table not in known:
+                reason = f'is "{channel.table}", which is no [[feed.table]]; defined are {", ".join(known) or "none"}'
+                raise InvalidSetting(reason, "channel", place, "table")
+        for place, table in enumerate(self.tables):
+            if all(channel.table != table.id for channel in self.channels):
+                raise InvalidSetting(f'is "{table.id}", which no channel names', "table", place, "id")
 
     def all_groups(self) -> Iterator[tuple[str, tuple[Key, ...]]]:
         """Every group with its key path in the feed's table."""
@@ -192,19 +238,7 @@ def load_cluster(path: Path) -> dict[str, FeedSettings]:
         SettingsError: with file, line, key and reason.
     """
 
-    def read_model(_kind: type, name: object) -> MessageModelDocument:
-        if not isinstance(name, str):
-            raise InvalidSetting(f"is {shown(name)}; it must be the path of an SBE message schema (XML)")
-        try:
-            document = (path.parent / name).read_bytes()
-            load_message_model(document, str(path.parent / name))
-        except OSError as bad:
-            raise InvalidSetting(f"cannot be read: {path.parent / name}: {bad.strerror}") from bad
-        except DocumentError as bad:
-            raise InvalidSetting(f"is not a usable message model: {bad}") from bad
-        return MessageModelDocument(document)
-
-    cluster = SettingsFile(path).convert(_Cluster, dec_hook=read_model)
+    cluster = SettingsFile(path).convert(_Cluster, dec_hook=partial(read_document_file, path.parent))
     return {feed.name: feed for feed in cluster.feeds}
 
 

@@ -1,39 +1,31 @@
 """The broker of one feed: what adapters and subscribers request, in steps of state change, record and audit.
 
 `FeedState` owns the feed's state and its lock. This module and `feed_operations` call it, and wait for the disk between
-its steps, never inside one. Each subscriber and each attending adapter has a queue, which its stream's thread drains.
+its steps, never inside one. Each attending adapter has a queue, which its stream's thread drains; each subscription's
+call is notified, and makes the grant when it can send it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping
 
-from tandemfeed.admin_server.feed.descriptions import describe_feed, limited_to
+from tandemfeed.admin_server.feed.descriptions import describe_feed
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
 from tandemfeed.admin_server.feed.feed_state import FeedState
+from tandemfeed.admin_server.feed.grants import feed_grant
 from tandemfeed.admin_server.feed.key_ring import KeyRing
 from tandemfeed.admin_server.feed.registrations import ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
 from tandemfeed.admin_server.lease.lease_core import FeedLease
-from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.broker")
-
-
-class Grants(Protocol):
-    """The policy in force."""
-
-    def allows(self, identity: str, action: Action, topics: Iterable[str]) -> bool:
-        """Whether an identity may do this now on every one of the topics."""
-        ...
 
 
 class FeedBroker:
@@ -51,6 +43,7 @@ class FeedBroker:
         self.feed = feed
         self._records, self._audit = records, audit
         channel_ids = [channel.channel_id for channel in feed.channels]
+        self._topics = {channel.topic: channel.channel_id for channel in feed.channels}
         self.key_ring = KeyRing(records, feed.feed_id, channel_ids, source_is_sealed=feed.source_is_sealed)
         self._state = FeedState(feed, records, audit, self.key_ring)
         self.operations = FeedOperations(feed, self._state, records)
@@ -76,6 +69,7 @@ class FeedBroker:
 
         Raises:
             AnotherProcess, ReturnAwaited: another process is registered as this adapter, and it attends or is awaited.
+            OtherConversion: an attending adapter converts otherwise.
         """
         feed_id, adapter_id = self.feed.feed_id, adapter.adapter_id
         resumed = self._state.check_registration(adapter, request, process)
@@ -96,6 +90,8 @@ class FeedBroker:
         if self._state.attend(attendance):
             self._state.processes.save_if_possible(adapter.adapter_id)
             self._audit.write("attending", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
+            if (difference := self._state.other_conversion(adapter.adapter_id)) is not None:
+                self.operations.fail_on_request(adapter, difference)  # both registered before one attended
         return attendance
 
     def report(self, attendance: Attendance, report: admin_pb2.AdapterReport) -> None:
@@ -119,30 +115,26 @@ class FeedBroker:
 
     # ---- subscribers ----
 
-    def subscribe(self, identity: str, channel_ids: frozenset[int]) -> Subscriber:
-        """A client's stream began; its first update is due immediately."""
-        subscriber = Subscriber(identity, channel_ids)
-        subscriber.notify()
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """A client's subscription began."""
         self._state.add_subscriber(subscriber)
-        return subscriber
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """A client's stream ended."""
+        """A client's subscription ended."""
         self._state.remove_subscriber(subscriber)
-        subscriber.end()
 
-    def end_ungranted(self, policy: Grants) -> None:
-        """End the streams of subscribers to which the policy no longer grants all their channels.
+    def notify_subscribers(self) -> None:
+        """The policy has changed: each subscription's call checks what it is still granted."""
+        self._state.notify_subscribers()
 
-        A client whose stream ends without an error subscribes again, and so learns what it is still granted.
-        """
-        topics = {channel.channel_id: channel.topic for channel in self.feed.channels}
+    @property
+    def topics(self) -> Mapping[str, int]:
+        """The channel_id of each topic."""
+        return self._topics
 
-        def is_granted(subscriber: Subscriber) -> bool:
-            return policy.allows(subscriber.identity, Action.SUBSCRIBE, map(topics.__getitem__, subscriber.channel_ids))
-
-        for ended in self._state.end_subscribers(is_granted):
-            self._state.note("subscription revoked", identity=ended.identity, channels=sorted(ended.channel_ids))
+    def grant(self, channel_ids: Iterable[int]) -> admin_pb2.Grant:
+        """The present grant of these channels."""
+        return feed_grant(self.feed, self._state.view(), self.key_ring.keys, frozenset(channel_ids))
 
     def replace_keys(self, topics: Collection[str]) -> None:
         """Replace the keys of channels that an identity has lost, so that it cannot read on with those it has."""
@@ -156,18 +148,6 @@ class FeedBroker:
         else:
             self._state.note("keys replaced", topics=[channel.topic for channel in lost])
         self._state.announce()  # also wakes the timekeeper, which replaces them later if that failed
-
-    def update_for(self, channel_ids: frozenset[int], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
-        """The present grant, limited to these channels."""
-        adapters, active, epoch = self._state.view()
-        return admin_pb2.SubscriptionUpdate(
-            feed=self.describe(channel_ids),
-            adapters=[limited_to(adapter, channel_ids) for adapter in adapters],
-            keys=self.key_ring.keys(channel_ids),
-            message_model=self.feed.message_model if is_first else b"",
-            active_adapter_id=active,
-            epoch=epoch,
-        )
 
     # ---- descriptions ----
 

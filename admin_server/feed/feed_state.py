@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 
 from tandemfeed.admin_server.feed.adapter_starts import AdapterStarts
+from tandemfeed.admin_server.feed.conversions import Conversions
 from tandemfeed.admin_server.feed.current_session import CurrentSession
 from tandemfeed.admin_server.feed.descriptions import (
     AWAY,
@@ -26,6 +26,7 @@ from tandemfeed.admin_server.feed.descriptions import (
     total_position,
     worst_state,
 )
+from tandemfeed.admin_server.feed.grants import FeedView
 from tandemfeed.admin_server.feed.key_ring import KeyRing
 from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
 from tandemfeed.admin_server.feed.registrations import ProcessStart
@@ -63,9 +64,10 @@ class FeedState:
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
         self._reported: dict[int, common_pb2.FeedAdapterState] = {}
         self._starts = AdapterStarts(records.starts(feed.feed_id), [channel.channel_id for channel in feed.channels])
+        self._conversions = Conversions(feed)
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
         self._sessions = CurrentSession(feed, records)
-        self._subscribers: dict[int, Subscriber] = {}
+        self._subscribers: set[Subscriber] = set()
         self._is_stopped = False
         self._changed = threading.Condition(threading.Lock())
 
@@ -101,10 +103,14 @@ class FeedState:
 
         Raises:
             AnotherProcess, ReturnAwaited: the process may not register.
+            OtherConversion: it is a new start, and it would convert otherwise than an attending adapter.
         """
         with self._changed:
             self._check(adapter, request, process)
-            return self._starts.resumable(adapter.adapter_id, request)
+            resumed = self._starts.resumable(adapter.adapter_id, request)
+            if resumed is None:
+                self._conversions.check(adapter.adapter_id, request.conversions, self._attending.keys())
+            return resumed
 
     def claim_registration(
         self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest, process: ProcessStart, incarnation: int
@@ -141,6 +147,7 @@ class FeedState:
                 self._resumed[adapter_id] = start.incarnation
             else:
                 self._starts.begin(adapter_id, start)
+            self._conversions.note(adapter_id, request.conversions)
             self._known[adapter_id] = describe_adapter(
                 adapter, start.incarnation, request.rpc_endpoint, ReplicaState.JOINING.value
             )
@@ -207,6 +214,11 @@ class FeedState:
             self._announce()
             return True
 
+    def other_conversion(self, adapter_id: int) -> str | None:
+        """What distinguishes the conversion of an adapter from that of one that attends; None: nothing."""
+        with self._changed:
+            return self._conversions.difference(adapter_id, self._attending.keys())
+
     def attendance_of(self, incarnation: int) -> Attendance | None:
         """The open stream of a start."""
         with self._changed:
@@ -215,25 +227,22 @@ class FeedState:
     # ---- subscribers ----
 
     def add_subscriber(self, subscriber: Subscriber) -> None:
-        """A client's stream began."""
+        """A subscription began."""
         with self._changed:
-            self._subscribers[id(subscriber)] = subscriber
-            if self._is_stopped:  # the stream began while this server was becoming a standby
+            self._subscribers.add(subscriber)
+            if self._is_stopped:  # it began while this server was becoming a standby
                 subscriber.end()
 
     def remove_subscriber(self, subscriber: Subscriber) -> None:
-        """A client's stream ended."""
+        """A subscription ended."""
         with self._changed:
-            self._subscribers.pop(id(subscriber), None)
+            self._subscribers.discard(subscriber)
 
-    def end_subscribers(self, is_granted: Callable[[Subscriber], bool]) -> list[Subscriber]:
-        """End the streams of the subscribers that are no longer granted their channels, and return them."""
+    def notify_subscribers(self) -> None:
+        """Have every subscription compare its grant with what the policy and the feed's state are now."""
         with self._changed:
-            ended = [each for each in self._subscribers.values() if not is_granted(each)]
-            for subscriber in ended:
-                del self._subscribers[id(subscriber)]
-                subscriber.end()
-            return ended
+            for subscriber in self._subscribers:
+                subscriber.notify()
 
     # ---- operations ----
 
@@ -306,10 +315,14 @@ class FeedState:
         with self._changed:
             return self._descriptions()
 
-    def view(self) -> tuple[list[common_pb2.AdapterDescription], int, int]:
-        """The adapters, the active's adapter_id (0: none) and the epoch, all of one moment."""
+    def view(self) -> FeedView:
+        """What subscribers may know of the feed's state, all of one moment."""
         with self._changed:
-            return self._descriptions(), max(self.lease.holder, 0), self.lease.epoch
+            lease = self.lease
+            active = admin_pb2.ActiveAdapter(adapter_id=max(lease.holder, 0), epoch=lease.epoch)
+            if lease.takeovers.last and lease.takeovers.last[-1].epoch == lease.epoch:
+                active.takeover_reason = lease.takeovers.last[-1].reason.name.lower()
+            return FeedView(self.session, self._descriptions(), active)
 
     def status(self) -> admin_pb2.FeedStatus:
         """The feed's status for administrators, with every configured adapter."""
@@ -369,7 +382,7 @@ class FeedState:
             self._is_stopped = True
             for attendance in self._attending.values():
                 attendance.end()
-            for subscriber in self._subscribers.values():
+            for subscriber in self._subscribers:
                 subscriber.end()
             self._changed.notify_all()
 
@@ -431,7 +444,7 @@ class FeedState:
         )
         for attendance in self._attending.values():
             attendance.order_if_room(cluster_changed=changed)
-        for subscriber in self._subscribers.values():
+        for subscriber in self._subscribers:
             subscriber.notify()
         self._changed.notify_all()
 

@@ -1,8 +1,9 @@
-"""The open streams of one feed: attending adapters and subscribers, each with a queue that its thread drains."""
+"""The open streams of one feed: attending adapters, each with a queue that its thread drains, and subscriptions."""
 
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tandemfeed.admin_server.settings import AdapterSettings
@@ -42,26 +43,18 @@ class Attendance:
         self.orders.put(None)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Subscriber:
-    """One client's open stream.
+    """One subscription of a client's call.
 
     Attributes:
         channel_ids: the channels granted to it.
-        has_ended: whether it has ended, so that it must not get another update.
+        notify: called when the grant may have changed. It and `end` may be called from any thread, with the feed's lock
+            held, so they never block.
+        end: called when this server stops serving the feed.
     """
 
     identity: str
     channel_ids: frozenset[int]
-    updates: queue.SimpleQueue[bool | None] = field(default_factory=queue.SimpleQueue)
-    has_ended: bool = False
-
-    def notify(self) -> None:
-        """Request an update. One waiting request is enough, because an update contains the state at its sending."""
-        if self.updates.empty():
-            self.updates.put(True)
-
-    def end(self) -> None:
-        """End the stream."""
-        self.has_ended = True
-        self.updates.put(None)
+    notify: Callable[[], None] = field(repr=False)
+    end: Callable[[], None] = field(repr=False)

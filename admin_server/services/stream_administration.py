@@ -2,127 +2,68 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import NoReturn
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from functools import partial
 
 import grpc
+from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
 
 from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.feed.documents import documents_of, wire_document
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
-from tandemfeed.admin_server.services.shared import drain, listed
-from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.admin_server.subscriptions.client_call import ClientCall
+from tandemfeed.admin_server.subscriptions.client_session import ClientSession, Outgoing
+from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 
 class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
-    """For subscribing applications. A refusal is the same for what does not exist and for what is not granted."""
+    """For subscribing applications. A refusal is the same for what does not exist and for what is not granted.
+
+    Args:
+        verifier: checks the tokens with which calls are renewed.
+        client_count_max: the limit of open calls.
+    """
 
     def __init__(
-        self, brokers: Mapping[str, FeedBroker], policy: PolicyKeeper, audit: AuditLog, subscriber_count_max: int
-    ) -> None:
-        self._brokers, self._policy, self._audit = brokers, policy, audit
-        self._subscriber_count_max = subscriber_count_max  # each occupies a thread while its stream is open
-        self._seats = threading.BoundedSemaphore(subscriber_count_max)
-        self._open, self._open_lock = OpenSubscriptions(), threading.Lock()
-
-    def Subscribe(  # noqa: N802
-        self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
-    ) -> Iterator[admin_pb2.SubscriptionUpdate]:
-        """Send the grant, then an update whenever it changes, until the client leaves or the grant is revoked."""
-        identity = caller_of(context).identity
-        broker, channels = self._granted(request, context)
-        with self._seat(request, context):
-            subscriber = broker.subscribe(identity, channels)
-            context.add_callback(lambda: broker.unsubscribe(subscriber))
-            broker.end_ungranted(self._policy)  # the policy may have changed before the broker knew of the subscriber
-            self._audit.write("subscribed", identity=identity, feed=request.feed, channels=sorted(channels))
-            is_first = True
-            for _ in drain(subscriber.updates, lambda: broker.unsubscribe(subscriber)):
-                update = broker.update_for(channels, is_first=is_first)
-                if subscriber.has_ended:  # checked last: keys made after a revocation must not be sent
-                    return
-                yield update
-                is_first = False
-
-    def _granted(
-        self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
-    ) -> tuple[FeedBroker, frozenset[int]]:
-        """The feed, and the requested channels of it if all are granted; without a request, all that are."""
-        broker = self._brokers.get(request.feed)
-        granted = {} if broker is None else self._granted_topics(broker, context)
-        if broker is None or not granted:
-            seen = [name for name, each in self._brokers.items() if self._granted_topics(each, context)]
-            self._refuse(request, context, f"the feed {request.feed!r}", seen)
-        for topic in request.topics:
-            if topic not in granted:
-                what = f"the topic {topic!r} in feed {request.feed!r}"
-                self._refuse(request, context, what, granted, topic=topic)
-        return broker, frozenset(granted[topic] for topic in request.topics or granted)
-
-    def _granted_topics(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, int]:
-        """The channels that the caller may subscribe to, by topic."""
-        identity = caller_of(context).identity
-        return {
-            channel.topic: channel.channel_id
-            for channel in broker.feed.channels
-            if self._policy.decide(identity, Action.SUBSCRIBE, channel.topic).is_allowed
-        }
-
-    def _refuse(
         self,
-        request: admin_pb2.SubscribeRequest,
-        context: grpc.ServicerContext,
-        what: str,
-        available: Iterable[str],
-        **fields: str,
-    ) -> NoReturn:
-        identity = caller_of(context).identity
-        self._audit.refuse(
-            context,
-            grpc.StatusCode.PERMISSION_DENIED,
-            f"{what} does not exist or is not granted to {identity}; available to you: {listed(available)}",
-            "subscription refused",
-            identity=identity,
-            feed=request.feed,
-            **fields,
-        )
+        brokers: Mapping[str, FeedBroker],
+        policy: PolicyKeeper,
+        audit: AuditLog,
+        verifier: TokenVerifier,
+        client_count_max: int,
+    ) -> None:
+        self._brokers, self._policy, self._audit, self._verifier = brokers, policy, audit, verifier
+        self._client_count_max, self._client_count = client_count_max, 0  # as the subscriptions, only on the loop
+        self._open = OpenSubscriptions()
 
-    @contextmanager
-    def _seat(self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext) -> Iterator[None]:
-        """Count a subscription while it is open, or refuse it."""
-        identity = caller_of(context).identity
-        known = self._policy.policy.identities.get(identity)
-        limit = None if known is None else known.subscription_count_max
-        with self._open_lock:
-            has_begun = self._open.begin(identity, limit)
+    async def Subscribe(  # noqa: N802
+        self, requests: AsyncIterator[admin_pb2.SubscriptionRequest], context: grpc.ServicerContext
+    ) -> AsyncIterator[admin_pb2.SubscriptionUpdate]:
+        """Serve one client's subscriptions."""
+        caller = caller_of(context)
+        if self._client_count >= self._client_count_max:
+            await in_thread(context, self._refuse_one_more, context)
+        self._client_count += 1
         try:
-            if not has_begun:
-                text = f"{identity} has {limit} subscriptions open, which is subscription_count_max in the policy"
-                self._refuse_one_more(request, context, f"{text}; end one first")
-            if not self._seats.acquire(blocking=False):
-                text = (
-                    f"{self._subscriber_count_max} subscribers are connected, which is the limit; try again later, or "
-                )
-                self._refuse_one_more(request, context, text + "raise --subscriber-count-max at the admin server")
-            try:
-                yield
-            finally:
-                self._seats.release()
+            session = ClientSession(
+                caller,
+                self._brokers,
+                partial(self._may_subscribe, caller.identity),
+                self._open,
+                partial(self._subscription_count_max, caller.identity),
+                self._verifier.verify,
+            )
+            call = ClientCall(session, context, partial(self._record, context))
+            async with aclosing(call.updates(requests)) as updates:
+                async for update in updates:
+                    yield update
         finally:
-            if has_begun:
-                with self._open_lock:
-                    self._open.end(identity)
-
-    def _refuse_one_more(
-        self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext, text: str
-    ) -> NoReturn:
-        code, identity = grpc.StatusCode.RESOURCE_EXHAUSTED, caller_of(context).identity
-        self._audit.refuse(context, code, text, "subscription refused", identity=identity, feed=request.feed)
+            self._client_count -= 1
 
     def ListFeeds(  # noqa: N802
         self, request: admin_pb2.ListFeedsRequest, context: grpc.ServicerContext
@@ -130,6 +71,54 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         """The feeds that have a channel to which the caller may subscribe."""
         reply = admin_pb2.ListFeedsReply()
         for broker in self._brokers.values():
-            if granted := self._granted_topics(broker, context):
-                reply.feeds.append(broker.describe(granted.values()))
+            if granted := self._granted(broker, context):
+                reply.feeds.append(broker.describe(granted))
         return reply
+
+    def GetDocument(  # noqa: N802
+        self, request: admin_pb2.GetDocumentRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.Document:
+        """A document of the channels to which the caller may subscribe."""
+        broker, found = self._brokers.get(request.feed), None
+        if broker is not None and (granted := self._granted(broker, context)):
+            channels = [each for each in broker.feed.channels if each.channel_id in granted]
+            found = documents_of(broker.feed, channels).get((request.id, request.version))
+        if found is None:
+            identity = caller_of(context).identity
+            self._audit.refuse(
+                context,
+                grpc.StatusCode.NOT_FOUND,
+                f"the document {request.id!r} of version {request.version!r} in feed {request.feed!r} does not exist "
+                f"or is not granted to {identity}; grants name the documents and their present versions",
+                "document refused",
+                identity=identity,
+                feed=request.feed,
+                document=request.id,
+            )
+        return wire_document(found)
+
+    def _may_subscribe(self, identity: str, topic: str) -> bool:
+        return self._policy.decide(identity, Action.SUBSCRIBE, topic).is_allowed
+
+    def _granted(self, broker: FeedBroker, context: grpc.ServicerContext) -> set[int]:
+        """The channels that the caller may subscribe to."""
+        identity = caller_of(context).identity
+        return {channel_id for topic, channel_id in broker.topics.items() if self._may_subscribe(identity, topic)}
+
+    def _subscription_count_max(self, identity: str) -> int | None:
+        known = self._policy.policy.identities.get(identity)
+        return None if known is None else known.subscription_count_max
+
+    async def _record(self, context: grpc.ServicerContext, outgoing: Outgoing) -> None:
+        """What is granted is on record before it is sent."""
+        await in_thread(context, partial(self._audit.write, outgoing.event, peer=context.peer(), **outgoing.fields))
+
+    def _refuse_one_more(self, context: grpc.ServicerContext) -> None:
+        self._audit.refuse(
+            context,
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"{self._client_count_max} clients are connected, which is the limit; try again later, or raise "
+            f"--subscriber-count-max at the admin server",
+            "client refused",
+            identity=caller_of(context).identity,
+        )

@@ -39,12 +39,14 @@ class Caller:
         roles: some of client, adapter, source, admin.
         topics: patterns of the topics granted for subscription.
         feeds: names of the feeds that the caller is an adapter of.
+        expires_unix_ns: when its token expires.
     """
 
     identity: str
     roles: frozenset[str]
     topics: tuple[str, ...]
     feeds: frozenset[str] = frozenset()
+    expires_unix_ns: int = 0
 
     def is_adapter_of(self, feed: str) -> bool:
         """True if the caller may act as an adapter of this feed. A token for one feed does not open another's."""
@@ -95,6 +97,7 @@ class TokenVerifier:
             frozenset(claims.get("roles", ())),
             tuple(claims.get("topics", ())),
             frozenset(claims.get("feeds", ())),
+            int(claims["exp"] * 1_000_000_000),
         )
 
     def _verify_proof(self, proof: str, key: Ed25519PublicKey) -> None:

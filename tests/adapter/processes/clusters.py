@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,10 +19,11 @@ import zmq
 from tandemfeed.client_lib import Batch, Subscription, connect
 from tandemfeed.client_lib.items import Filled
 from tandemfeed.deploy.cluster.ports import free_endpoint
-from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from tandemfeed.v1 import admin_pb2
 from tests.adapter.processes.adapter_processes import SESSION, WAIT_S, AdapterUnderTest, SourceByHand
 from tests.adapter.processes.source_replay import SourceReplay
 from tests.admin_server.cluster_files import channel_as, secret_of, write_settings
+from tests.admin_server.subscriber_by_hand import grants
 
 POLL_S = 20.0
 
@@ -149,28 +150,26 @@ class Cluster:
         """Kill an adapter with SIGKILL."""
         self.adapters[name].kill()
 
-    def await_active(self, feed: str, other_than: int = 0, synchronized_count: int = 0) -> admin_pb2.SubscriptionUpdate:
+    def await_active(self, feed: str, other_than: int = 0, synchronized_count: int = 0) -> admin_pb2.Grant:
         """Wait until the server reports a different active and at least this number of synchronized backups."""
 
-        def is_there(update: admin_pb2.SubscriptionUpdate) -> bool:
-            backups = [each for each in update.adapters if each.replica_state == "synchronized"]
-            return update.active_adapter_id not in (0, other_than) and len(backups) >= synchronized_count
+        def is_there(grant: admin_pb2.Grant) -> bool:
+            backups = [each for each in grant.adapters if each.replica_state == "synchronized"]
+            return grant.active.adapter_id not in (0, other_than) and len(backups) >= synchronized_count
 
         return self.await_update(feed, is_there)
 
-    def await_update(
-        self, feed: str, is_there: Callable[[admin_pb2.SubscriptionUpdate], bool]
-    ) -> admin_pb2.SubscriptionUpdate:
-        """Wait until the server sends subscribers an update that satisfies the condition."""
-        last: admin_pb2.SubscriptionUpdate | None = None
-        with channel_as(self.server, "reader") as channel:
-            stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-            call = stub.Subscribe(admin_pb2.SubscribeRequest(feed=feed), timeout=WAIT_S)
-            for last in call:
+    def await_update(self, feed: str, is_there: Callable[[admin_pb2.Grant], bool]) -> admin_pb2.Grant:
+        """Wait until the server sends subscribers a grant that satisfies the condition."""
+        last: admin_pb2.Grant | None = None
+        with (
+            channel_as(self.server, "reader") as channel,
+            closing(grants(channel, feed=feed, timeout_s=WAIT_S)) as heard,
+        ):
+            for last in heard:
                 if is_there(last):
-                    call.cancel()
                     return last
-        raise AssertionError(f"the last update: {last}")
+        raise AssertionError(f"the last grant: {last}")
 
     @contextmanager
     def subscription(self, feed: str = "equities", identity: str = "reader") -> Iterator[Subscription]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
 from tandemfeed.admin_server.feed.key_times import SECOND, KeyTimes
+from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.settings import load_cluster
 from tests.admin_server.cluster_files import write_settings
+from tests.admin_server.subscriber_by_hand import keys_of
 
 DAY = 86_400 * SECOND
 
@@ -63,12 +66,13 @@ def test_subscribers_are_updated_before_a_key_becomes_valid_and_when_it_does(sto
     audit = AuditLog(tmp_path / "audit.jsonl")
     broker = FeedBroker(load_cluster(cluster)["equities"], store, audit)
     try:
-        subscriber = broker.subscribe("reader", frozenset({1}))
-        first = {key.key_id for key in broker.update_for(subscriber.channel_ids, is_first=True).keys}
+        notified: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        broker.subscribe(Subscriber("reader", frozenset({1}), lambda: notified.put(True), lambda: None))
+        first = {key.key_id for key in keys_of(broker.grant([1]))}
         heard: list[tuple[int, list[tuple[int, int]]]] = []
         while len({key_id for _, keys in heard for key_id, _ in keys} - first) < 2:
-            assert subscriber.updates.get(timeout=20)
-            keys = broker.update_for(subscriber.channel_ids, is_first=False).keys
+            assert notified.get(timeout=20)
+            keys = keys_of(broker.grant([1]))
             heard.append((time.time_ns(), [(key.key_id, key.not_before_unix_ns) for key in keys]))
         key_id, begins_ns = next(key for _, keys in heard for key in keys if key[0] not in first)
         announced_ns = [at_ns for at_ns, keys in heard if key_id in dict(keys)]
