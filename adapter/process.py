@@ -40,8 +40,9 @@ from tandemfeed.feedcore.replica.effects import (
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.transport.calls.login import TokenSource
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, serve
 from tandemfeed.transport.calls.server_names import adapter_server, check_certificate, source_gateway
+from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from tandemfeed.transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
@@ -196,7 +197,7 @@ class AdapterProcess:
         options = self._options
         self._sync_service, self._replay_service = AdapterSyncService(self._mailbox), ReplayService(self._journal)
         check_certificate(options.tls_certificate, adapter_server(options.feed, options.name))
-        interceptor = AuthorizationInterceptor(self._verifier, ROLES_BY_SERVICE)
+        interceptor = Authorization(self._verifier, ROLES_BY_SERVICE)
         return serve(
             [
                 lambda server: sync_pb2_grpc.add_AdapterSyncServicer_to_server(self._sync_service, server),

@@ -14,36 +14,43 @@ from tandemfeed.feedcore.documents.xml_document import DocumentError, parse_docu
 from tandemfeed.transport.settings_file import InvalidSetting, shown
 
 
-class MessageModelFile(VersionedDocument):
+class DocumentFile:
+    """The value of a key that names a document; a class of each kind, because the type of the key says which one."""
+
+    def __init__(self, document: VersionedDocument) -> None:
+        self.document = document
+
+
+class MessageModelFile(DocumentFile):
     """An SBE message schema."""
 
 
-class SourceFormatFile(VersionedDocument):
+class SourceFormatFile(DocumentFile):
     """A source format."""
 
     @property
     def title(self) -> str:
         """Its name, which converter tables refer to."""
-        return parse_document(self.content, self.id).title()
+        return parse_document(self.document.content, self.document.id).title()
 
 
-class ConverterTableFile(VersionedDocument):
+class ConverterTableFile(DocumentFile):
     """A converter table."""
 
     @property
     def source_format_name(self) -> str:
         """The name of the source format that it is made for."""
-        return parse_document(self.content, self.id).need("sourceFormat")
+        return parse_document(self.document.content, self.document.id).need("sourceFormat")
 
 
-_KINDS: dict[type[VersionedDocument], tuple[DocumentKind, str]] = {
+_KINDS: dict[type[DocumentFile], tuple[DocumentKind, str]] = {
     MessageModelFile: (DocumentKind.MESSAGE_MODEL, "an SBE message schema"),
     SourceFormatFile: (DocumentKind.SOURCE_FORMAT, "a source format"),
     ConverterTableFile: (DocumentKind.CONVERTER_TABLE, "a converter table"),
 }
 
 
-def read_document_file(folder: Path, made: type[VersionedDocument], name: object) -> VersionedDocument:
+def read_document_file(folder: Path, made: type[DocumentFile], name: object) -> DocumentFile:
     """Read and check a document that a key of the cluster file names.
 
     Args:
@@ -59,12 +66,11 @@ def read_document_file(folder: Path, made: type[VersionedDocument], name: object
     path = folder / name
     try:
         _check(kind, path)
-        found = read_document(kind, path)
+        return made(read_document(kind, path))
     except OSError as bad:
         raise InvalidSetting(f"cannot be read: {path}: {bad.strerror}") from bad
     except DocumentError as bad:
         raise InvalidSetting(f"is not a usable {kind}: {bad}") from bad
-    return made(found.kind, found.id, found.content, found.files)
 
 
 def _check(kind: DocumentKind, path: Path) -> None:

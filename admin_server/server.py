@@ -16,9 +16,9 @@ from tandemfeed.admin_server.policy.policy_gate import PolicyGate
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.policy_service import PolicyAdministrationService
 from tandemfeed.admin_server.policy.rules import IdentitySettings
-from tandemfeed.admin_server.records.audit import AuditLog, RefusalAudit
+from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.leadership import LeadershipGate
-from tandemfeed.admin_server.records.lease_records import ClusterRecords
+from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.records.state_folder import StateFolder
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.records.zookeeper import ZooKeeperSettings, cluster_fingerprint, connect, note_fingerprint
@@ -30,13 +30,13 @@ from tandemfeed.admin_server.services.roles import PUBLIC_SERVICES, ROLES_BY_SER
 from tandemfeed.admin_server.services.stream_administration import StreamAdministrationService
 from tandemfeed.admin_server.settings import FeedSettings, load_cluster
 from tandemfeed.transport.calls.death_notice import DeathNoticeReceiver
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, serve
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
+from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.v1 import admin_pb2_grpc
 
 SUBSCRIBER_COUNT_MAX = 200
-THREADS_FOR_CALLS = 32  # reserved for logins, registrations and status calls; subscribers cannot use them up
 
 
 class _ServedBrokers(Mapping[str, FeedBroker]):
@@ -62,7 +62,7 @@ class AdminServer:
         cluster, policy: the two settings files.
         state: the private folder, created if it does not exist.
         listen: host:port; port 0 selects a free one.
-        subscriber_count_max: the limit of clients connected at the same time; each occupies a thread.
+        subscriber_count_max: the limit of clients connected at the same time.
         zookeeper: where several servers share their records; None: the records are in the folder of this only server.
 
     Raises:
@@ -180,8 +180,6 @@ class AdminServer:
         operations = OperationsService(self.brokers, self.policy, self._audit)
         policy = PolicyAdministrationService(self.policy, self._audit)
         certificate, key = self.folder.server_certificate
-        # Each adapter has two streams, its own and its lifeline's, and may open new ones before the old ones end.
-        adapter_stream_count_max = 4 * sum(len(feed.adapters) for feed in self._feeds.values())
         return serve(
             [
                 lambda server: admin_pb2_grpc.add_AuthenticationServicer_to_server(self.authentication, server),
@@ -195,12 +193,12 @@ class AdminServer:
             certificate,
             key,
             [
-                RefusalAudit(self._audit),
                 self._gate,
-                AuthorizationInterceptor(verifier, ROLES_BY_SERVICE, PUBLIC_SERVICES),
-                PolicyGate(self.policy, ROLES_BY_SERVICE),
+                Authorization(verifier, ROLES_BY_SERVICE, PUBLIC_SERVICES),
+                PolicyGate(self.policy),
             ],
-            thread_count=subscriber_count_max + adapter_stream_count_max + THREADS_FOR_CALLS,
+            on_refused=self._audit.note_refused_call,
+            unavailable=(RecordsUnavailable,),
         )
 
 

@@ -70,10 +70,10 @@ class TableSettings(_Table, frozen=True, kw_only=True):
 
     id: Name
     file: TablePath
-    source_format: FormatPath
+    format_file: FormatPath = field(name="source_format")
 
     def __post_init__(self) -> None:
-        wanted, found = self.file.source_format_name, self.source_format.title
+        wanted, found = self.file.source_format_name, self.format_file.title
         if wanted != found:
             reason = f'is the source format "{found}", but the table is made for "{wanted}"'
             raise InvalidSetting(reason, "source_format")
@@ -81,7 +81,13 @@ class TableSettings(_Table, frozen=True, kw_only=True):
     @property
     def document(self) -> VersionedDocument:
         """The converter table, by the id that channels name."""
-        return VersionedDocument(self.file.kind, self.id, self.file.content, self.file.files)
+        found = self.file.document
+        return VersionedDocument(found.kind, self.id, found.content, found.files)
+
+    @property
+    def source_format(self) -> VersionedDocument:
+        """The source format that it is made for."""
+        return self.format_file.document
 
 
 class SourceStreamSettings(_Table, frozen=True, kw_only=True):
@@ -128,7 +134,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     feed_id: Id
     name: Name
     session: Annotated[int, Meta(ge=19_700_101, le=99_991_231)]
-    message_model: ModelPath
+    model_file: ModelPath = field(name="message_model")
     source_replay_endpoint: Endpoint
     lease_ttl_ms: Annotated[int, Meta(ge=50, le=60_000)] = 300
     sync_interval_ms: Annotated[int, Meta(ge=10, le=10_000)] = 100
@@ -146,6 +152,11 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     source_streams: Annotated[tuple[SourceStreamSettings, ...], Meta(min_length=1)] = field(name="source_stream")
     adapters: Annotated[tuple[AdapterSettings, ...], Meta(min_length=1)] = field(name="adapter")
     tables: tuple[TableSettings, ...] = field(name="table", default=())
+
+    @property
+    def message_model(self) -> VersionedDocument:
+        """The schema of the feed's output."""
+        return self.model_file.document
 
     def table_of(self, channel: ChannelSettings) -> TableSettings | None:
         """The converter table that the definition names for a channel."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from tandemfeed.transport.calls.rpc import status_of
+from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.v1 import admin_pb2
 
 

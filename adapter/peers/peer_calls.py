@@ -21,7 +21,7 @@ from tandemfeed.feedcore.replica.channel_state import Answer, PeerState, RunsRef
 from tandemfeed.feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
-from tandemfeed.transport.calls.rpc import BearerFor, open_channel
+from tandemfeed.transport.calls.channels import BearerFor, open_channel
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2
 
 QUICK_TIMEOUT_S = 1.0  # decisions and buckets: some milliseconds' work

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeVar
 
 import grpc
@@ -12,7 +12,7 @@ from tandemfeed.adapter.mailbox import Mailbox
 from tandemfeed.adapter.peers.translation import position_from_proto, runs_to_proto, state_chunks
 from tandemfeed.feedcore.replica.engine import AdapterEngine, DecisionLogTooShort, NotActive
 from tandemfeed.feedcore.wire.lineage import Lineage
-from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
 
 ROLES_BY_SERVICE = {
@@ -48,17 +48,14 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
         self._engine, self._feed, self._state = engine, feed, state
         self._interval_s = sync_interval_ns / 1e9
 
-    def Follow(  # noqa: N802
+    async def Follow(  # noqa: N802
         self, request: sync_pb2.FollowRequest, context: grpc.ServicerContext
-    ) -> Iterator[common_pb2.FeedAdapterState]:
+    ) -> AsyncIterator[common_pb2.FeedAdapterState]:
         """This adapter's state at every sync interval."""
         self._check_caller(context)
-        ended = threading.Event()
-        if not context.add_callback(ended.set):
-            return  # the caller has left already
-        while not ended.is_set():
-            yield self._ask(self._state, context)
-            ended.wait(self._interval_s)
+        while True:
+            yield await in_thread(context, self._ask, self._state, context)
+            await asyncio.sleep(self._interval_s)
 
     def GetSnapshot(  # noqa: N802
         self, request: sync_pb2.GetSnapshotRequest, context: grpc.ServicerContext

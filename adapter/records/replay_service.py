@@ -10,7 +10,7 @@ from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.topics import any_topic_matches
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
-from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
 REPLAY_CHUNK_PACKETS = 256

@@ -25,9 +25,9 @@ import threading
 import grpc
 
 from tandemfeed.transport.calls.admin_servers import AdminServers
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.death_notice import KEY_SIZE, DeathNoticeSender
 from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import Connection, configure_logging
 from tandemfeed.transport.scheduling import request_background_slices

@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping
 import grpc
 
 from tandemfeed.transport.calls.admin_servers import TRY_TIMEOUT_S, AdminServers, is_elsewhere
+from tandemfeed.transport.calls.channels import BearerFor, open_channel, status_of
 from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import failure_text
-from tandemfeed.transport.calls.rpc import BearerFor, open_channel, status_of
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts

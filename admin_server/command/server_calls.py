@@ -10,9 +10,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import Login, login
 from tandemfeed.transport.calls.reachability import call_or_explain
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import Connection
 from tandemfeed.v1 import admin_pb2

@@ -1,8 +1,8 @@
 """The broker of one feed: what adapters and subscribers request, in steps of state change, record and audit.
 
 `FeedState` owns the feed's state and its lock. This module and `feed_operations` call it, and wait for the disk between
-its steps, never inside one. Each attending adapter has a queue, which its stream's thread drains; each subscription's
-call is notified, and makes the grant when it can send it.
+its steps, never inside one. Each attending adapter has a queue, which its stream drains. Each subscription's call is
+notified, and makes the grant when it can send it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The open streams of one feed: attending adapters, each with a queue that its thread drains, and subscriptions."""
+"""The open streams of one feed: attending adapters, each with a queue that its stream drains, and subscriptions."""
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tandemfeed.admin_server.settings import AdapterSettings
+from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
 from tandemfeed.v1 import admin_pb2
 
 # The limit for an adapter that does not read its stream: minutes of orders. Above it, only essential orders are queued.
@@ -20,14 +20,14 @@ class Attendance:
     Attributes:
         report_id: the id of the newest report.
         heard_at_ns: when that report arrived, by this server's monotonic clock.
-        orders: the queue that the stream's thread sends; None ends the stream.
+        orders: the queue that the stream sends; None ends the stream.
     """
 
     adapter: AdapterSettings
     incarnation: int
     report_id: int
     heard_at_ns: int
-    orders: queue.SimpleQueue[admin_pb2.AdapterOrder | None] = field(default_factory=queue.SimpleQueue)
+    orders: StreamQueue[admin_pb2.AdapterOrder] = field(default_factory=StreamQueue)
 
     def order(self, **order: object) -> None:
         """Send an essential order: about a lease, or about the adapter's state."""

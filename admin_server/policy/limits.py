@@ -29,12 +29,14 @@ class OpenSubscriptions:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self.total = 0
 
     def begin(self, identity: str, count_max: int | None) -> bool:
         """Count one more, unless the identity has as many as it may have."""
         if count_max is not None and self._counts[identity] >= count_max:
             return False
         self._counts[identity] += 1
+        self.total += 1
         return True
 
     def count_of(self, identity: str) -> int:
@@ -44,5 +46,6 @@ class OpenSubscriptions:
     def end(self, identity: str) -> None:
         """Count one less."""
         self._counts[identity] -= 1
+        self.total -= 1
         if not self._counts[identity]:
             del self._counts[identity]

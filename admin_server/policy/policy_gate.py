@@ -2,60 +2,30 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
 
 import grpc
 
 from tandemfeed.admin_server.policy.limits import CallRates
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
-from tandemfeed.transport.calls.rpc import Handler, behavior_of, caller_of, rebuild
+from tandemfeed.transport.calls.serving.call_context import CallContext
 
 
-class PolicyGate(grpc.ServerInterceptor):
-    """Must be the last interceptor, because it asks for the authenticated caller.
+class PolicyGate:
+    """Must come after the gate that authenticates. Calls of public services, which have no caller, pass."""
 
-    Args:
-        services: full names of the services whose callers are authenticated.
-    """
+    def __init__(self, policy: PolicyKeeper) -> None:
+        self._policy, self._rates = policy, CallRates()
 
-    def __init__(self, policy: PolicyKeeper, services: Collection[str]) -> None:
-        self._policy, self._services = policy, services
-        self._rates, self._lock = CallRates(), threading.Lock()
-
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Check the caller before the handler runs."""
-        handler = continuation(handler_call_details)
-        service = str(handler_call_details.method).strip("/").partition("/")[0]
-        if handler is None or service not in self._services:
-            return handler
-        behavior = behavior_of(handler)
-
-        def serve_unary(request: Any, context: grpc.ServicerContext) -> Any:
-            self._admit(context)
-            return behavior(request, context)
-
-        def serve_stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            self._admit(context)
-            yield from behavior(request, context)
-
-        return rebuild(handler, serve_stream if handler.response_streaming else serve_unary)
-
-    def _admit(self, context: grpc.ServicerContext) -> None:
-        name = caller_of(context).identity
+    def __call__(self, call: CallContext) -> None:
+        """Refuse the call, or count it."""
+        if call.caller is None:
+            return
+        name = call.caller.identity
         identity = self._policy.policy.identities.get(name)
         if identity is None:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{name} is no longer in the policy")
-            raise AssertionError("abort raises")
-        if (rate := identity.calls_per_second_max) is not None:
-            with self._lock:
-                is_admitted = self._rates.admit(name, rate, time.monotonic_ns())
-            if not is_admitted:
-                text = f"{name} may make {rate:g} calls a second (calls_per_second_max in the policy); try again later"
-                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            call.abort(grpc.StatusCode.UNAUTHENTICATED, f"{name} is no longer in the policy")
+        rate = identity.calls_per_second_max
+        if rate is not None and not self._rates.admit(name, rate, time.monotonic_ns()):
+            text = f"{name} may make {rate:g} calls a second (calls_per_second_max in the policy); try again later"
+            call.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)

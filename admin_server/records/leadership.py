@@ -7,15 +7,12 @@ before it grants. So a server that was paused or cut off grants nothing when it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import grpc
 
-from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.transport.calls.admin_servers import ACTIVE_SERVER_KEY
-from tandemfeed.transport.calls.rpc import Handler, behavior_of, rebuild
+from tandemfeed.transport.calls.serving.call_context import CallContext
 
 OWN_SERVICES = "/tandemfeed."  # health and reflection also answer on a standby
 
@@ -45,7 +42,7 @@ class Fence:
         return not self._is_closed and now_ns < self._until_ns
 
 
-class LeadershipGate(grpc.ServerInterceptor):
+class LeadershipGate:
     """Lets calls through while this server is active; a standby answers UNAVAILABLE and names the active server.
 
     Attributes:
@@ -56,38 +53,12 @@ class LeadershipGate(grpc.ServerInterceptor):
         self.is_open = is_open
         self.active_endpoint = ""
 
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Wrap the handler so that each call checks the gate."""
-        handler = continuation(handler_call_details)
-        if handler is None or not str(handler_call_details.method).startswith(OWN_SERVICES):
-            return handler
-        behavior = behavior_of(handler)
-
-        def serve_unary(request: Any, context: grpc.ServicerContext) -> Any:
-            self._check(context)
-            try:
-                return behavior(request, context)
-            except RecordsUnavailable as away:
-                context.abort(grpc.StatusCode.UNAVAILABLE, str(away))
-
-        def serve_stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            self._check(context)
-            try:
-                yield from behavior(request, context)
-            except RecordsUnavailable as away:
-                context.abort(grpc.StatusCode.UNAVAILABLE, str(away))
-
-        return rebuild(handler, serve_stream if handler.response_streaming else serve_unary)
-
-    def _check(self, context: grpc.ServicerContext) -> None:
-        if self.is_open:
+    def __call__(self, call: CallContext) -> None:
+        """Refuse the call if this server is a standby."""
+        if self.is_open or not call.method.startswith(OWN_SERVICES):
             return
         known = self.active_endpoint
         if known:
-            context.set_trailing_metadata(((ACTIVE_SERVER_KEY, known),))
+            call.set_trailing_metadata(((ACTIVE_SERVER_KEY, known),))
         text = "this admin server is a standby; " + (f"{known} is active" if known else "the active one is unknown")
-        context.abort(grpc.StatusCode.UNAVAILABLE, text)
+        call.abort(grpc.StatusCode.UNAVAILABLE, text)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import grpc
 
@@ -20,9 +20,9 @@ from tandemfeed.admin_server.feed.registrations import (
 )
 from tandemfeed.admin_server.feed.streams import Attendance
 from tandemfeed.admin_server.records.audit import AuditLog
-from tandemfeed.admin_server.services.shared import drain, find_adapter, find_feed
+from tandemfeed.admin_server.services.shared import find_adapter, find_feed
 from tandemfeed.admin_server.settings import AdapterSettings
-from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread, send_initial_metadata
 from tandemfeed.transport.sealing.announced_starts import PUBLIC_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 
@@ -64,31 +64,33 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             source_keys=broker.key_ring.source_keys(),
         )
 
-    def Attend(  # noqa: N802
-        self, request_iterator: Iterator[admin_pb2.AdapterReport], context: grpc.ServicerContext
-    ) -> Iterator[admin_pb2.AdapterOrder]:
+    async def Attend(  # noqa: N802
+        self, requests: AsyncIterator[admin_pb2.AdapterReport], context: grpc.ServicerContext
+    ) -> AsyncIterator[admin_pb2.AdapterOrder]:
         """Receive reports and send orders while the adapter's process runs."""
-        caller = caller_of(context)
-        first = next(request_iterator, None)
+        first = await anext(requests, None)
         if first is None:
             return
-        broker, adapter = self._registered(first.incarnation, caller.identity, context)
-        attendance = broker.attend(adapter, first.incarnation, first.report_id)
-        context.add_callback(lambda: broker.leave(attendance))
-        broker.report(attendance, first)
-        threading.Thread(
-            target=self._read_reports, args=(broker, attendance, request_iterator), name="reports", daemon=True
-        ).start()
-        yield from drain(attendance.orders, lambda: broker.leave(attendance))
+        broker, adapter = self._registered(first.incarnation, caller_of(context).identity, context)
+        attendance = await in_thread(context, broker.attend, adapter, first.incarnation, first.report_id)
+        try:
+            await self._take(broker, attendance, first, context)
+            reading = asyncio.create_task(self._read_reports(broker, attendance, requests, context))
+            async for order in attendance.orders.drain():
+                yield order
+            if reading.done():
+                await reading  # raises why it ended, if it failed
+        finally:
+            await in_thread(context, broker.leave, attendance)
 
-    def Guard(  # noqa: N802
-        self, request_iterator: Iterator[admin_pb2.AdapterEnded], context: grpc.ServicerContext
+    async def Guard(  # noqa: N802
+        self, requests: AsyncIterator[admin_pb2.AdapterEnded], context: grpc.ServicerContext
     ) -> admin_pb2.GuardReply:
         """Wait for the message that an adapter's process has ended."""
-        context.send_initial_metadata(())
-        for ended in request_iterator:
+        await send_initial_metadata(context)
+        async for ended in requests:
             broker, _ = self._registered(ended.incarnation, caller_of(context).identity, context)
-            broker.end(ended.incarnation)
+            await in_thread(context, broker.end, ended.incarnation)
         return admin_pb2.GuardReply()
 
     def DescribeFeed(  # noqa: N802
@@ -167,16 +169,28 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         except ReturnAwaited as awaited:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(awaited))  # the adapter retries on this status
 
-    @staticmethod
-    def _read_reports(broker: FeedBroker, attendance: Attendance, reports: Iterator[admin_pb2.AdapterReport]) -> None:
+    async def _read_reports(
+        self,
+        broker: FeedBroker,
+        attendance: Attendance,
+        reports: AsyncIterator[admin_pb2.AdapterReport],
+        context: grpc.ServicerContext,
+    ) -> None:
         try:
-            for report in reports:
-                broker.report(attendance, report)
-        except grpc.RpcError:
-            pass  # the stream ended, and its callback has called leave
+            async for report in reports:
+                await self._take(broker, attendance, report, context)
         finally:
-            broker.leave(attendance)
-            attendance.orders.put(None)
+            attendance.end()
+
+    @staticmethod
+    async def _take(
+        broker: FeedBroker, attendance: Attendance, report: admin_pb2.AdapterReport, context: grpc.ServicerContext
+    ) -> None:
+        """Process a report: on the loop, unless something must be recorded first."""
+        if report.fail_reason:
+            await in_thread(context, broker.report, attendance, report)
+        else:
+            broker.report(attendance, report)
 
     def _own_adapter(self, broker: FeedBroker, context: grpc.ServicerContext, name: str) -> AdapterSettings:
         caller = caller_of(context)

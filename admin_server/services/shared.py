@@ -1,11 +1,10 @@
-"""What several services use: finding what a request names, refusing, and draining a stream's queue."""
+"""What several services use: finding what a request names, and refusing."""
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import grpc
 
@@ -13,9 +12,7 @@ from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.feed_state import OperationRefused
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings
-from tandemfeed.transport.calls.rpc import caller_of
-
-Item = TypeVar("Item")
+from tandemfeed.transport.calls.serving.call_context import caller_of
 
 
 def find_feed(brokers: Mapping[str, FeedBroker], name: str, context: grpc.ServicerContext) -> FeedBroker:
@@ -56,12 +53,3 @@ def refusing(context: grpc.ServicerContext) -> Iterator[None]:
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
     except RecordsUnavailable as failed:
         context.abort(grpc.StatusCode.UNAVAILABLE, f"not done, because it could not be recorded: {failed}")
-
-
-def drain(items: queue.SimpleQueue[Item | None], on_end: Callable[[], None]) -> Iterator[Item]:
-    """Yield what is put into the queue, until None or until the call ends."""
-    try:
-        while (item := items.get()) is not None:
-            yield item
-    finally:
-        on_end()

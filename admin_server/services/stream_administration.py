@@ -7,7 +7,6 @@ from contextlib import aclosing
 from functools import partial
 
 import grpc
-from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
 
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.documents import documents_of, wire_document
@@ -17,6 +16,7 @@ from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.subscriptions.client_call import ClientCall
 from tandemfeed.admin_server.subscriptions.client_session import ClientSession, Outgoing
+from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 

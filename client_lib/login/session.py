@@ -11,8 +11,8 @@ import grpc
 from tandemfeed.client_lib.errors import AdminUnavailable, AuthenticationRefused, client_error
 from tandemfeed.transport.calls import login as transport_login
 from tandemfeed.transport.calls.admin_servers import AdminServers
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.reachability import Unreachable, call_or_explain
-from tandemfeed.transport.calls.rpc import open_channel
 
 RETRY_AFTER_S = 0.2  # when no administration server has answered; doubled after each further round
 RETRY_AFTER_MAX_S = 3.0

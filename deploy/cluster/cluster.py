@@ -36,8 +36,8 @@ from tandemfeed.deploy.cluster.topology import (
     render_policy,
 )
 from tandemfeed.deploy.drills.source import JournalLead
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import login
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 

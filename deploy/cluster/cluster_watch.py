@@ -12,8 +12,8 @@ from collections.abc import Callable
 import grpc
 
 from tandemfeed.deploy.cluster.processes import ProcessFailed
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import login
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 

@@ -16,7 +16,7 @@ from tandemfeed.journal.read.sequence_marks import Stretch
 from tandemfeed.spark_feed.sending.send_core import stamped
 from tandemfeed.spark_feed.sending.sent_index import SentIndex
 from tandemfeed.spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers
-from tandemfeed.transport.calls.rpc import caller_of
+from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
 SERVICE_NAME = "tandemfeed.v1.SourceReplay"

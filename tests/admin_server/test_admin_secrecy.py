@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandemfeed.admin_server.authentication import CLIENT_FIRST_SIZE_MAX, CONVERSATION_COUNT_MAX
 from tandemfeed.admin_server.server import AdminServer
-from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.tokens import key_to_text
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.death_notice import DeathNoticeSender
 from tandemfeed.transport.calls.login import AuthenticationRefused, Login, login
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.settings_file import SettingsError

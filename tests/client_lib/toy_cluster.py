@@ -9,7 +9,7 @@ import datetime
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,7 +21,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
-from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
 
 from tandemfeed.client_lib import Client, Subscription, connect
 from tandemfeed.client_lib.items import Batch, Item
@@ -37,8 +36,11 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_runs,
 )
 from tandemfeed.feedcore.wire.position import Run
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, caller_of, serve
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server
+from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.call_context import caller_of
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
+from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
 from tandemfeed.transport.calls.tokens import Caller, TokenVerifier, binding, key_from_text
 from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
@@ -306,15 +308,13 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         """Multicast these bytes."""
         self._sender.send(self.group.encode(), datagram)
 
-    def Replay(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
+    async def Replay(self, request: Any, context: grpc.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
         self.replay_calls += 1
         self.asked.append(request)
         if self.replay_fault == "refuse":
             context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {request.channel_id}")
         if self.replay_fault == "silent":
-            ended = threading.Event()
-            context.add_callback(ended.set)
-            ended.wait()
+            await asyncio.Event().wait()
         found = [each for each in self.journal if _is_requested(each, request)]
         sender_id = 99 if self.replay_fault == "impostor" else self.adapter_id
         yield replay_pb2.ReplayChunk(
@@ -369,8 +369,7 @@ class ToyCluster:
             listen or f"{INTERFACE}:0",
             self._certificate,
             self._key_pem,
-            [AuthorizationInterceptor(verifier, ROLES, frozenset({"tandemfeed.v1.Authentication"}))],
-            thread_count=8,
+            [Authorization(verifier, ROLES, frozenset({"tandemfeed.v1.Authentication"}))],
         )
 
     def whole_grant(self) -> admin_pb2.Grant:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import grpc
 
-from tandemfeed.transport.calls.rpc import status_of
+from tandemfeed.transport.calls.channels import status_of
 
 ACTIVE_SERVER_KEY = "tandemfeed-active"  # metadata: host:port of the active admin server
 ELSEWHERE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})

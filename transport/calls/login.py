@@ -15,7 +15,7 @@ import scramp
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
-from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.tokens import PROOF_VALID_S, SEPARATOR, key_to_text, make_proof
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import grpc
 
-from tandemfeed.transport.calls.rpc import status_of
+from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 
 Result = TypeVar("Result")

@@ -11,9 +11,11 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.adapter.peers.services import ROLES_BY_SERVICE
+from tandemfeed.transport.calls.channels import BearerFor, open_channel
 from tandemfeed.transport.calls.login import Login
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, BearerFor, RpcServer, open_channel, serve
 from tandemfeed.transport.calls.server_names import adapter_server
+from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import TOKEN_ALGORITHM, TOKEN_ISSUER, TokenVerifier, binding
 from tests.client_lib.toy_cluster import make_certificates
 
@@ -36,12 +38,11 @@ def token(*roles: str, feeds: tuple[str, ...] = (), topics: tuple[str, ...] = ()
     return Login(jwt.encode(claims, TOKEN_KEY, algorithm=TOKEN_ALGORITHM), 0, key).bearer
 
 
-def serve_by_hand(*registrations: Callable[[grpc.Server], None], thread_count: int = 8) -> RpcServer:
+def serve_by_hand(*registrations: Callable[[grpc.Server], None]) -> RpcServer:
     """A server that authorises calls as an adapter does."""
     verifier = TokenVerifier(SERVER_NAME, TOKEN_KEY.public_key().public_bytes_raw())
-    interceptor = AuthorizationInterceptor(verifier, ROLES_BY_SERVICE)
     names = list(ROLES_BY_SERVICE)
-    return serve(registrations, names, "127.0.0.1:0", CERTIFICATE, KEY, [interceptor], thread_count=thread_count)
+    return serve(registrations, names, "127.0.0.1:0", CERTIFICATE, KEY, [Authorization(verifier, ROLES_BY_SERVICE)])
 
 
 def channel_to(server: RpcServer, bearer: BearerFor) -> grpc.Channel:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -46,20 +47,16 @@ class Peer(sync_pb2_grpc.AdapterSyncServicer):
         self.reply = REPLY
         self.server = serve_by_hand(lambda server: sync_pb2_grpc.add_AdapterSyncServicer_to_server(self, server))
 
-    def Follow(  # noqa: N802
-        self, _request: sync_pb2.FollowRequest, context: grpc.ServicerContext
-    ) -> Iterator[common_pb2.FeedAdapterState]:
+    async def Follow(  # noqa: N802
+        self, _request: sync_pb2.FollowRequest, _context: grpc.ServicerContext
+    ) -> AsyncIterator[common_pb2.FeedAdapterState]:
         """Send one state, and keep the stream open."""
-        left = threading.Event()
-
-        def leave() -> None:  # not after the yield: a caller that leaves immediately never resumes the generator
-            self.followers.put("left")
-            left.set()
-
         self.followers.put("came")
-        context.add_callback(leave)
-        yield peer_state_to_proto(PeerState(self._says_id, 1, 1, (STATUS,)), HEALTH)
-        left.wait(WAIT_S)
+        try:
+            yield peer_state_to_proto(PeerState(self._says_id, 1, 1, (STATUS,)), HEALTH)
+            await asyncio.sleep(WAIT_S)
+        finally:
+            self.followers.put("left")
 
     def GetRuns(  # noqa: N802
         self, _request: sync_pb2.GetRunsRequest, _context: grpc.ServicerContext

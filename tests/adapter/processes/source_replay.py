@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 
 from tandemfeed.feedcore.wire.source_packet import decode_source_packet
-from tandemfeed.transport.calls.rpc import RpcServer, serve
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 from tests.adapter.processes.adapter_processes import SourceByHand
 

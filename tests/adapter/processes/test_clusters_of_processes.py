@@ -10,8 +10,8 @@ import pytest
 from tandemfeed.adapter.records.saved_state import MAGIC as SAVED_STATE
 from tandemfeed.feedcore.merge.effects import Gap, Takeover
 from tandemfeed.journal import Tailer
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import login
-from tandemfeed.transport.calls.rpc import open_channel
 from tandemfeed.transport.calls.server_names import adapter_server
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
 from tests.adapter.processes.adapter_processes import WAIT_S, SourceByHand

@@ -11,7 +11,7 @@ import pytest
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.replay_service import REPLAY_COUNT_MAX, REPLAY_RANGES_MAX, ReplayService
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet
-from tandemfeed.transport.calls.rpc import RpcServer
+from tandemfeed.transport.calls.serving.server import RpcServer
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 from tests.adapter.peers.rpc_by_hand import channel_to, serve_by_hand, token
 from tests.adapter.records.test_output_journal import BLOCK, packet

@@ -22,7 +22,7 @@ from tandemfeed.client_lib.login.grant_stream import GrantLetter, GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.admin_servers import active_named_by
-from tandemfeed.transport.calls.rpc import open_channel
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter

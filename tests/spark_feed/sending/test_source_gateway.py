@@ -21,8 +21,8 @@ import zmq
 
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
 from tandemfeed.spark_feed.sending.gateway import GatewayError, listen_address
+from tandemfeed.transport.calls.channels import BearerFor, open_channel
 from tandemfeed.transport.calls.login import login
-from tandemfeed.transport.calls.rpc import BearerFor, open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, source_gateway
 from tandemfeed.transport.dgram import MulticastReceiver
 from tandemfeed.transport.sealing.source_sealing import SourceOpener

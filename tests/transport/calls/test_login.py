@@ -12,8 +12,9 @@ import pytest
 import scramp
 
 from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource, login
-from tandemfeed.transport.calls.rpc import AuthorizationInterceptor, RpcServer, serve
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import SEPARATOR, TokenVerifier
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.client_lib.toy_cluster import make_certificates
@@ -78,7 +79,7 @@ def server(toy: ToyAuthentication, certificates: tuple[bytes, bytes, bytes]) -> 
         "127.0.0.1:0",
         certificates[1],
         certificates[2],
-        [AuthorizationInterceptor(TokenVerifier(ADMIN_SERVER), {}, frozenset({SERVICE}))],
+        [Authorization(TokenVerifier(ADMIN_SERVER), {}, frozenset({SERVICE}))],
     )
     yield running
     running.stop()

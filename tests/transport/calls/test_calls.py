@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -23,15 +23,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemfeed.transport.calls.rpc import (
-    AuthorizationInterceptor,
-    BearerFor,
-    RpcServer,
-    caller_of,
-    open_channel,
-    serve,
-    status_of,
-)
+from tandemfeed.transport.calls.channels import BearerFor, open_channel, status_of
+from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.call_context import caller_of
+from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import SEPARATOR, Caller, TokenRefused, TokenVerifier, binding, make_proof
 from tests.client_lib.toy_cluster import make_certificates
 
@@ -59,6 +54,15 @@ def who(context: grpc.ServicerContext) -> bytes:
     return caller_of(context).identity.encode()
 
 
+async def count_requests(requests: AsyncIterator[bytes], context: grpc.ServicerContext) -> bytes:
+    return b"%d " % len([each async for each in requests]) + who(context)
+
+
+async def answer_requests(requests: AsyncIterator[bytes], context: grpc.ServicerContext) -> AsyncIterator[bytes]:
+    async for each in requests:
+        yield each + who(context)
+
+
 def handlers(service: str) -> grpc.GenericRpcHandler:
     """One method of each of the four kinds; each returns the caller's name."""
     return grpc.method_handlers_generic_handler(
@@ -68,12 +72,8 @@ def handlers(service: str) -> grpc.GenericRpcHandler:
             "UnaryStream": grpc.unary_stream_rpc_method_handler(
                 lambda _request, context: (who(context) for _ in range(2))
             ),
-            "StreamUnary": grpc.stream_unary_rpc_method_handler(
-                lambda requests, context: b"%d " % len(list(requests)) + who(context)
-            ),
-            "StreamStream": grpc.stream_stream_rpc_method_handler(
-                lambda requests, context: (each + who(context) for each in requests)
-            ),
+            "StreamUnary": grpc.stream_unary_rpc_method_handler(count_requests),
+            "StreamStream": grpc.stream_stream_rpc_method_handler(answer_requests),
         },
     )
 
@@ -100,7 +100,7 @@ def certificates() -> tuple[bytes, bytes, bytes]:
 @pytest.fixture(scope="module")
 def server(certificates: tuple[bytes, bytes, bytes]) -> Iterator[RpcServer]:
     _, certificate, key = certificates
-    interceptor = AuthorizationInterceptor(
+    interceptor = Authorization(
         TokenVerifier(SERVER_NAME, KEY.public_key().public_bytes_raw()),
         {"toy.Clients": frozenset({"client"}), "toy.Admins": frozenset({"admin"})},
     )
@@ -112,7 +112,6 @@ def server(certificates: tuple[bytes, bytes, bytes]) -> Iterator[RpcServer]:
         certificate,
         key,
         [interceptor],
-        thread_count=8,
     )
     yield running
     running.stop()
@@ -273,21 +272,20 @@ def test_the_verifier_refuses_any_malformed_token_and_raises_nothing_else(text: 
 
 
 DOOMED_SERVER = """
-import json, sys, threading
+import asyncio, json, sys, threading
 from pathlib import Path
 import grpc
-from tandemfeed.transport.calls.rpc import serve
+from tandemfeed.transport.calls.serving.server import serve
 
 folder = Path(sys.argv[1])
-silence = threading.Event()
-def stream(_request, _context):
+async def stream(_request, _context):
     yield b"begun"
-    silence.wait()
+    await asyncio.Event().wait()
 handler = grpc.method_handlers_generic_handler("toy.Doomed", {"Stream": grpc.unary_stream_rpc_method_handler(stream)})
 server = serve([lambda server: server.add_generic_rpc_handlers([handler])], ["toy.Doomed"], "127.0.0.1:0",
                (folder / "crt").read_bytes(), (folder / "key").read_bytes(), [])
 print(json.dumps(server.endpoint), flush=True)
-silence.wait()
+threading.Event().wait()
 """
 
 

@@ -1,0 +1,73 @@
+"""Secured channels to servers, and the status of failed calls. This module must never open a channel to a server
+without checking its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import grpc
+
+MESSAGE_SIZE_MAX = 64 << 20  # a snapshot chunk or a replay chunk, with room
+SIZE_OPTIONS = [
+    ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
+    ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
+]
+# For a host that vanishes (a dead process's connections break immediately). A stalled machine has time to answer.
+_PING_TIMEOUT_MS = 5_000
+_CONNECT_TIMEOUT_MS = 2_000  # a busy host needs more than the few milliseconds of a handshake; a dead one never answers
+# Both are needed: otherwise the library waits a minute for a ping's answer, whatever the keep-alive's time-out.
+PING_TIMEOUT_OPTIONS = [
+    ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
+]
+
+BearerFor: TypeAlias = Callable[[str], str]
+
+
+class _BearerPlugin(grpc.AuthMetadataPlugin):
+    """Adds a bearer for this server to every call. `bearer` is called each time, so that tokens can be renewed."""
+
+    def __init__(self, server_name: str, bearer: BearerFor) -> None:
+        self._server_name, self._bearer = server_name, bearer
+
+    def __call__(self, _context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
+        """grpc's hook."""
+        callback((("authorization", f"Bearer {self._bearer(self._server_name)}"),), None)
+
+
+def open_channel(endpoint: str, ca_pem: bytes, server_name: str, bearer: BearerFor | None = None) -> grpc.Channel:
+    """A TLS channel that soon notices a dead peer and, given bearers, authenticates every call.
+
+    Args:
+        server_name: what the server's certificate must name (`transport.calls.server_names`), at any address.
+        bearer: server name -> what to send to that server.
+    """
+    credentials = grpc.ssl_channel_credentials(root_certificates=ca_pem)
+    if bearer is not None:
+        credentials = grpc.composite_channel_credentials(
+            credentials, grpc.metadata_call_credentials(_BearerPlugin(server_name, bearer))
+        )
+    options = [
+        *SIZE_OPTIONS,
+        ("grpc.ssl_target_name_override", server_name),  # TLS itself checks it, in place of the address
+        ("grpc.keepalive_time_ms", 2_000),
+        *PING_TIMEOUT_OPTIONS,
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),  # the time limit of an attempt, whatever its name says
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+        # Channels with the same arguments would share a connection; each role of a process keeps its own.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    return grpc.secure_channel(endpoint, credentials, options=options)
+
+
+def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
+    """Status code and details of a failed call."""
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    if not callable(code) or not callable(details):  # raised outside a call
+        return grpc.StatusCode.UNKNOWN, str(error)
+    return code() or grpc.StatusCode.UNKNOWN, details() or ""

@@ -1,0 +1,36 @@
+"""The event loop of all gRPC servers of this process, in a thread of its own. Nothing that waits may run on it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+_LOCK = threading.Lock()
+_LOOPS: list[asyncio.AbstractEventLoop] = []  # at most one: grpc.aio has one completion queue for a process's loops
+
+
+def run_on_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine on the servers' loop, and wait for its result. Not for the loop's own thread."""
+    return asyncio.run_coroutine_threadsafe(coroutine, serving_loop()).result()
+
+
+def serving_loop() -> asyncio.AbstractEventLoop:
+    """The loop, which runs until the process ends."""
+    with _LOCK:
+        if not _LOOPS:
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, name="calls", daemon=True)
+            thread.start()
+            atexit.register(_end, loop, thread)
+            _LOOPS.append(loop)
+        return _LOOPS[0]
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Stop the thread before the interpreter's last steps, in which it could no longer run Python code."""
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()

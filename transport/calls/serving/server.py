@@ -1,0 +1,127 @@
+"""Starts and stops gRPC servers: TLS, the standard health service, reflection."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_reflection.v1alpha._async import ReflectionServicer
+
+from tandemfeed.transport.calls.channels import PING_TIMEOUT_OPTIONS, SIZE_OPTIONS
+from tandemfeed.transport.calls.serving.call_context import CallAborted, CallContext
+from tandemfeed.transport.calls.serving.handling import CallHandling, Gate
+from tandemfeed.transport.calls.serving.health import HealthService
+from tandemfeed.transport.calls.serving.loop_thread import run_on_loop, serving_loop
+
+HEALTH_NAME = "grpc.health.v1.Health"
+PORT_MAX = 65_535
+BIND_REFUSALS = {
+    errno.EADDRINUSE: "another process listens there; end it, or choose another address",
+    errno.EADDRNOTAVAIL: "this host does not have that address",
+}
+_OPTIONS = [
+    *SIZE_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 2_000),
+    *PING_TIMEOUT_OPTIONS,
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RpcServer:
+    """A running server. Attributes: endpoint: host:port as bound."""
+
+    endpoint: str
+    _server: aio.Server
+    _handling: CallHandling
+    _health: HealthService
+    _service_names: tuple[str, ...]
+
+    def set_serving(self, *, is_serving: bool) -> None:
+        """Set whether health checks report the services as serving; the process itself stays healthy."""
+        status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        serving_loop().call_soon_threadsafe(self._health.set, status, *self._service_names)
+
+    def stop(self, grace_s: float = 0.5) -> None:
+        """Finish calls within the grace period, then stop. When this returns, no handler runs."""
+        run_on_loop(self._stop(grace_s))
+
+    async def _stop(self, grace_s: float) -> None:
+        await self._server.stop(grace_s)
+        await self._handling.wait_until_idle()
+
+
+def serve(
+    registrations: Sequence[Callable[[Any], None]],
+    service_names: Sequence[str],
+    listen: str,
+    certificate_pem: bytes,
+    key_pem: bytes,
+    gates: Sequence[Gate],
+    *,
+    on_refused: Callable[[CallContext, CallAborted], None] | None = None,
+    unavailable: tuple[type[Exception], ...] = (),
+) -> RpcServer:
+    """Start a TLS server with the standard health service and reflection.
+
+    Args:
+        registrations: each adds a servicer to what it is given.
+        service_names: full names, for health and reflection.
+        listen: host:port; port 0 takes a free one.
+        gates, on_refused, unavailable: see `CallHandling`.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    _check_listen_address(listen)
+    handling, health = CallHandling(gates, on_refused, unavailable), HealthService()
+    for register in registrations:
+        register(handling)
+    health_pb2_grpc.add_HealthServicer_to_server(health, handling)
+    reflected = ReflectionServicer((*service_names, HEALTH_NAME, reflection.SERVICE_NAME))
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, handling)
+    credentials = grpc.ssl_server_credentials([(key_pem, certificate_pem)])
+    health.set(health_pb2.HealthCheckResponse.SERVING, "", *service_names)
+    server, port = run_on_loop(_start(handling, listen, credentials))
+    return RpcServer(f"{listen.rpartition(':')[0]}:{port}", server, handling, health, tuple(service_names))
+
+
+async def _start(handling: CallHandling, listen: str, credentials: grpc.ServerCredentials) -> tuple[aio.Server, int]:
+    server = aio.server(handlers=[handling], options=_OPTIONS)
+    try:
+        port = server.add_secure_port(listen, credentials)
+    except RuntimeError as refused:
+        raise OSError(f"cannot listen on {listen}: {refused}") from refused
+    await server.start()
+    return server, port
+
+
+def _check_listen_address(listen: str) -> None:
+    """Say why an address cannot be bound. (grpc prints a line of its own, and does not say why.)"""
+    host, separator, port = listen.rpartition(":")
+    if not (separator and port.isdecimal() and int(port) <= PORT_MAX):
+        raise OSError(f"cannot listen on {listen}: it must be HOST:PORT, such as 127.0.0.1:7400")
+    try:
+        places = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        raise OSError(f"cannot listen on {listen}: the host name {host} cannot be resolved; check the name") from None
+    refusals: list[OSError] = []
+    for family, kind, protocol, _, place in places:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as grpc does
+                probe.bind(place)
+        except OSError as refused:
+            refusals.append(refused)
+    if len(refusals) == len(places):  # grpc, too, is content with one of several
+        why = BIND_REFUSALS.get(refusals[-1].errno or 0, str(refusals[-1].strerror).lower())
+        raise OSError(f"cannot listen on {listen}: {why}")
