@@ -20,7 +20,7 @@ from tandemfeed.client_lib import Batch, Subscription, connect
 from tandemfeed.client_lib.items import Filled
 from tandemfeed.deploy.cluster.ports import free_endpoint
 from tandemfeed.v1 import admin_pb2
-from tests.adapter.processes.adapter_processes import SESSION, WAIT_S, AdapterUnderTest, SourceByHand
+from tests.adapter.processes.adapter_processes import OWN_DOCUMENTS, SESSION, WAIT_S, AdapterUnderTest, SourceByHand
 from tests.adapter.processes.source_replay import SourceReplay
 from tests.admin_server.cluster_files import channel_as, secret_of, write_settings
 from tests.admin_server.subscriber_by_hand import grants
@@ -37,6 +37,7 @@ class Feed:
         adapters: the names of the adapters, one letter each; no two feeds may share a letter.
         options: more lines for the feed's section.
         source_replay: the address of the source's replay service.
+        has_table: the admin server hands source format and converter table to the adapters.
     """
 
     adapters: str = "ab"
@@ -45,6 +46,11 @@ class Feed:
     name: str = "equities"
     options: str = "lease_ttl_ms = 1000\nsync_interval_ms = 200"
     source_replay: str = field(default_factory=free_endpoint)
+    has_table: bool = False
+
+    def topic(self, channel_id: int) -> str:
+        """The topic of a channel."""
+        return f"equities.{self.name}-{channel_id}"
 
     def source_group(self, stream: int) -> str:
         """The multicast group of a source stream."""
@@ -69,7 +75,7 @@ class Feed:
             f'source_lines = "open"\n{self.options}',
         ]
         for channel_id, fed_by in self.channels.items():
-            topic = f'topic = "equities.{self.name}-{channel_id}"'
+            topic = f'topic = "{self.topic(channel_id)}"' + ('\ntable = "trades"' if self.has_table else "")
             lines.append(f"[[feed.channel]]\nchannel_id = {channel_id}\n{topic}\nsource_stream_ids = {list(fed_by)}")
         for stream in streams:
             group = f'group = "{self.source_group(stream)}"'
@@ -80,6 +86,9 @@ class Feed:
                 f'[[feed.adapter]]\nadapter_id = {self.adapter_id(adapter)}\nname = "{adapter}"\n'
                 f'identity = "adapter-{adapter}"\ngroups = {{ {groups} }}'
             )
+        if self.has_table:
+            documents = f'file = "{OWN_DOCUMENTS["table"]}"\nsource_format = "{OWN_DOCUMENTS["source-format"]}"'
+            lines.append(f'[[feed.table]]\nid = "trades"\n{documents}')
         return "\n".join(lines) + "\n"
 
 
@@ -138,10 +147,13 @@ class Cluster:
 
     def start_adapters(self, names: str) -> None:
         """Start adapters together, the first one slightly earlier, so that it becomes active."""
-        feed_of = {name: feed.name for feed in self.feeds for name in feed.adapters}
+        feed_of = {name: feed for feed in self.feeds for name in feed.adapters}
 
         def start(name: str) -> None:
-            self.adapters[name] = AdapterUnderTest(self.server, name, self.folder, feed=feed_of[name])
+            feed = feed_of[name]
+            self.adapters[name] = AdapterUnderTest(
+                self.server, name, self.folder, feed=feed.name, has_own_documents=not feed.has_table
+            )
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(start, names))
