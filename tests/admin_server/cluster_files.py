@@ -113,10 +113,11 @@ def running_server(
     subscriber_count_max: int = SUBSCRIBER_COUNT_MAX,
     cluster_text: str = CLUSTER,
     policy_text: str = POLICY,
+    listen: str = "127.0.0.1:0",
 ) -> Iterator[AdminServer]:
-    """A server on a free port of the loopback interface."""
+    """A server on a free port of the loopback interface, unless the test chooses the address."""
     cluster, policy = write_settings(folder, cluster_text, policy_text)
-    server = AdminServer(cluster, policy, folder / "state", "127.0.0.1:0", subscriber_count_max)
+    server = AdminServer(cluster, policy, folder / "state", listen, subscriber_count_max)
     try:
         yield server
     finally:
