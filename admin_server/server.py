@@ -173,8 +173,9 @@ class AdminServer:
         public_key = self.folder.token_key.public_key().public_bytes_raw()
         self.authentication = AuthenticationService(self.folder, self.policy, self._audit)
         verifier = TokenVerifier(ADMIN_SERVER, public_key)
+        policy_gate = PolicyGate(self.policy)
         administration = StreamAdministrationService(
-            self.brokers, self.policy, self._audit, verifier, subscriber_count_max
+            self.brokers, self.policy, policy_gate, self._audit, verifier, subscriber_count_max
         )
         registry = AdapterRegistryService(self.brokers, public_key, self._audit, self._death_notices.key)
         operations = OperationsService(self.brokers, self.policy, self._audit)
@@ -195,7 +196,7 @@ class AdminServer:
             [
                 self._gate,
                 Authorization(verifier, ROLES_BY_SERVICE, PUBLIC_SERVICES),
-                PolicyGate(self.policy),
+                policy_gate,
             ],
             on_refused=self._audit.note_refused_call,
             unavailable=(RecordsUnavailable,),

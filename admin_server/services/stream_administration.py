@@ -11,6 +11,7 @@ import grpc
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.documents import documents_of, wire_document
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
+from tandemfeed.admin_server.policy.policy_gate import PolicyGate
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
@@ -25,6 +26,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
     """For subscribing applications. A refusal is the same for what does not exist and for what is not granted.
 
     Args:
+        gate: limits the rate of requests, as it does that of calls.
         verifier: checks the tokens with which calls are renewed.
         client_count_max: the limit of open calls.
     """
@@ -33,11 +35,13 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         self,
         brokers: Mapping[str, FeedBroker],
         policy: PolicyKeeper,
+        gate: PolicyGate,
         audit: AuditLog,
         verifier: TokenVerifier,
         client_count_max: int,
     ) -> None:
-        self._brokers, self._policy, self._audit, self._verifier = brokers, policy, audit, verifier
+        self._brokers, self._policy, self._gate = brokers, policy, gate
+        self._audit, self._verifier = audit, verifier
         self._client_count_max, self._client_count = client_count_max, 0  # as the subscriptions, only on the loop
         self._open = OpenSubscriptions()
 
@@ -58,7 +62,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
                 partial(self._subscription_count_max, caller.identity),
                 self._verifier.verify,
             )
-            call = ClientCall(session, context, partial(self._record, context))
+            call = ClientCall(session, context, partial(self._record, context), self._gate)
             async with aclosing(call.updates(requests)) as updates:
                 async for update in updates:
                     yield update

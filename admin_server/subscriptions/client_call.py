@@ -15,9 +15,11 @@ from functools import partial
 import grpc
 
 from tandemfeed.admin_server.feed.streams import Subscriber
+from tandemfeed.admin_server.policy.policy_gate import PolicyGate
 from tandemfeed.admin_server.subscriptions.client_session import ClientSession, GrantingFeed, Outgoing
 from tandemfeed.v1 import admin_pb2
 
+PACE_S = 0.05
 Record = Callable[[Outgoing], Awaitable[None]]
 
 
@@ -26,10 +28,17 @@ class ClientCall:
 
     Args:
         record: records what an update says, before it is sent.
+        gate: admits the caller, and each of its requests.
     """
 
-    def __init__(self, session: ClientSession, context: grpc.ServicerContext, record: Record) -> None:
-        self._session, self._context, self._record = session, context, record
+    def __init__(
+        self,
+        session: ClientSession,
+        context: grpc.ServicerContext,
+        record: Record,
+        gate: PolicyGate,
+    ) -> None:
+        self._session, self._context, self._record, self._gate = session, context, record, gate
         self._loop = asyncio.get_running_loop()
         self._work, self._room = asyncio.Event(), asyncio.Event()
         self._is_over = False  # this server stops serving
@@ -45,10 +54,10 @@ class ClientCall:
         reading = asyncio.create_task(self._read(requests))
         try:
             while not self._is_over:
-                self._check_token()
                 self._work.clear()  # before looking: what happens afterwards sets it again
                 outgoing = self._session.take_update()
                 if outgoing is None:
+                    self._check_caller()
                     await self._wait()
                     continue
                 self._follow()
@@ -63,6 +72,8 @@ class ClientCall:
 
     async def _read(self, requests: AsyncIterator[admin_pb2.SubscriptionRequest]) -> None:
         async for request in requests:
+            while self._gate.excess(self._session.caller.identity) is not None:
+                await asyncio.sleep(PACE_S)  # not refused: a client that returns makes all its requests at once
             self._session.on_request(request)
             self._work.set()
             while self._session.is_full:
@@ -106,7 +117,10 @@ class ClientCall:
             async with asyncio.timeout(max(0.0, (self._session.caller.expires_unix_ns - time.time_ns()) / 1e9)):
                 await self._work.wait()
 
-    def _check_token(self) -> None:
+    def _check_caller(self) -> None:
+        """End the call of an identity that left the policy, and one whose token has expired."""
+        if (refusal := self._gate.expulsion(self._session.caller.identity)) is not None:
+            self._context.abort(grpc.StatusCode.UNAUTHENTICATED, refusal)
         if time.time_ns() >= self._session.caller.expires_unix_ns:
             text = "the call's token has expired; authenticate again (RenewRequest continues a call without a break)"
             self._context.abort(grpc.StatusCode.UNAUTHENTICATED, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -153,10 +154,14 @@ def test_a_policy_without_an_adapter_of_the_cluster_is_refused(
 
 def test_an_identity_that_left_the_policy_is_refused_although_its_token_is_valid(server: AdminServer) -> None:
     with channel_as(server, "reader") as channel:
-        stream = grants(channel)
+        stream, call = grants(channel), SubscriberCall(channel)
         next(stream)
+        call.subscribe()
         write_policy(server, POLICY.replace(READER, ""))
+        assert call.next().revoked.is_last
         list(stream)
+        with pytest.raises(grpc.RpcError, match="reader is no longer in the policy"):
+            call.next()
         with pytest.raises(grpc.RpcError, match="reader is no longer in the policy") as refused:
             next(grants(channel))
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -234,3 +239,15 @@ def test_an_identity_has_no_more_subscriptions_and_calls_than_its_limits_allow(t
             with pytest.raises(grpc.RpcError, match=r"stranger may make 0\.1 calls a second") as too_many:
                 stub.ListFeeds(admin_pb2.ListFeedsRequest())
             assert too_many.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_requests_within_a_call_wait_when_there_are_more_than_the_rate(tmp_path: Path) -> None:
+    policy = POLICY.replace("[identity.stranger]", "calls_per_second_max = 2.0\n[identity.stranger]")
+    with running_server(tmp_path, policy_text=policy) as server, channel_as(server, "reader") as channel:
+        call = SubscriberCall(channel)
+        call.subscribe()
+        began_s = time.monotonic()
+        for _ in range(4):
+            call.modify("#")
+        assert time.monotonic() - began_s > 1.4, "two are admitted each second"
+        call.close()
