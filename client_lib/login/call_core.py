@@ -84,14 +84,9 @@ class CallCore:
         return subscription_id, self._subscribing(subscription_id)
 
     def modify(self, subscription_id: int, entries: Iterable[TopicEntry]) -> admin_pb2.SubscriptionRequest:
-        """The request that changes a subscription, which changes when it is accepted.
-
-        Raises:
-            KeyError: it has ended.
-        """
+        """The request that changes a present subscription, which changes when it is accepted."""
+        assert subscription_id in self.requests
         added = tuple(entries)
-        if subscription_id not in self.requests:
-            raise KeyError(subscription_id)
         message = admin_pb2.ModifyRequest(subscription_id=subscription_id, topics=_topics(added))
         return self._requesting(_Pending(subscription_id, added), modify=message)
 

@@ -102,15 +102,15 @@ class GrantStream:
 
         Raises:
             ClientError: the refusal, or AdminUnavailable. In both cases nothing has changed.
+            ValueError: the subscription has ended.
         """
         answer: queue.SimpleQueue[ClientError | None] = queue.SimpleQueue()
         with self._changed:
+            if subscription_id not in self._core.requests:
+                raise ValueError("the subscription has ended")
             if self._outbox is None:
                 raise AdminUnavailable(f"administration server {self._asked} cannot be reached; modify again later")
-            try:
-                request = self._core.modify(subscription_id, topics)
-            except KeyError:
-                raise ValueError("the subscription has ended") from None
+            request = self._core.modify(subscription_id, topics)
             self._answers[request.request_id] = answer
             self._send(request)
         try:

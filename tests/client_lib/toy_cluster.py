@@ -224,6 +224,10 @@ class ToyAdmin(
             return admin_pb2.SubscriptionUpdate(cancelled=admin_pb2.SubscriptionCancelled())
         if request.HasField("renew"):
             return admin_pb2.SubscriptionUpdate(renewed=admin_pb2.LoginRenewed())
+        if request.HasField("modify"):
+            self._cluster.more_keys.append(channel_key(100 + len(self._cluster.more_keys)))  # shows the new grant
+            grant = self._cluster.whole_grant()
+            return admin_pb2.SubscriptionUpdate(subscription_id=request.modify.subscription_id, grant=grant)
         asked = request.subscribe
         reason = ""
         for topic in asked.topics:
@@ -337,6 +341,7 @@ class ToyCluster:
     key: SealingKey = field(default_factory=lambda: channel_key(77))
     more_keys: list[SealingKey] = field(default_factory=list)
     is_revoked: bool = False
+    model: tuple[str, bytes] = ("1", MESSAGE_MODEL)  # version and content
 
     def __post_init__(self) -> None:
         names = [adapter_server("equities", name) for name in ("toy-1", "toy-2", "toy-3")]
@@ -374,7 +379,7 @@ class ToyCluster:
 
     def whole_grant(self) -> admin_pb2.Grant:
         """The present grant of a subscription."""
-        model = admin_pb2.DocumentVersion(kind=admin_pb2.DOCUMENT_KIND_MESSAGE_MODEL, id="toy", version="1")
+        model = admin_pb2.DocumentVersion(kind=admin_pb2.DOCUMENT_KIND_MESSAGE_MODEL, id="toy", version=self.model[0])
         return admin_pb2.Grant(
             feed=common_pb2.FeedDescription(feed_id=FEED_ID, name="equities", session=SESSION),
             channels=[
@@ -386,7 +391,7 @@ class ToyCluster:
                 )
             ],
             adapters=[self.describe(adapter) for adapter in self.adapters],
-            documents=[admin_pb2.Document(version=model, content=MESSAGE_MODEL)],
+            documents=[admin_pb2.Document(version=model, content=self.model[1])],
             active=admin_pb2.ActiveAdapter(adapter_id=1, epoch=1),
         )
 

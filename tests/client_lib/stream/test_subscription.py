@@ -22,6 +22,7 @@ from tandemfeed.client_lib import (
     Batch,
     Distrusted,
     Gap,
+    ModelChanged,
     Revoked,
     Subscription,
 )
@@ -40,6 +41,7 @@ from tests.client_lib.toy_cluster import (
     CHANNEL_ID,
     IDENTITY,
     INTERFACE,
+    MESSAGE_MODEL,
     TOPIC,
     ToyAdapter,
     ToyCluster,
@@ -339,6 +341,29 @@ def test_updates_add_adapters_and_keys(cluster: ToyCluster) -> None:
         a.send(packet(1, 1, 5))
         b.send(packet(6, 6, 5))
         assert message_seqs(collect(subscription, has_messages(10))) == list(range(1, 11))
+
+
+def test_a_changed_message_model_decodes_the_batches_after_it(cluster: ToyCluster) -> None:
+    a, _ = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        cluster.model = "2", MESSAGE_MODEL.replace(b'name="Note"', b'name="Remark"')
+        cluster.admin.push()
+        (changed,) = collect(subscription, lambda items: any(isinstance(item, ModelChanged) for item in items))
+        assert changed == ModelChanged("toy", "2")
+        a.send(packet(1, 1, 1))
+        batch = next(item for item in collect(subscription, has_messages(1)) if isinstance(item, Batch))
+        assert [message.name for message in batch.messages()] == ["Remark"]
+
+
+def test_an_ended_subscription_cannot_be_modified(cluster: ToyCluster) -> None:
+    with cluster.connect() as client:
+        subscription = client.subscribe("equities")
+        subscription.cancel()
+        with pytest.raises(ValueError, match="the subscription has ended"):
+            subscription.modify(add=["equities.books"])
+        with pytest.raises(TypeError, match="expected a sequence of topics"):
+            subscription.modify(add="equities.books")
 
 
 def test_a_revocation_is_the_last_item(cluster: ToyCluster) -> None:
