@@ -129,6 +129,8 @@ class Cluster:
         process = feed.adapter(name)
         journal = self.output_journal(feed, name)
         arguments = ["adapter", "--feed", feed.name, "--name", name, "--journal", str(journal)]
+        arguments += ["--source-format", str(EXAMPLES / "source-format.xml")]
+        arguments += ["--table", str(EXAMPLES / "converter-table.xml")]
         arguments += ["--rpc-listen", f"{self._addresses[process]}:0", *self._tls(process)]
         arguments += ["--metrics-port", str(self._metrics_ports[process])]
         disk = (journal, self._disk_size) if self._disk_size else None

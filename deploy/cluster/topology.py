@@ -144,8 +144,6 @@ def render_cluster(
             "sync_interval_ms = 100",
         ]
         lines += _channels_and_streams(feed, next_port)
-        lines += ["[[feed.table]]", 'id = "ticks"', f'file = "{EXAMPLES}/converter-table.xml"']
-        lines += [f'source_format = "{EXAMPLES}/source-format.xml"']
         for adapter_id, name in enumerate(shape.adapter_names, 1):
             groups = ", ".join(
                 f'{channel} = "239.192.{20 + feed.feed_id}.{adapter_id * 10 + channel}:{next_port()}"'
@@ -162,7 +160,6 @@ def _channels_and_streams(feed: FeedLayout, next_port: Callable[[], int]) -> Ite
         yield f"channel_id = {channel}"
         yield f'topic = "{feed.topic(channel)}"'
         yield f"source_stream_ids = {feed.streams_of(channel)}"
-        yield 'table = "ticks"'
     for stream in range(1, feed.shape.stream_count + 1):
         yield "[[feed.source_stream]]"
         yield f"source_stream_id = {stream}"
