@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import zmq
 
+from tandemfeed.adapter.idle_channels import IdleChannels
 from tandemfeed.adapter.mailbox import Mailbox
 from tandemfeed.adapter.peers.peer_calls import PeerCalls
 from tandemfeed.adapter.records.output_journal import OutputJournal
@@ -38,6 +39,7 @@ from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.sealing.opening import ImpersonationRefused, Opener
 from tandemfeed.transport.sealing.sealing import NoKey, NonceExhausted, Sealer
+from tandemfeed.transport.unicast.publisher import UnicastPublisher
 
 LOG = logging.getLogger("tandemfeed.adapter.loop")
 # Datagrams per socket and turn: after a flood nothing waits long, and sending keeps pace with receiving.
@@ -67,6 +69,8 @@ class AdapterLoop:
         ask_source: requests messages from the feed source itself; None: `peers` requests them from its journal.
         collect_refused: collects refused source messages; called once a turn.
         forged: notes the senders of forged packets; None: they are only counted, as every refusal is.
+        unicast: sends the same datagrams to clients that multicast does not reach; None: it serves none.
+        idle_channels: packets that need not be sent; None: all are sent.
     """
 
     def __init__(
@@ -89,6 +93,8 @@ class AdapterLoop:
         ask_source: Callable[[RequestSource], None] | None = None,
         collect_refused: Callable[[int], None] = lambda _now_ns: None,
         forged: ForgedPackets | None = None,
+        unicast: UnicastPublisher | None = None,
+        idle_channels: IdleChannels | None = None,
     ) -> None:
         self._engine, self._counters = engine, counters
         self._sender, self._sealer, self._opener, self._journal = sender, sealer, opener, journal
@@ -99,14 +105,17 @@ class AdapterLoop:
         self._ask_source = ask_source
         self._collect_refused = collect_refused
         self._forged = forged
+        self._unicast, self._idle_channels = unicast, idle_channels
         self._sources: dict[Any, SourceLine] = {}
         self._outputs: dict[Any, MulticastReceiver] = {}
-        self._outgoing: list[tuple[bytes, bytes]] = []  # sealed, sent in this turn
+        self._outgoing: list[tuple[int, bytes]] = []  # by channel_id; sealed, sent in this turn
         self._moves: list[StateMoved] = []  # logged and reported after this turn's packets are sent
         self._ask_server = ask_server
         self._poller = zmq.Poller()
         self._poller.register(mailbox.fileno(), zmq.POLLIN)
         self._poller.register(stop.fileno(), zmq.POLLIN)
+        if unicast is not None:
+            self._poller.register(unicast.socket, zmq.POLLIN)
         for receiver in sources:
             self._sources[receiver.socket] = receiver
             self._poller.register(receiver.socket, zmq.POLLIN)
@@ -130,6 +139,8 @@ class AdapterLoop:
                 self._report_moves()
             if now_ns >= report_at_ns:
                 report_at_ns = now_ns + self._report_interval_ns
+                if self._unicast is not None:
+                    self._unicast.keep(now_ns)
                 self._on_report_due()
             self._collect_refused(now_ns)
         self.perform(self._engine.on_stop())
@@ -166,13 +177,18 @@ class AdapterLoop:
         """Send the sealed packets in order, then the signatures that are due: one takes as long as fifty packets."""
         outgoing = self._outgoing
         if outgoing:
-            send = self._sender.send
-            for group, datagram in outgoing:
-                send(group, datagram)
+            self._send(outgoing)
             outgoing.clear()
             while unsigned := self._sealer.channels_to_sign():
                 for channel_id in unsigned:
-                    send(self._groups[channel_id], self._sealer.sign(channel_id, time.time_ns()))
+                    self._send([(channel_id, self._sealer.sign(channel_id, time.time_ns()))])
+
+    def _send(self, datagrams: Sequence[tuple[int, bytes]]) -> None:
+        send, groups = self._sender.send, self._groups
+        for channel_id, datagram in datagrams:
+            send(groups[channel_id], datagram)
+        if self._unicast is not None and self._unicast.wants:
+            self._unicast.send(datagrams)
 
     def _receive(self, handle: Any, now_ns: int) -> None:
         source = self._sources.get(handle)
@@ -190,6 +206,8 @@ class AdapterLoop:
         output = self._outputs.get(handle)
         if output is not None:
             self._receive_outputs(output, now_ns)
+        elif self._unicast is not None and handle is self._unicast.socket:
+            self._unicast.read_subscriptions()
         elif handle == self._mailbox.fileno():
             for event in self._mailbox.take():
                 self.perform(event(now_ns))
@@ -224,12 +242,14 @@ class AdapterLoop:
 
     def transmit(self, packet: OutputPacket) -> None:
         """Seal now; send with the turn's other packets."""
+        if self._idle_channels is not None and self._idle_channels.may_leave_out(packet, time.monotonic_ns()):
+            return
         try:
             datagram = self._sealer.seal(packet, time.time_ns())
         except (NoKey, NonceExhausted) as missing:
             LOG.error("not transmitted", extra={"why": str(missing)})
             return
-        self._outgoing.append((self._groups[packet.channel_id], datagram))
+        self._outgoing.append((packet.channel_id, datagram))
 
     def save_state(self, snapshot: ChannelSnapshot) -> None:
         """In the output journal."""

@@ -27,6 +27,7 @@ from tandemfeed.adapter.reporting.lifeline import Lifeline, LifelineUnavailable
 from tandemfeed.adapter.reporting.registry import AnotherProcessRuns, Registry, own_start
 from tandemfeed.adapter.reporting.reports import Reporter
 from tandemfeed.adapter.sealed_source import SealedLine
+from tandemfeed.adapter.subscribers import Subscribers
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
@@ -117,6 +118,7 @@ class AdapterProcess:
         self._dead_letters: DeadLetterJournal | None = None
         self._sealer: Sealer | None = None
         self._private_key = Ed25519PrivateKey.generate()  # for this start only, and never stored
+        self._subscribers = Subscribers()
         self._protocol = b""
         self._replaced_by = ""  # the process that replaced this one
         self._tokens = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
@@ -137,6 +139,7 @@ class AdapterProcess:
             public_key=self._private_key.public_key().public_bytes_raw(),
             replace=options.replace,
             conversions=own,
+            unicast_server_key=self._subscribers.server_key,
         )
         connection = self._connection
         self._registry = Registry(
@@ -150,6 +153,7 @@ class AdapterProcess:
             lambda: self._engine.lease.epoch,
             self._on_replaced,
             lambda: {} if self._sealer is None else self._sealer.next_counters(),
+            lambda: self._subscribers.unicast_endpoint,
         )
         self._lifeline = self._begin_lifeline()
         try:
@@ -165,6 +169,7 @@ class AdapterProcess:
             if self._dead_letters is not None:
                 self._dead_letters.close()
             self._journal.close()
+            self._subscribers.close()
             self._context.destroy(0)  # a start that failed half-way leaves sockets open
         if self._replaced_by:
             raise AnotherProcessRuns(self._replaced_by)
@@ -244,6 +249,7 @@ class AdapterProcess:
         self._sync_service.serve_for(engine, feed.name, self._reporter.state, registered.sync_interval_ns)
         self._replay_service.feed = feed.name
         self._replay_service.topics = {each.channel_id: each.topic for each in feed.channels}
+        self._subscribers.begin(registered, lambda channel_id: engine.replicas[channel_id].state)
         mold = self._mold_source(feed) if self._options.mold is not None else None
         lines: Sequence[SourceLine] = (
             mold.lines
@@ -268,6 +274,8 @@ class AdapterProcess:
             ask_source=mold.request if mold is not None else None,
             collect_refused=self._dead_letters.collect,
             forged=self._reporter.forged,
+            unicast=self._subscribers.unicast,
+            idle_channels=self._subscribers.idle_channels,
         )
         self._meet(list(registered.adapters))
 
@@ -344,6 +352,8 @@ class AdapterProcess:
                 post(engine.on_readmitted)
             case "cluster_changed":
                 post(lambda now_ns: self._on_cluster_changed(order.cluster_changed, now_ns))
+            case "subscriptions_changed":
+                post(lambda now_ns: self._on_subscriptions_changed(order.subscriptions_changed, now_ns))
 
     # ---- in the loop's thread ----
 
@@ -352,6 +362,10 @@ class AdapterProcess:
         self._adopt_keys(changed)
         others = self._meet(list(changed.adapters))
         return self._engine.on_cluster_changed(changed.active_adapter_id, changed.epoch, now_ns, others)
+
+    def _on_subscriptions_changed(self, changed: admin_pb2.SubscriptionsChanged, now_ns: int) -> list[AdapterEffect]:
+        self._subscribers.change(changed, now_ns)
+        return []
 
     def _adopt(self, start: AnnouncedStart, registered: admin_pb2.RegisterReply) -> list[AdapterEffect]:
         assert self._sealer is not None

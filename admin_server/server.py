@@ -162,7 +162,7 @@ class AdminServer:
         """End what the changed policy no longer grants. It is in force already, so no client that has lost a channel is
         sent the new keys."""
         for broker in self.served.values():
-            broker.notify_subscribers()
+            broker.limit_subscribers(self.policy.may_subscribe)
             broker.replace_keys(lost_topics)
 
     def _stop_brokers(self) -> None:

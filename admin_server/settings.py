@@ -23,6 +23,7 @@ from tandemfeed.feedcore.documents.versions import VersionedDocument
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from tandemfeed.transport.dgram import BadGroup, parse_group
 from tandemfeed.transport.settings_file import InvalidSetting, Key, SettingsFile, shown
+from tandemfeed.transport.unicast.wire import BadUnicastAddress, parse_unicast_address
 
 MS = 1_000_000
 DATAGRAM_SIZE_MIN = 576  # every IPv4 host accepts this size, and a heartbeat's lineage and a signature fit
@@ -102,14 +103,24 @@ class SourceStreamSettings(_Table, frozen=True, kw_only=True):
 
 
 class AdapterSettings(_Table, frozen=True, kw_only=True):
-    """An adapter: the identity that may register as it, and its group per channel."""
+    """An adapter: the identity that may register as it, and its group per channel.
+
+    Attributes:
+        unicast: where it serves clients that multicast does not reach; port 0: any. None: it does not.
+    """
 
     adapter_id: Id
     name: Name
     identity: Name
     groups: Groups
+    unicast: str | None = None
 
     def __post_init__(self) -> None:
+        if self.unicast is not None:
+            try:
+                parse_unicast_address(self.unicast)
+            except BadUnicastAddress as bad:
+                raise InvalidSetting(f"is invalid: {bad}", "unicast") from bad
         for channel_id, group in self.groups.items():
             _require_group(group, "groups", str(channel_id))
 
@@ -129,6 +140,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         session_state: the conversion state at the start of a session: empty ("reset"), or as the previous session left
             it ("carry").
         session_grace_ms: how long a session whose end was not received continues after a later session appeared.
+        idle_without_subscribers: backups send only heartbeats on a channel to which no client has subscribed.
     """
 
     feed_id: Id
@@ -148,6 +160,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     source_lines: Literal["sealed", "open"] = "sealed"
     session_state: Literal["reset", "carry"] = "reset"
     session_grace_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
+    idle_without_subscribers: bool = False
     channels: Annotated[tuple[ChannelSettings, ...], Meta(min_length=1)] = field(name="channel")
     source_streams: Annotated[tuple[SourceStreamSettings, ...], Meta(min_length=1)] = field(name="source_stream")
     adapters: Annotated[tuple[AdapterSettings, ...], Meta(min_length=1)] = field(name="adapter")
@@ -192,6 +205,12 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
             reason = f'is set, but fail_policy is "{self.fail_policy}"; remove it, or set it to "below_threshold"'
             raise InvalidSetting(reason, "fail_threshold")
 
+        if self.idle_without_subscribers and self.publish == "acked":
+            reason = (
+                'is true, but publish is "acked": the packets of backups are the acknowledgements; remove one of them'
+            )
+            raise InvalidSetting(reason, "idle_without_subscribers")
+
     def _check_streams(self) -> None:
         known = sorted(stream.source_stream_id for stream in self.source_streams)
         used = sorted(stream for channel in self.channels for stream in channel.source_stream_ids)
@@ -234,7 +253,14 @@ class _Cluster(_Table, frozen=True, kw_only=True):
         """Each group needs its own port: on one host, every socket bound to a port receives all groups' datagrams."""
         _require_distinct("feed", self.feeds, "feed_id", "name")
         by_port: dict[int, str] = {}
+        by_address: dict[str, str] = {}
         for place, feed in enumerate(self.feeds):
+            for number, adapter in enumerate(feed.adapters):
+                address, name = adapter.unicast or "", f"{feed.name}/{adapter.name}"
+                other = name if not address or address.endswith(":0") else by_address.setdefault(address, name)
+                if other != name:
+                    reason = f"is also the address of adapter {other}: {shown(address)}; each needs its own"
+                    raise InvalidSetting(reason, "feed", place, "adapter", number, "unicast")
             for group, keys in feed.all_groups():
                 other = by_port.setdefault(parse_group(group)[1], group)
                 if other is not group:

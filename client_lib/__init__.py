@@ -33,6 +33,7 @@ from tandemfeed.client_lib.items import (
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, DistrustReason
 from tandemfeed.client_lib.stream.subscription import Subscription
+from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import (
     ConfirmationPaused,
@@ -86,5 +87,6 @@ __all__ = [
     "Subscription",
     "SubscriptionStatistics",
     "Takeover",
+    "UnicastChosen",
     "connect",
 ]

@@ -24,6 +24,7 @@ from tandemfeed.client_lib.live_view import LiveFigures, alarm_text, render
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import CompareMode
 from tandemfeed.feedcore.merge.effects import Diverged
 from tandemfeed.transport.process_shell import (
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 confirm=arguments.confirm,
                 compare=arguments.compare,
                 verify=arguments.verify,
+                transport=arguments.transport,
             )
             interruption.set_target(subscription)
             tune_for_low_latency()
@@ -126,6 +128,12 @@ def _parser() -> argparse.ArgumentParser:
         default="alarm",
         help="signed: deliver only packets that their adapter has signed; alarm: deliver immediately, and raise an "
         "alarm when a signature does not match or does not arrive (default %(default)s)",
+    )
+    parser.add_argument(
+        "--transport",
+        choices=get_args(Transport),
+        default="auto",
+        help="auto: multicast, and unicast to adapters from which no multicast arrives (default %(default)s)",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON line per second instead of a live view")

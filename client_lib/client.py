@@ -11,6 +11,7 @@ from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
 from tandemfeed.feedcore.topics import TopicEntry
 from tandemfeed.transport.dgram import check_interface
@@ -36,10 +37,11 @@ class Client:
         confirm: Literal[1, 2] = 1,
         compare: CompareMode = "full",
         verify: VerifyMode = "alarm",
+        transport: Transport = "auto",
         merger_config: MergerConfig | None = None,
         timeout_s: float = 10.0,
     ) -> Subscription:
-        """Subscribe to a feed and join its adapters' multicast groups.
+        """Subscribe to a feed, and receive its adapters by multicast or unicast.
 
         Args:
             feed: the feed's name.
@@ -55,6 +57,9 @@ class Client:
                 reader of the channel can forge messages. "alarm" delivers packets that continue the stream immediately,
                 and yields `Distrusted` when a signature does not match or does not arrive; after that, it accepts only
                 signed packets from that start of the adapter.
+            transport: "multicast" joins the adapters' groups, "unicast" connects to their unicast addresses (TCP with
+                CURVE). "auto" joins the groups, and connects to an adapter from which nothing arrives there for a
+                second, or if joining fails; `UnicastChosen` then says why. The packets and their merge are the same.
             merger_config: timers and limits of the merge and of gap repair; its `confirm` and `compare` are ignored.
             timeout_s: how long to wait for the administration server's answer.
 
@@ -72,6 +77,8 @@ class Client:
             raise ValueError(f"start is {start!r}; it must be 'live', or a message_seq of at least 1")
         if verify not in get_args(VerifyMode):
             raise ValueError(f"verify is {verify!r}; it must be one of {', '.join(get_args(VerifyMode))}")
+        if transport not in get_args(Transport):
+            raise ValueError(f"transport is {transport!r}; it must be one of {', '.join(get_args(Transport))}")
         subscription = Subscription(
             self._session,
             self._grants,
@@ -79,6 +86,7 @@ class Client:
             [TopicEntry(topic) for topic in ((topics,) if isinstance(topics, str) else topics)],
             self._interface,
             verify=verify,
+            transport=transport,
             start_message_seq=None if start == "live" else start,
             merger_config=replace(merger_config or MergerConfig(), confirm=confirm, compare=compare),
             grant_timeout_s=timeout_s,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tandemfeed.client_lib.stream.stream_trust import Distrusted
+from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
 from tandemfeed.feedcore.merge.effects import MergeEvent
 from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME,
@@ -252,5 +253,5 @@ class ModelChanged:
     version: str
 
 
-Event: TypeAlias = MergeEvent | Filled | Distrusted | Revoked | ChannelsChanged | ModelChanged
+Event: TypeAlias = MergeEvent | Filled | Distrusted | UnicastChosen | Revoked | ChannelsChanged | ModelChanged
 Item: TypeAlias = Batch | Event

@@ -35,6 +35,8 @@ DEFINITIONS = {
     "adapter/conversion/formats/moldudp64.py": "MoldUDP64",
     "spark_feed/source_journal.py": "records of the source journal",
     "transport/calls/death_notice.py": "its datagram",
+    "transport/unicast/wire.py": "the topic in front of a unicast datagram",
+    "transport/unicast/listener.py": "the kernel's structs sock_filter and sock_fprog",
     "transport/scheduling.py": "the kernel's struct sched_attr",
     "deploy/isolation.py": "the kernel's struct ifreq and capability sets",
     "benchmarks/conversion.py": "ITCH messages",

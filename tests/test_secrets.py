@@ -18,6 +18,10 @@ PUBLIC = {
     "LeaderKeys.follower_keys": "public keys",
     "FollowerKeys.leader_key": "a public key",
     "FollowerKeys.public_key": "a public key",
+    "_Question.client_key": "a public key",
+    "Subscriber.unicast_key": "a public key",
+    "Admission.client_key": "a public key",
+    "UnicastPlace.server_key": "a public key",
     "Rule.keys": "a place in the policy file",
 }
 

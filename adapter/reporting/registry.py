@@ -57,6 +57,7 @@ class Registry:
         on_replaced: called in the registry's thread, with the admin server's reason, when another process has replaced
             this one. The registry has ended by then, and this process must end.
         next_counters: returns each channel's first unused packet counter, from which a new receiver accepts packets.
+        unicast_endpoint: returns where this adapter serves unicast clients; empty: nowhere yet.
         token: returns a valid token.
         request: the registration. The registry fills in the process.
     """
@@ -73,12 +74,14 @@ class Registry:
         held_epoch: Callable[[], int],
         on_replaced: Callable[[str], None],
         next_counters: Callable[[], Mapping[int, int]],
+        unicast_endpoint: Callable[[], str] = lambda: "",
     ) -> None:
         self._servers = AdminServers(servers, pause_s=RETRY_PAUSE_S, pause_max_s=RETRY_PAUSE_S)
         self._asked = self._servers.current
         self._ca_pem, self._tokens, self._request = ca_pem, tokens, request
         self._on_order, self._on_registered, self._on_lost = on_order, on_registered, on_lost
         self._held_epoch, self._on_replaced, self._next_counters = held_epoch, on_replaced, next_counters
+        self._unicast_endpoint = unicast_endpoint
         request.process_nonce = secrets.token_bytes(NONCE_SIZE)
         request.process_id, request.host = os.getpid(), socket.gethostname()
         self.is_attending = False  # the stream of reports and orders is open
@@ -129,6 +132,7 @@ class Registry:
         """Send a report if the server is connected; never blocks. The registry fills in its sender and its id."""
         self._report_id += 1
         report.incarnation, report.report_id = self._request.resume_incarnation, self._report_id
+        report.unicast_endpoint = self._unicast_endpoint()
         for channel_id, counter in self._next_counters().items():
             report.next_packet_counters[channel_id] = counter
         self._sent_at_ns[self._report_id] = time.monotonic_ns()
@@ -153,6 +157,7 @@ class Registry:
         self._channel = open_channel(self._asked, self._ca_pem, ADMIN_SERVER, self._tokens)
         for channel_id, counter in self._next_counters().items():
             self._request.next_packet_counters[channel_id] = counter
+        self._request.unicast_endpoint = self._unicast_endpoint()
         timeout_s = TRY_TIMEOUT_S if self._servers.are_several else REGISTER_TIMEOUT_S
         call = admin_pb2_grpc.AdapterRegistryStub(self._channel).Register.future(self._request, timeout=timeout_s)
         done = threading.Event()

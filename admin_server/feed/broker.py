@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tandemfeed.admin_server.feed.descriptions import describe_feed
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
@@ -116,16 +116,21 @@ class FeedBroker:
     # ---- subscribers ----
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """A client's subscription began."""
+        """A client's subscription began, or has other channels."""
         self._state.add_subscriber(subscriber)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """A client's subscription ended."""
         self._state.remove_subscriber(subscriber)
 
-    def notify_subscribers(self) -> None:
-        """The policy has changed: each subscription's call checks what it is still granted."""
-        self._state.notify_subscribers()
+    def limit_subscribers(self, may_subscribe: Callable[[str, str], bool]) -> None:
+        """The policy has changed: adapters serve no subscription more than it is granted, and its call says so.
+
+        Args:
+            may_subscribe: whether an identity is granted a topic now.
+        """
+        topics = {channel.channel_id: channel.topic for channel in self.feed.channels}
+        self._state.limit_subscribers(lambda identity, channel_id: may_subscribe(identity, topics[channel_id]))
 
     @property
     def topics(self) -> Mapping[str, int]:

@@ -53,7 +53,13 @@ def describe_feed(
 
 
 def describe_adapter(
-    adapter: AdapterSettings, incarnation: int, rpc_endpoint: str, replica_state: str
+    adapter: AdapterSettings,
+    incarnation: int,
+    rpc_endpoint: str,
+    replica_state: str,
+    *,
+    unicast_endpoint: str = "",
+    unicast_server_key: bytes = b"",
 ) -> common_pb2.AdapterDescription:
     """How others can reach an adapter."""
     return common_pb2.AdapterDescription(
@@ -63,6 +69,8 @@ def describe_adapter(
         groups=dict(adapter.groups),
         incarnation=incarnation,
         replica_state=replica_state,
+        unicast_endpoint=unicast_endpoint,
+        unicast_server_key=unicast_server_key,
     )
 
 
@@ -75,6 +83,7 @@ def describe_protocol(feed: FeedSettings) -> admin_pb2.FeedProtocol:
         fail_threshold=feed.fail_threshold or 0.0,
         session_state=feed.session_state,
         session_grace_ns=feed.session_grace_ms * MS,
+        idle_without_subscribers=feed.idle_without_subscribers,
     )
 
 

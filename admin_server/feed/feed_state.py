@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from tandemfeed.admin_server.feed.adapter_starts import AdapterStarts
 from tandemfeed.admin_server.feed.conversions import Conversions
@@ -31,6 +32,7 @@ from tandemfeed.admin_server.feed.key_ring import KeyRing
 from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
 from tandemfeed.admin_server.feed.registrations import ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
+from tandemfeed.admin_server.feed.subscriber_streams import SubscriberStreams
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Offer
 from tandemfeed.admin_server.lease.lease_decisions import HandOverRefused, LeaseDecision
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
@@ -67,7 +69,7 @@ class FeedState:
         self._conversions = Conversions(feed)
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
         self._sessions = CurrentSession(feed, records)
-        self._subscribers: set[Subscriber] = set()
+        self._subscribers = SubscriberStreams(self._attending)
         self._is_stopped = False
         self._changed = threading.Condition(threading.Lock())
 
@@ -149,7 +151,12 @@ class FeedState:
                 self._starts.begin(adapter_id, start)
             self._conversions.note(adapter_id, request.conversions)
             self._known[adapter_id] = describe_adapter(
-                adapter, start.incarnation, request.rpc_endpoint, ReplicaState.JOINING.value
+                adapter,
+                start.incarnation,
+                request.rpc_endpoint,
+                ReplicaState.JOINING.value,
+                unicast_endpoint=request.unicast_endpoint,
+                unicast_server_key=request.unicast_server_key,
             )
             self._announce()
             return self._described(adapter_id)
@@ -175,6 +182,7 @@ class FeedState:
             if (reason := self.lease.candidates.failed.get(adapter_id)) is not None:
                 attendance.order(failed=admin_pb2.AdapterFailed(reason=reason))
             self._announce()
+            self._subscribers.announce()
             return True
 
     def report(self, attendance: Attendance, report: admin_pb2.AdapterReport) -> bool:
@@ -190,6 +198,9 @@ class FeedState:
             if report.HasField("state"):
                 attendance.order_if_room(report_heard=admin_pb2.ReportHeard(report_id=report.report_id))
                 self._note_state(adapter_id, report.state)
+                self._note_unicast_endpoint(adapter_id, report.unicast_endpoint)
+            if not attendance.knows_subscriptions:
+                self._subscribers.announce()
             if report.accepted_epoch:
                 self._perform(self.lease.on_offer_accepted(adapter_id, report.accepted_epoch, time.monotonic_ns()))
             if report.released_epoch:
@@ -236,13 +247,14 @@ class FeedState:
     def remove_subscriber(self, subscriber: Subscriber) -> None:
         """A subscription ended."""
         with self._changed:
-            self._subscribers.discard(subscriber)
+            self._subscribers.remove(subscriber)
+            self._changed.notify_all()  # the timekeeper waits for the end of its time to return
 
-    def notify_subscribers(self) -> None:
-        """Have every subscription compare its grant with what the policy and the feed's state are now."""
+    def limit_subscribers(self, is_granted: Callable[[str, int], bool]) -> None:
+        """Withdraw what is no longer granted, and have every subscription compare its grant with what it is now."""
         with self._changed:
-            for subscriber in self._subscribers:
-                subscriber.notify()
+            self._subscribers.limit(is_granted)
+            self._subscribers.notify()
 
     # ---- operations ----
 
@@ -359,6 +371,7 @@ class FeedState:
             self._perform(self.lease.on_timer(time.monotonic_ns()))
             if self._starts.withdraw(time.time_ns()):
                 self._announce()
+            self._subscribers.run_timers()
             return self._keeper.needs_epochs
 
     def reserve_epochs(self) -> None:
@@ -382,8 +395,7 @@ class FeedState:
             self._is_stopped = True
             for attendance in self._attending.values():
                 attendance.end()
-            for subscriber in self._subscribers:
-                subscriber.end()
+            self._subscribers.end()
             self._changed.notify_all()
 
     # ---- inside; the lock is held ----
@@ -426,6 +438,12 @@ class FeedState:
         elif not self.lease.holder:
             self._changed.notify_all()  # the adapter is a candidate again, so the lease may have a deadline now
 
+    def _note_unicast_endpoint(self, adapter_id: int, endpoint: str) -> None:
+        known = self._known[adapter_id]
+        if known.unicast_endpoint != endpoint:
+            known.unicast_endpoint = endpoint
+            self._announce()
+
     def _perform(self, decisions: list[LeaseDecision], *, announces: bool = False) -> None:
         """Perform decisions of the lease core. Args: announces: announce the feed's state even if it is unchanged."""
         if self._keeper.perform(decisions) or announces:
@@ -444,8 +462,7 @@ class FeedState:
         )
         for attendance in self._attending.values():
             attendance.order_if_room(cluster_changed=changed)
-        for subscriber in self._subscribers:
-            subscriber.notify()
+        self._subscribers.notify()
         self._changed.notify_all()
 
     def _refusal_to_fail(self, adapter: AdapterSettings, *, is_own_request: bool, is_forced: bool) -> str | None:
@@ -478,7 +495,8 @@ class FeedState:
     def _pause_s(self) -> float:
         next_change_unix_ns = min(self._keys.next_change_unix_ns, self._starts.next_change_unix_ns())
         pause_s = max((next_change_unix_ns - time.time_ns()) / 1e9, 1.0)
-        deadline_ns = self.lease.next_deadline_ns()
-        if deadline_ns is not None:
+        for deadline_ns in (self.lease.next_deadline_ns(), self._subscribers.next_deadline_ns()):
+            if deadline_ns is None:
+                continue
             pause_s = min(pause_s, max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9))
         return min(pause_s, PAUSE_S_MAX)

@@ -21,6 +21,7 @@ class Attendance:
         report_id: the id of the newest report.
         heard_at_ns: when that report arrived, by this server's monotonic clock.
         orders: the queue that the stream sends; None ends the stream.
+        knows_subscriptions: it got the whole list of subscriptions, and every change since.
     """
 
     adapter: AdapterSettings
@@ -28,6 +29,7 @@ class Attendance:
     report_id: int
     heard_at_ns: int
     orders: StreamQueue[admin_pb2.AdapterOrder] = field(default_factory=StreamQueue)
+    knows_subscriptions: bool = False
 
     def order(self, **order: object) -> None:
         """Send an essential order: about a lease, or about the adapter's state."""
@@ -35,8 +37,13 @@ class Attendance:
 
     def order_if_room(self, **order: object) -> None:
         """Send an order that may be lost; without renewals, an adapter stops by its own clock."""
-        if self.orders.qsize() < ORDERS_WAITING_MAX:
+        if self.has_room:
             self.order(**order)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the adapter reads its stream."""
+        return self.orders.qsize() < ORDERS_WAITING_MAX
 
     def end(self) -> None:
         """End the stream after the orders already queued."""
@@ -52,9 +59,11 @@ class Subscriber:
         notify: called when the grant may have changed. It and `end` may be called from any thread, with the feed's lock
             held, so they never block.
         end: called when this server stops serving the feed.
+        unicast_key: the CURVE public key with which it may connect to adapters; empty: it has none.
     """
 
     identity: str
     channel_ids: frozenset[int]
     notify: Callable[[], None] = field(repr=False)
     end: Callable[[], None] = field(repr=False)
+    unicast_key: bytes = b""

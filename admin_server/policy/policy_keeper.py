@@ -62,6 +62,10 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         policy, now = self._policy, time.time_ns()
         return all(policy.decide(identity, action, topic, now).is_allowed for topic in topics)
 
+    def may_subscribe(self, identity: str, topic: str) -> bool:
+        """Whether an identity may subscribe to a topic now."""
+        return self.decide(identity, Action.SUBSCRIBE, topic).is_allowed
+
     def is_granted_on_every_feed(self, identity: str, action: Action) -> bool:
         """Whether an identity may do this on every feed of the cluster."""
         return self.allows(identity, action, self._feeds)

@@ -62,6 +62,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             last_word_key=self._last_word_key(own.incarnation),
             decision_keys=broker.key_ring.decision_keys(),
             source_keys=broker.key_ring.source_keys(),
+            unicast_listen=adapter.unicast or "",
         )
 
     async def Attend(  # noqa: N802

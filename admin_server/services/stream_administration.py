@@ -13,7 +13,6 @@ from tandemfeed.admin_server.feed.documents import documents_of, wire_document
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
 from tandemfeed.admin_server.policy.policy_gate import PolicyGate
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
-from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.subscriptions.client_call import ClientCall
 from tandemfeed.admin_server.subscriptions.client_session import ClientSession, Outgoing
@@ -57,7 +56,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             session = ClientSession(
                 caller,
                 self._brokers,
-                partial(self._may_subscribe, caller.identity),
+                partial(self._policy.may_subscribe, caller.identity),
                 self._open,
                 partial(self._subscription_count_max, caller.identity),
                 self._verifier.verify,
@@ -101,13 +100,12 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             )
         return wire_document(found)
 
-    def _may_subscribe(self, identity: str, topic: str) -> bool:
-        return self._policy.decide(identity, Action.SUBSCRIBE, topic).is_allowed
-
     def _granted(self, broker: FeedBroker, context: grpc.ServicerContext) -> set[int]:
         """The channels that the caller may subscribe to."""
         identity = caller_of(context).identity
-        return {channel_id for topic, channel_id in broker.topics.items() if self._may_subscribe(identity, topic)}
+        return {
+            channel_id for topic, channel_id in broker.topics.items() if self._policy.may_subscribe(identity, topic)
+        }
 
     def _subscription_count_max(self, identity: str) -> int | None:
         known = self._policy.policy.identities.get(identity)

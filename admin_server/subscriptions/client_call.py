@@ -87,16 +87,18 @@ class ClientCall:
             feed, subscriber = self._followed.pop(subscription_id)
             feed.unsubscribe(subscriber)
         for subscription_id, subscription in subscriptions.items():
-            channel_ids = frozenset(subscription.granted.values())
-            if subscription_id in self._followed:
-                self._followed[subscription_id][1].channel_ids = channel_ids
-                continue
-            notify = partial(self._call_soon, self._on_change, subscription_id)
-            end = partial(self._call_soon, self._on_over)
-            subscriber = Subscriber(self._session.caller.identity, channel_ids, notify, end)
-            self._followed[subscription_id] = subscription.feed, subscriber
-            subscription.feed.subscribe(subscriber)
-            self._session.on_change(subscription_id)  # it may have changed before the feed knew of the subscription
+            if subscription_id not in self._followed:
+                notify = partial(self._call_soon, self._on_change, subscription_id)
+                end = partial(self._call_soon, self._on_over)
+                identity, key = self._session.caller.identity, subscription.unicast_key
+                subscriber = Subscriber(identity, frozenset(), notify, end, key)
+                self._followed[subscription_id] = subscription.feed, subscriber
+                self._session.on_change(subscription_id)  # it may have changed before the feed knew of the subscription
+            feed, subscriber = self._followed[subscription_id]
+            # Again until it is true: a revocation in between would not have found the channels that this adds.
+            while (channel_ids := self._session.channels_of(subscription_id)) != subscriber.channel_ids:
+                subscriber.channel_ids = channel_ids
+                feed.subscribe(subscriber)
 
     def _call_soon(self, call: Callable[..., None], *arguments: int) -> None:
         """Called from any thread, with a feed's lock held."""

@@ -27,6 +27,7 @@ from tandemfeed.admin_server.subscriptions.refusals import (
 from tandemfeed.admin_server.subscriptions.selection import Selection, SelectionRefused
 from tandemfeed.feedcore.topics import EVERY_TOPIC, TopicEntry
 from tandemfeed.transport.calls.tokens import Caller, TokenRefused
+from tandemfeed.transport.unicast.wire import CURVE_KEY_SIZE
 from tandemfeed.v1 import admin_pb2
 
 SUBSCRIPTIONS_PER_CALL_MAX = 256
@@ -68,6 +69,7 @@ class ClientSubscription:
     """One subscription of the call.
 
     Attributes:
+        unicast_key: the CURVE public key with which the client may connect to adapters; empty: it has none.
         granted: the channel_id of each topic that the client may use, as it was last sent.
         sent: the grant as it was last sent, without documents.
     """
@@ -76,6 +78,7 @@ class ClientSubscription:
     feed: GrantingFeed
     selection: Selection
     granted: Mapping[str, int]
+    unicast_key: bytes = b""
     sent: bytes = field(default=b"", repr=False)
 
 
@@ -116,6 +119,11 @@ class ClientSession:
     def is_full(self) -> bool:
         """Whether enough requests wait."""
         return len(self._requests) >= REQUESTS_WAITING_MAX
+
+    def channels_of(self, subscription_id: int) -> frozenset[int]:
+        """The channels that a subscription was sent and that the policy still grants."""
+        granted = self.subscriptions[subscription_id].granted
+        return frozenset(channel_id for topic, channel_id in granted.items() if self._may_subscribe(topic))
 
     # ---- events ----
 
@@ -203,6 +211,9 @@ class ClientSession:
         subscription_id, name = request.subscription_id, request.feed
         if subscription_id == 0 or subscription_id in self.subscriptions:
             raise unusable(f"subscription_id is {subscription_id}; it must not be 0 or in use in this call", feed=name)
+        if len(request.unicast_client_key) not in (0, CURVE_KEY_SIZE):
+            found = len(request.unicast_client_key)
+            raise unusable(f"unicast_client_key has {found} bytes, expected {CURVE_KEY_SIZE}, or none", feed=name)
         feed = self._feeds.get(name)
         if feed is None or not (available := self._granted_topics(feed)):
             seen = [each for each, known in self._feeds.items() if self._granted_topics(known)]
@@ -213,7 +224,9 @@ class ClientSession:
         if not granted:
             raise not_granted(f"what is selected in feed {name!r}", self.caller.identity, available, feed=name)
         self._begin(name)
-        subscription = self.subscriptions[subscription_id] = ClientSubscription(name, feed, selection, granted)
+        subscription = self.subscriptions[subscription_id] = ClientSubscription(
+            name, feed, selection, granted, request.unicast_client_key
+        )
         update = self._granting(subscription_id, subscription, granted, grant)
         return self._outgoing(update, "subscribed", feed=name, channels=sorted(granted.values()))
 

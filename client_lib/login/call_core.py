@@ -18,10 +18,16 @@ from tandemfeed.v1 import admin_pb2
 
 @dataclass(slots=True)
 class StandingRequest:
-    """What the application asks for in one subscription. Attributes: granted: what it was last granted."""
+    """What the application asks for in one subscription.
+
+    Attributes:
+        unicast_key: the public key with which it connects to adapters; empty: it receives by multicast only.
+        granted: what it was last granted.
+    """
 
     feed: str
     selection: tuple[TopicEntry, ...]
+    unicast_key: bytes = b""
     granted: Grant | None = None
 
 
@@ -77,10 +83,12 @@ class CallCore:
 
     # ---- the application ----
 
-    def subscribe(self, feed: str, entries: Iterable[TopicEntry]) -> tuple[int, admin_pb2.SubscriptionRequest]:
+    def subscribe(
+        self, feed: str, entries: Iterable[TopicEntry], unicast_key: bytes = b""
+    ) -> tuple[int, admin_pb2.SubscriptionRequest]:
         """Add a subscription; return its id and the request for it."""
         subscription_id = self._next_id()
-        self.requests[subscription_id] = StandingRequest(feed, extended((), entries))
+        self.requests[subscription_id] = StandingRequest(feed, extended((), entries), unicast_key)
         return subscription_id, self._subscribing(subscription_id)
 
     def modify(self, subscription_id: int, entries: Iterable[TopicEntry]) -> admin_pb2.SubscriptionRequest:
@@ -145,7 +153,7 @@ class CallCore:
     ) -> list[Outcome]:
         """Args: is_continued: the answer in a new call, which does not say what was lost between the calls."""
         self._documents.update({each.version.version: each.content for each in message.documents})
-        former, grant = request.granted, read_grant(message, self._documents)
+        former, grant = request.granted, read_grant(message, self._documents, request.granted)
         request.granted = grant
         granted = Granted(subscription_id, grant)
         lost = () if former is None else sorted(former.topics - grant.topics)
@@ -173,6 +181,7 @@ class CallCore:
             feed=request.feed,
             topics=_topics(request.selection),
             is_continued=request.granted is not None,
+            unicast_client_key=request.unicast_key,
         )
         return self._requesting(_Pending(subscription_id), subscribe=message)
 

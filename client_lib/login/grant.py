@@ -9,7 +9,10 @@ from typing import NamedTuple
 from tandemfeed.transport.calls.server_names import adapter_server
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
 from tandemfeed.transport.sealing.start_keys import SealingKey
+from tandemfeed.transport.unicast.wire import CURVE_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, common_pb2
+
+AWAY = "away"  # the replica_state of an adapter that is not connected to the admin server
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +31,23 @@ class DocumentName(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class UnicastPlace:
+    """Where one start of an adapter serves unicast clients ("IPV4:PORT"), and the CURVE key that it made for that."""
+
+    endpoint: str
+    server_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class GrantedAdapter:
     """An adapter as a subscriber sees it: its multicast groups (by channel_id), its replay endpoint, the server name
-    that its certificate must have, and its announced starts."""
+    that its certificate must have, and its announced starts.
+
+    Attributes:
+        incarnation: of its newest start.
+        unicast: of its newest start; None: it serves no unicast clients (yet).
+        is_attended: it is connected to the admin server.
+    """
 
     adapter_id: int
     name: str
@@ -38,6 +55,9 @@ class GrantedAdapter:
     server_name: str
     groups: Mapping[int, str]
     starts: tuple[AnnouncedStart, ...] = ()
+    incarnation: int = 0
+    unicast: UnicastPlace | None = None
+    is_attended: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +118,28 @@ class TopicsRevoked:
     is_last: bool
 
 
-def read_grant(message: admin_pb2.Grant, documents: Mapping[str, bytes]) -> Grant:
+def read_grant(message: admin_pb2.Grant, documents: Mapping[str, bytes], former: Grant | None = None) -> Grant:
     """The grant in an update, which is complete except for documents that the call has received before.
 
     Args:
         documents: by version.
+        former: the subscription's grant before this one.
 
     Raises:
         KeyError: the server has never sent a message model that it names.
     """
     feed, model = message.feed, message.channels[0].message_model  # one model for all channels of a feed
+    known: Mapping[int, GrantedAdapter] = {} if former is None else former.adapters
     return Grant(
         feed_id=feed.feed_id,
         feed_name=feed.name,
         session=feed.session,
         topics_by_channel={channel.channel_id: channel.topic for channel in message.channels},
         source_stream_names={stream.source_stream_id: stream.name for stream in feed.source_streams},
-        adapters={adapter.adapter_id: _adapter(feed.name, adapter) for adapter in message.adapters},
+        adapters={
+            adapter.adapter_id: _adapter(feed.name, adapter, known.get(adapter.adapter_id))
+            for adapter in message.adapters
+        },
         keys={key.key_id: _key(key) for channel in message.channels for key in channel.keys},
         message_model=documents[model.version],
         model_name=DocumentName(model.id, model.version),
@@ -129,7 +154,7 @@ def read_grant(message: admin_pb2.Grant, documents: Mapping[str, bytes]) -> Gran
     )
 
 
-def _adapter(feed: str, adapter: common_pb2.AdapterDescription) -> GrantedAdapter:
+def _adapter(feed: str, adapter: common_pb2.AdapterDescription, former: GrantedAdapter | None) -> GrantedAdapter:
     return GrantedAdapter(
         adapter.adapter_id,
         adapter.name,
@@ -137,7 +162,17 @@ def _adapter(feed: str, adapter: common_pb2.AdapterDescription) -> GrantedAdapte
         adapter_server(feed, adapter.name),
         dict(adapter.groups),
         tuple(announced_starts([adapter])),
+        adapter.incarnation,
+        _unicast_place(adapter, former),
+        adapter.replica_state != AWAY,
     )
+
+
+def _unicast_place(adapter: common_pb2.AdapterDescription, former: GrantedAdapter | None) -> UnicastPlace | None:
+    """What a restarted server does not know until the adapter has returned to it stays valid for the same start."""
+    if adapter.unicast_endpoint and len(adapter.unicast_server_key) == CURVE_KEY_SIZE:
+        return UnicastPlace(adapter.unicast_endpoint, adapter.unicast_server_key)
+    return former.unicast if former is not None and former.incarnation == adapter.incarnation else None
 
 
 def _key(key: common_pb2.StreamKey) -> GrantedKey:

@@ -67,19 +67,25 @@ class GrantStream:
     # ---- the application ----
 
     def subscribe(
-        self, feed: str, topics: Iterable[TopicEntry], deliver: Callable[[GrantLetter], object], timeout_s: float
+        self,
+        feed: str,
+        topics: Iterable[TopicEntry],
+        deliver: Callable[[GrantLetter], object],
+        timeout_s: float,
+        unicast_key: bytes = b"",
     ) -> tuple[int, Grant]:
         """Subscribe; return the subscription's id and its first grant.
 
         Args:
             deliver: called in the stream's thread with each later grant and revocation; must not block.
+            unicast_key: the public key with which the subscription connects to adapters; empty: it does not.
 
         Raises:
             ClientError: the refusal, or AdminUnavailable after the time-out. In both cases nothing is subscribed.
         """
         receiver = _Receiver(deliver)
         with self._changed:
-            subscription_id, request = self._core.subscribe(feed, topics)
+            subscription_id, request = self._core.subscribe(feed, topics, unicast_key)
             self._receivers[subscription_id] = receiver
             self._send(request)
             if self._thread is None:

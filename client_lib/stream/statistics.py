@@ -30,10 +30,11 @@ class SubscriptionStatistics:
     """A snapshot of a subscription's counters.
 
     Attributes:
-        datagrams: the number received by multicast, including refused ones.
+        datagrams: the number received by multicast and unicast, including refused ones.
         counts: the counters that are not zero, by `feedcore.counters.Counter` name.
         refusals: the numbers of refused packets that are not zero, by reason.
         groups: the joined multicast groups.
+        unicast_endpoints: adapter_id -> the address of the unicast connection to it.
     """
 
     datagrams: int
@@ -43,3 +44,4 @@ class SubscriptionStatistics:
     channels: Mapping[int, ChannelStatistics]
     groups: tuple[str, ...]
     active_adapter_id: int
+    unicast_endpoints: Mapping[int, str]

@@ -3,8 +3,8 @@
 The loop runs in the thread that polls or iterates; no other thread handles messages. Two background threads (replay,
 grant) reach the loop only through the mailbox.
 
-All queues are bounded: datagrams in ZeroMQ's receive queue of each group (`receive_queue_count_max`; replay fills the
-loss after an overflow), letters in the mailbox (MAILBOX_COUNT_MAX; replay slows down), early packets in the merger
+All queues are bounded: datagrams in ZeroMQ's queue of each receiver (`receive_queue_count_max`; replay fills the loss
+after an overflow), letters in the mailbox (MAILBOX_COUNT_MAX; replay slows down), early packets in the merger
 (`MergerConfig.held_count_max`), and the result of a `poll` by DRAIN_COUNT_MAX datagrams for each group.
 
 The loop must never raise because of a peer's data: refused packets are counted by reason.
@@ -29,9 +29,11 @@ from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.stream.grant_box import GrantBox
 from tandemfeed.client_lib.stream.mailbox import Mailbox
+from tandemfeed.client_lib.stream.receivers import Receiver, Receivers
 from tandemfeed.client_lib.stream.replay import Replayed, ReplayWorker
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import StreamTrust, Verdict, VerifyMode
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
@@ -39,8 +41,8 @@ from tandemfeed.feedcore.merge.sessions import SessionMerger
 from tandemfeed.feedcore.topics import TopicEntry
 from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
-from tandemfeed.transport.dgram import MulticastReceiver
 from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature, StreamOpener
+from tandemfeed.transport.unicast.wire import CurveKeys
 
 DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters are not delayed
 MAILBOX_COUNT_MAX = 256
@@ -62,17 +64,18 @@ class Subscription:
         *,
         start_message_seq: int | None,
         verify: VerifyMode = "alarm",
+        transport: Transport = "auto",
         merger_config: MergerConfig | None = None,
         grant_timeout_s: float = 10.0,
         receive_queue_count_max: int = 100_000,
     ) -> None:
-        self._interface = interface
-        self._receive_queue_count_max = receive_queue_count_max
         self._mailbox: Mailbox[Replayed] = Mailbox(MAILBOX_COUNT_MAX)
         self._grant_box = GrantBox(self._mailbox.wake)
         self._grants = grants
+        keys = CurveKeys.generate()  # for this subscription only
+        unicast_key = b"" if transport == "multicast" else keys.public
         try:
-            self._id, self._grant = grants.subscribe(feed, topics, self._grant_box.put, grant_timeout_s)
+            self._id, self._grant = grants.subscribe(feed, topics, self._grant_box.put, grant_timeout_s, unicast_key)
         except BaseException:
             self._mailbox.close()
             raise
@@ -97,8 +100,9 @@ class Subscription:
         self._context: zmq.Context[Any] = zmq.Context()
         self._poller = zmq.Poller()
         self._poller.register(self._mailbox.fd, zmq.POLLIN)
-        self._receivers: dict[str, MulticastReceiver] = {}  # by group
-        self._groups_by_socket: dict[Any, str] = {}
+        self._receivers = Receivers(
+            self._context, self._poller, interface, transport, keys, receive_queue_count_max=receive_queue_count_max
+        )
         self._known_keys: set[int] = set()
         self._replay = ReplayWorker(session, self._mailbox.put)
         try:
@@ -215,7 +219,8 @@ class Subscription:
             counts={counter.name.lower(): count for counter, count in self.counters.counts.items() if count},
             refusals={reason.value: count for reason, count in self.counters.refusals.items() if count},
             channels=channels,
-            groups=tuple(self._receivers),
+            groups=self._receivers.groups,
+            unicast_endpoints=self._receivers.unicast_endpoints,
             active_adapter_id=self._grant.active_adapter_id,
         )
 
@@ -228,15 +233,16 @@ class Subscription:
             wake_at_ns = _earliest(deadline_ns, give_up_at_ns)
             wait_ms = -1 if wake_at_ns is None else max(0, -(-(wake_at_ns - time.monotonic_ns()) // 1_000_000))
             for socket, _ in self._poller.poll(wait_ms):
-                group = self._groups_by_socket.get(socket)
-                if group is not None:
-                    self._drain(self._receivers[group])
-                else:
+                receiver = self._receivers.of_socket(socket)
+                if receiver is not None:
+                    self._drain(receiver)
+                elif socket == self._mailbox.fd:
                     self._read_letters()
             now_ns = time.monotonic_ns()
             if deadline_ns is not None and now_ns >= deadline_ns:
                 for merger in self._mergers.values():
                     self._perform(merger.on_timer(now_ns, random.random()), now_ns)
+                self._ready += self._receivers.on_timer(now_ns, self._drain_whole)
             if self._last_item is not None:  # after everything else of this turn
                 self._ready.append(self._last_item)
                 self._is_stopping = True
@@ -248,15 +254,20 @@ class Subscription:
                 break
         return []
 
-    def _drain(self, receiver: MulticastReceiver) -> None:
-        receive, opener_open = receiver.receive, self._opener.open
+    def _drain(self, receiver: Receiver) -> bool:
+        """Take up to DRAIN_COUNT_MAX datagrams; False if there are no more."""
+        receive, opener_open, is_heard = receiver.receive, self._opener.open, False
         for _ in range(DRAIN_COUNT_MAX):
             datagram = receive()
             if datagram is None:
-                return
+                return False
             self._datagrams += 1
             try:
-                verdicts = self._judge(opener_open(datagram), receiver)
+                opened = opener_open(datagram)
+                if not is_heard:
+                    is_heard = True
+                    self._receivers.on_heard(receiver, time.monotonic_ns())
+                verdicts = self._judge(opened, receiver)
             except PacketRefused as refused:
                 self.counters.refuse(refused.reason)
                 continue
@@ -265,8 +276,13 @@ class Subscription:
                     self._merge(verdict)
                 else:
                     self._ready.append(verdict)
+        return True
 
-    def _judge(self, opened: ReceivedPacket | ReceivedSignature, receiver: MulticastReceiver) -> list[Verdict]:
+    def _drain_whole(self, receiver: Receiver) -> None:
+        while self._drain(receiver):
+            pass
+
+    def _judge(self, opened: ReceivedPacket | ReceivedSignature, receiver: Receiver) -> list[Verdict]:
         """The packets and alarms to deliver now.
 
         Raises:
@@ -309,7 +325,7 @@ class Subscription:
                 self._ready.append(effect)
 
     def _next_deadline_ns(self) -> int | None:
-        earliest: int | None = None
+        earliest = self._receivers.next_deadline_ns()
         for merger in self._mergers.values():
             earliest = _earliest(earliest, merger.next_deadline_ns())
         return earliest
@@ -397,22 +413,8 @@ class Subscription:
         self._opener.announce(starts)
         for trust in self._trusts.values():
             trust.announce(starts)
-        for group in self._receivers.keys() - grant.groups:
-            self._leave(group)
-        for group in sorted(grant.groups - self._receivers.keys()):
-            receiver = MulticastReceiver(
-                self._context, self._interface, group, receive_queue_count_max=self._receive_queue_count_max
-            )
-            self._receivers[group] = receiver
-            self._groups_by_socket[receiver.socket] = group
-            self._poller.register(receiver.socket, zmq.POLLIN)
+        self._ready += self._receivers.apply(grant, time.monotonic_ns(), self._drain_whole)
         self._replay.set_adapters(tuple(grant.adapters[adapter_id] for adapter_id in sorted(grant.adapters)))
-
-    def _leave(self, group: str) -> None:
-        receiver = self._receivers.pop(group)
-        del self._groups_by_socket[receiver.socket]
-        self._poller.unregister(receiver.socket)
-        receiver.close()
 
     def _dispose(self) -> None:
         if self._is_disposed:
@@ -421,8 +423,7 @@ class Subscription:
         self._mailbox.close()
         self._grants.cancel(self._id)
         self._replay.close()
-        for group in list(self._receivers):
-            self._leave(group)
+        self._receivers.close()
         self._context.destroy(linger=0)
 
 

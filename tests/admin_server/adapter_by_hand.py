@@ -26,6 +26,7 @@ class Adapter:
         replace: replace a process that is attending.
         conversions: by what it converts.
         attends: open its stream; otherwise `attend` does.
+        unicast_server_key: the key for its unicast clients.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Adapter:
         replace: bool = False,
         conversions: Sequence[admin_pb2.ChannelConversion] = (),
         attends: bool = True,
+        unicast_server_key: bytes = b"",
     ) -> None:
         self._channel = channel_as(server, f"adapter-{name}")
         self._stub = admin_pb2_grpc.AdapterRegistryStub(self._channel)
@@ -54,6 +56,7 @@ class Adapter:
             host="exchange-1",
             replace=replace,
             conversions=conversions,
+            unicast_server_key=unicast_server_key,
         )
         if resumes is not None:
             self._request.resume_incarnation, self._request.resume_salt = resumes.start.incarnation, resumes.start.salt

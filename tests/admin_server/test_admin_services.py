@@ -335,6 +335,28 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
             'name = "a b"',
             ', line 24: feed[0].adapter[0].name is "a b"; it must be a name of at most 64 letter',
         ),
+        (
+            'name = "a"',
+            'name = "a"\nunicast = "0.0.0.0:7450"',
+            ", line 25: feed[0].adapter[0].unicast is invalid: '0.0.0.0:7450': 0.0.0.0 is not the address of one inte",
+        ),
+        (
+            'identity = "adapter-a"',
+            """identity = "adapter-a"
+unicast = "10.0.0.5:7450"
+groups = { 1 = "239.192.2.1:5011" }
+[[feed.adapter]]
+adapter_id = 9
+name = "c"
+identity = "adapter-a"
+unicast = "10.0.0.5:7450\"""",
+            ', line 32: feed[0].adapter[1].unicast is also the address of adapter equities/a: "10.0.0.5:7450"; each',
+        ),
+        (
+            "lease_ttl_ms = 300",
+            'publish = "acked"\nidle_without_subscribers = true',
+            ', line 9: feed[0].idle_without_subscribers is true, but publish is "acked": the packets of backups are th',
+        ),
     ],
 )
 def test_an_error_in_the_cluster_file_names_line_and_key(tmp_path: Path, old: str, new: str, error: str) -> None:

@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from tandemfeed.client_lib import Client, Subscription, connect
 from tandemfeed.client_lib.items import Batch, Item
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Live
 from tandemfeed.feedcore.topics import any_topic_matches
@@ -46,6 +47,9 @@ from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
 from tandemfeed.transport.sealing.sealing import Sealer
 from tandemfeed.transport.sealing.start_keys import SealingKey
+from tandemfeed.transport.unicast.admitted_clients import AdmittedClients
+from tandemfeed.transport.unicast.publisher import UnicastPublisher
+from tandemfeed.transport.unicast.wire import CurveKeys
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
 
 FEED_ID, CHANNEL_ID, SESSION = 1, 1, 20261121
@@ -238,6 +242,7 @@ class ToyAdmin(
         if reason:
             refused = admin_pb2.RequestRefused(kind=admin_pb2.REFUSAL_KIND_NOT_GRANTED, reason=reason)
             return admin_pb2.SubscriptionUpdate(refused=refused)
+        self._cluster.admit(asked.unicast_client_key)
         call.subscription_ids.append(asked.subscription_id)
         return admin_pb2.SubscriptionUpdate(subscription_id=asked.subscription_id, grant=self._cluster.whole_grant())
 
@@ -277,6 +282,9 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.group = group
         self._cluster = cluster
         self._sender = MulticastSender(cluster.context, INTERFACE)
+        self.is_multicast = True  # the network carries its group
+        self.unicast: UnicastPublisher | None = None
+        self.unicast_key = b""
         private_key = ed25519.Ed25519PrivateKey.generate()
         public_key = private_key.public_key().public_bytes_raw()
         self.start = AnnouncedStart(adapter_id, 10 + adapter_id, os.urandom(32), public_key)
@@ -309,8 +317,21 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.journal += [each._replace(adapter_id=self.adapter_id) for each in packets]
 
     def send_raw(self, datagram: bytes) -> None:
-        """Multicast these bytes."""
-        self._sender.send(self.group.encode(), datagram)
+        """Multicast these bytes, and send them to unicast clients."""
+        if self.is_multicast:
+            self._sender.send(self.group.encode(), datagram)
+        if self.unicast is not None:
+            self.unicast.read_subscriptions()
+            self.unicast.send([(CHANNEL_ID, datagram)])
+
+    def serve_unicast(self) -> None:
+        """Listen for unicast clients, with a key of its own, as each start of an adapter does."""
+        if self.unicast is not None:
+            self.unicast.close()
+        keys = CurveKeys.generate()
+        self.unicast = UnicastPublisher(f"{INTERFACE}:0", keys, [CHANNEL_ID], self._cluster.admitted)
+        self.unicast.keep(time.monotonic_ns())
+        self.unicast_key = keys.public
 
     async def Replay(self, request: Any, context: grpc.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
         self.replay_calls += 1
@@ -330,6 +351,8 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
 
     def close(self) -> None:
         self._sender.close()
+        if self.unicast is not None:
+            self.unicast.close()
         self.rpc.stop(0)
 
 
@@ -342,6 +365,7 @@ class ToyCluster:
     more_keys: list[SealingKey] = field(default_factory=list)
     is_revoked: bool = False
     model: tuple[str, bytes] = ("1", MESSAGE_MODEL)  # version and content
+    admitted: AdmittedClients = field(default_factory=AdmittedClients)
 
     def __post_init__(self) -> None:
         names = [adapter_server("equities", name) for name in ("toy-1", "toy-2", "toy-3")]
@@ -395,6 +419,12 @@ class ToyCluster:
             active=admin_pb2.ActiveAdapter(adapter_id=1, epoch=1),
         )
 
+    def admit(self, client_key: bytes) -> None:
+        """Let a client connect to the adapters; a real admin server orders them to."""
+        if client_key:
+            client = admin_pb2.AdmittedClient(client_key=client_key, channel_ids=[CHANNEL_ID])
+            self.admitted.change(admin_pb2.SubscriptionsChanged(admitted=[client]), 0)
+
     def describe(self, adapter: ToyAdapter) -> common_pb2.AdapterDescription:
         """The adapter's description in a grant."""
         return common_pb2.AdapterDescription(
@@ -402,6 +432,9 @@ class ToyCluster:
             name=f"toy-{adapter.adapter_id}",
             rpc_endpoint=adapter.rpc.endpoint,
             groups={CHANNEL_ID: adapter.group},
+            incarnation=adapter.start.incarnation,
+            unicast_endpoint="" if adapter.unicast is None else adapter.unicast.endpoint,
+            unicast_server_key=adapter.unicast_key,
             starts=[
                 common_pb2.AdapterStart(
                     incarnation=adapter.start.incarnation,
@@ -456,10 +489,17 @@ def subscribe_and_hear_all(
     start: Any = 1,
     confirm: Literal[1, 2] = 1,
     verify: Literal["alarm", "signed"] = "alarm",
+    transport: Transport = "auto",
 ) -> Subscription:
     """Subscribe, and return once every adapter's group is received, because joining takes effect in the background."""
     subscription = client.subscribe(
-        "equities", [TOPIC], start, confirm=confirm, verify=verify, merger_config=merger_config
+        "equities",
+        [TOPIC],
+        start,
+        confirm=confirm,
+        verify=verify,
+        transport=transport,
+        merger_config=merger_config,
     )
     heard: set[int] = set()
     while heard != {adapter.adapter_id for adapter in cluster.adapters}:

@@ -208,11 +208,16 @@ class SubscribeRequest(_message.Message):
     FEED_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     IS_CONTINUED_FIELD_NUMBER: _builtins.int
+    UNICAST_CLIENT_KEY_FIELD_NUMBER: _builtins.int
     subscription_id: _builtins.int
     """of the caller's choice, not 0, and not in use in this call"""
     feed: _builtins.str
     is_continued: _builtins.bool
     """Continues a subscription of an earlier call: entries that cover no granted topic are not refused, if others do."""
+    unicast_client_key: _builtins.bytes
+    """The public half (32 bytes) of a CURVE key pair that the client made for this subscription: adapters admit it to
+    their unicast sockets while the subscription lasts. Empty: the client receives by multicast only.
+    """
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicSelection]:
         """Applied in order; the last entry that covers a topic decides. Empty: every topic. An entry that covers no granted
@@ -226,10 +231,11 @@ class SubscribeRequest(_message.Message):
         feed: _builtins.str = ...,
         topics: _abc.Iterable[Global___TopicSelection] | None = ...,
         is_continued: _builtins.bool = ...,
+        unicast_client_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "is_continued", b"is_continued", "subscription_id", b"subscription_id", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "is_continued", b"is_continued", "subscription_id", b"subscription_id", "topics", b"topics", "unicast_client_key", b"unicast_client_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -740,6 +746,8 @@ class RegisterRequest(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     REPLACE_FIELD_NUMBER: _builtins.int
     CONVERSIONS_FIELD_NUMBER: _builtins.int
+    UNICAST_ENDPOINT_FIELD_NUMBER: _builtins.int
+    UNICAST_SERVER_KEY_FIELD_NUMBER: _builtins.int
     feed: _builtins.str
     adapter: _builtins.str
     """name in the feed's definition"""
@@ -761,6 +769,10 @@ class RegisterRequest(_message.Message):
     """the same; empty: not known"""
     replace: _builtins.bool
     """Take the place of a process that is attended. Only in the first registration of a start."""
+    unicast_endpoint: _builtins.str
+    """as in AdapterDescription; empty at first, because RegisterReply says where to listen"""
+    unicast_server_key: _builtins.bytes
+    """as in AdapterDescription"""
     @_builtins.property
     def next_packet_counters(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """as in AdapterStart; empty at first"""
@@ -787,10 +799,12 @@ class RegisterRequest(_message.Message):
         host: _builtins.str = ...,
         replace: _builtins.bool = ...,
         conversions: _abc.Iterable[Global___ChannelConversion] | None = ...,
+        unicast_endpoint: _builtins.str = ...,
+        unicast_server_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "conversions", b"conversions", "feed", b"feed", "host", b"host", "next_packet_counters", b"next_packet_counters", "process_id", b"process_id", "process_nonce", b"process_nonce", "public_key", b"public_key", "replace", b"replace", "resume_incarnation", b"resume_incarnation", "resume_salt", b"resume_salt", "rpc_endpoint", b"rpc_endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "conversions", b"conversions", "feed", b"feed", "host", b"host", "next_packet_counters", b"next_packet_counters", "process_id", b"process_id", "process_nonce", b"process_nonce", "public_key", b"public_key", "replace", b"replace", "resume_incarnation", b"resume_incarnation", "resume_salt", b"resume_salt", "rpc_endpoint", b"rpc_endpoint", "unicast_endpoint", b"unicast_endpoint", "unicast_server_key", b"unicast_server_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -814,6 +828,7 @@ class RegisterReply(_message.Message):
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
     CONVERSIONS_FIELD_NUMBER: _builtins.int
     DOCUMENTS_FIELD_NUMBER: _builtins.int
+    UNICAST_LISTEN_FIELD_NUMBER: _builtins.int
     token_public_key: _builtins.bytes
     """Ed25519, raw: verifies the tokens that callers of Replay and AdapterSync bring"""
     lease_ttl_ns: _builtins.int
@@ -821,6 +836,8 @@ class RegisterReply(_message.Message):
     message_model: _builtins.bytes
     last_word_key: _builtins.bytes
     """of this start: authenticates the datagram by which its lifeline tells of its end"""
+    unicast_listen: _builtins.str
+    """"IPV4:PORT" to listen at for unicast clients, port 0: any; empty: it serves none"""
     @_builtins.property
     def feed(self) -> _common_pb2.FeedDescription: ...
     @_builtins.property
@@ -862,10 +879,11 @@ class RegisterReply(_message.Message):
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
         conversions: _abc.Iterable[Global___ChannelConversion] | None = ...,
         documents: _abc.Iterable[Global___Document] | None = ...,
+        unicast_listen: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key", "unicast_listen", b"unicast_listen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -947,6 +965,7 @@ class FeedProtocol(_message.Message):
     FAIL_THRESHOLD_FIELD_NUMBER: _builtins.int
     SESSION_STATE_FIELD_NUMBER: _builtins.int
     SESSION_GRACE_NS_FIELD_NUMBER: _builtins.int
+    IDLE_WITHOUT_SUBSCRIBERS_FIELD_NUMBER: _builtins.int
     publish: _builtins.str
     """"async" or "acked" """
     on_silence: _builtins.str
@@ -959,6 +978,8 @@ class FeedProtocol(_message.Message):
     """"reset" (also when empty) or "carry" """
     session_grace_ns: _builtins.int
     """0: the adapter's default"""
+    idle_without_subscribers: _builtins.bool
+    """a backup sends only heartbeats on a channel that has no subscriber"""
     def __init__(
         self,
         *,
@@ -968,10 +989,11 @@ class FeedProtocol(_message.Message):
         fail_threshold: _builtins.float = ...,
         session_state: _builtins.str = ...,
         session_grace_ns: _builtins.int = ...,
+        idle_without_subscribers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fail_policy", b"fail_policy", "fail_threshold", b"fail_threshold", "on_silence", b"on_silence", "publish", b"publish", "session_grace_ns", b"session_grace_ns", "session_state", b"session_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fail_policy", b"fail_policy", "fail_threshold", b"fail_threshold", "idle_without_subscribers", b"idle_without_subscribers", "on_silence", b"on_silence", "publish", b"publish", "session_grace_ns", b"session_grace_ns", "session_state", b"session_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1012,6 +1034,7 @@ class AdapterReport(_message.Message):
     FAIL_REASON_FIELD_NUMBER: _builtins.int
     ACCEPTED_EPOCH_FIELD_NUMBER: _builtins.int
     NEXT_PACKET_COUNTERS_FIELD_NUMBER: _builtins.int
+    UNICAST_ENDPOINT_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """in the first report of the stream"""
     renew_epoch: _builtins.int
@@ -1030,6 +1053,8 @@ class AdapterReport(_message.Message):
     """this adapter asks to be failed"""
     accepted_epoch: _builtins.int
     """this adapter has the offer of this epoch: the holder may be ordered to hand over"""
+    unicast_endpoint: _builtins.str
+    """where unicast clients connect, once this start listens; with `state`"""
     @_builtins.property
     def state(self) -> _common_pb2.FeedAdapterState: ...
     @_builtins.property
@@ -1050,10 +1075,11 @@ class AdapterReport(_message.Message):
         fail_reason: _builtins.str = ...,
         accepted_epoch: _builtins.int = ...,
         next_packet_counters: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        unicast_endpoint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_epoch", b"accepted_epoch", "fail_reason", b"fail_reason", "hand_over_epoch", b"hand_over_epoch", "hand_over_heir", b"hand_over_heir", "incarnation", b"incarnation", "next_epoch_after", b"next_epoch_after", "next_packet_counters", b"next_packet_counters", "released_epoch", b"released_epoch", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_epoch", b"accepted_epoch", "fail_reason", b"fail_reason", "hand_over_epoch", b"hand_over_epoch", "hand_over_heir", b"hand_over_heir", "incarnation", b"incarnation", "next_epoch_after", b"next_epoch_after", "next_packet_counters", b"next_packet_counters", "released_epoch", b"released_epoch", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state", "unicast_endpoint", b"unicast_endpoint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1072,6 +1098,7 @@ class AdapterOrder(_message.Message):
     LEASE_OFFERED_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     READMITTED_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTIONS_CHANGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease_granted(self) -> Global___LeaseGranted: ...
     @_builtins.property
@@ -1090,6 +1117,8 @@ class AdapterOrder(_message.Message):
     def failed(self) -> Global___AdapterFailed: ...
     @_builtins.property
     def readmitted(self) -> Global___AdapterReadmitted: ...
+    @_builtins.property
+    def subscriptions_changed(self) -> Global___SubscriptionsChanged: ...
     def __init__(
         self,
         *,
@@ -1102,16 +1131,103 @@ class AdapterOrder(_message.Message):
         lease_offered: Global___LeaseOffered | None = ...,
         failed: Global___AdapterFailed | None = ...,
         readmitted: Global___AdapterReadmitted | None = ...,
+        subscriptions_changed: Global___SubscriptionsChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["lease_granted", "lease_renewed", "lease_lost", "cluster_changed", "report_heard", "hand_over", "lease_offered", "failed", "readmitted"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["lease_granted", "lease_renewed", "lease_lost", "cluster_changed", "report_heard", "hand_over", "lease_offered", "failed", "readmitted", "subscriptions_changed"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
 Global___AdapterOrder: _TypeAlias = AdapterOrder  # noqa: Y015
+
+@_typing.final
+class SubscriptionsChanged(_message.Message):
+    """Which clients may connect to the adapter's unicast socket, and how many subscriptions each channel has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SubscriberCountsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    IS_WHOLE_FIELD_NUMBER: _builtins.int
+    ADMITTED_FIELD_NUMBER: _builtins.int
+    REMOVED_CLIENT_KEYS_FIELD_NUMBER: _builtins.int
+    SUBSCRIBER_COUNTS_FIELD_NUMBER: _builtins.int
+    is_whole: _builtins.bool
+    """This is the whole list, at the beginning of a stream. A client that it lacks may have a subscription that has not
+    returned to this server yet: it stays admitted for some seconds.
+    """
+    @_builtins.property
+    def admitted(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdmittedClient]:
+        """new, or with other channels than before"""
+
+    @_builtins.property
+    def removed_client_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """these must be disconnected"""
+
+    @_builtins.property
+    def subscriber_counts(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """channel_id -> subscriptions, unicast or not; a missing channel has none"""
+
+    def __init__(
+        self,
+        *,
+        is_whole: _builtins.bool = ...,
+        admitted: _abc.Iterable[Global___AdmittedClient] | None = ...,
+        removed_client_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        subscriber_counts: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "is_whole", b"is_whole", "removed_client_keys", b"removed_client_keys", "subscriber_counts", b"subscriber_counts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscriptionsChanged: _TypeAlias = SubscriptionsChanged  # noqa: Y015
+
+@_typing.final
+class AdmittedClient(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_KEY_FIELD_NUMBER: _builtins.int
+    CHANNEL_IDS_FIELD_NUMBER: _builtins.int
+    client_key: _builtins.bytes
+    """as in SubscribeRequest"""
+    @_builtins.property
+    def channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        client_key: _builtins.bytes = ...,
+        channel_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_ids", b"channel_ids", "client_key", b"client_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdmittedClient: _TypeAlias = AdmittedClient  # noqa: Y015
 
 @_typing.final
 class ReportHeard(_message.Message):

@@ -561,12 +561,19 @@ class AdapterDescription(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     REPLICA_STATE_FIELD_NUMBER: _builtins.int
     STARTS_FIELD_NUMBER: _builtins.int
+    UNICAST_ENDPOINT_FIELD_NUMBER: _builtins.int
+    UNICAST_SERVER_KEY_FIELD_NUMBER: _builtins.int
     adapter_id: _builtins.int
     name: _builtins.str
     rpc_endpoint: _builtins.str
     """host:port of AdapterSync and Replay"""
     incarnation: _builtins.int
     replica_state: _builtins.str
+    unicast_endpoint: _builtins.str
+    """Where the newest start serves clients that multicast does not reach, "IPV4:PORT", and the CURVE key (32 bytes) that
+    it made for that. No endpoint: it does not listen (yet).
+    """
+    unicast_server_key: _builtins.bytes
     @_builtins.property
     def groups(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
         """channel_id -> "239.x.y.z:port" """
@@ -585,10 +592,12 @@ class AdapterDescription(_message.Message):
         incarnation: _builtins.int = ...,
         replica_state: _builtins.str = ...,
         starts: _abc.Iterable[Global___AdapterStart] | None = ...,
+        unicast_endpoint: _builtins.str = ...,
+        unicast_server_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_id", b"adapter_id", "groups", b"groups", "incarnation", b"incarnation", "name", b"name", "replica_state", b"replica_state", "rpc_endpoint", b"rpc_endpoint", "starts", b"starts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_id", b"adapter_id", "groups", b"groups", "incarnation", b"incarnation", "name", b"name", "replica_state", b"replica_state", "rpc_endpoint", b"rpc_endpoint", "starts", b"starts", "unicast_endpoint", b"unicast_endpoint", "unicast_server_key", b"unicast_server_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,6 +18,7 @@ import zmq
 
 from tandemfeed.client_lib import Batch, Subscription, connect
 from tandemfeed.client_lib.items import Filled
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.deploy.cluster.ports import free_endpoint
 from tandemfeed.v1 import admin_pb2
 from tests.adapter.processes.adapter_processes import OWN_DOCUMENTS, SESSION, WAIT_S, AdapterUnderTest, SourceByHand
@@ -38,6 +39,7 @@ class Feed:
         options: more lines for the feed's section.
         source_replay: the address of the source's replay service.
         has_table: the admin server hands source format and converter table to the adapters.
+        unicast_host: the address where the servers listen, and the adapters for unicast clients; empty: not for these.
     """
 
     adapters: str = "ab"
@@ -47,6 +49,7 @@ class Feed:
     options: str = "lease_ttl_ms = 1000\nsync_interval_ms = 200"
     source_replay: str = field(default_factory=free_endpoint)
     has_table: bool = False
+    unicast_host: str = ""
 
     def topic(self, channel_id: int) -> str:
         """The topic of a channel."""
@@ -86,6 +89,8 @@ class Feed:
                 f'[[feed.adapter]]\nadapter_id = {self.adapter_id(adapter)}\nname = "{adapter}"\n'
                 f'identity = "adapter-{adapter}"\ngroups = {{ {groups} }}'
             )
+            if self.unicast_host:
+                lines.append(f'unicast = "{self.unicast_host}:0"')
         if self.has_table:
             documents = f'file = "{OWN_DOCUMENTS["table"]}"\nsource_format = "{OWN_DOCUMENTS["source-format"]}"'
             lines.append(f'[[feed.table]]\nid = "trades"\n{documents}')
@@ -107,7 +112,7 @@ class ServerProcess:
         self._command = [sys.executable, "-m", "tandemfeed.deploy.command", "admin-server"]
         self._command += ["--cluster", str(files[0]), "--policy", str(files[1]), "--state", str(folder / "state")]
         self.folder = SimpleNamespace(path=folder / "state")
-        self.endpoint = free_endpoint()
+        self.endpoint = free_endpoint().replace("127.0.0.1", feeds[0].unicast_host or "127.0.0.1")
         self.errors = folder / "admin-server.log"
         self.start()
 
@@ -151,8 +156,9 @@ class Cluster:
 
         def start(name: str) -> None:
             feed = feed_of[name]
+            extra = ["--rpc-listen", f"{feed.unicast_host}:0"] if feed.unicast_host else []
             self.adapters[name] = AdapterUnderTest(
-                self.server, name, self.folder, feed=feed.name, has_own_documents=not feed.has_table
+                self.server, name, self.folder, feed=feed.name, extra=extra, has_own_documents=not feed.has_table
             )
 
         with ThreadPoolExecutor() as pool:
@@ -184,13 +190,15 @@ class Cluster:
         raise AssertionError(f"the last grant: {last}")
 
     @contextmanager
-    def subscription(self, feed: str = "equities", identity: str = "reader") -> Iterator[Subscription]:
+    def subscription(
+        self, feed: str = "equities", identity: str = "reader", transport: Transport = "multicast"
+    ) -> Iterator[Subscription]:
         """The subscription of a real client, from the first message on."""
         ca = (self.server.folder.path / "ca.pem").read_bytes()
         secret = secret_of(self.server, identity)
         with (
             connect(admin=self.server.endpoint, ca=ca, identity=identity, secret=secret) as client,
-            client.subscribe(feed, start=1) as subscription,
+            client.subscribe(feed, start=1, transport=transport) as subscription,
         ):
             yield subscription
 

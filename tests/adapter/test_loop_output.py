@@ -1,0 +1,149 @@
+"""What the loop sends, by real sockets: the same datagrams by multicast and unicast, and nothing superfluous."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tandemfeed.adapter.idle_channels import IdleChannels
+from tandemfeed.adapter.loop import AdapterLoop
+from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.records.output_journal import OutputJournal
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.replica.config import EngineConfig
+from tandemfeed.feedcore.replica.effects import Transmit
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.process_shell import StopSignal
+from tandemfeed.transport.sealing.announced_starts import SALT_SIZE, AnnouncedStart
+from tandemfeed.transport.sealing.opening import Opener
+from tandemfeed.transport.sealing.sealing import Sealer
+from tandemfeed.transport.sealing.start_keys import SealingKey
+from tandemfeed.transport.unicast.admitted_clients import RETURN_NS, AdmittedClients
+from tandemfeed.transport.unicast.publisher import UnicastPublisher
+from tandemfeed.transport.unicast.receiver import UnicastReceiver
+from tandemfeed.transport.unicast.wire import CurveKeys
+from tandemfeed.v1.admin_pb2 import AdmittedClient, SubscriptionsChanged
+
+FEED_ID, CHANNEL, SESSION, GROUP = 1, 1, 20261121, "239.192.78.1:17811"
+INTERFACE = "127.0.0.1"
+WAIT_S = 20.0
+LINEAGE = Lineage((EpochStart(1, 1, 1),)).encode(1_000)
+
+
+def heartbeat() -> OutputPacket:
+    return OutputPacket(OutputFlag.HEARTBEAT, FEED_ID, CHANNEL, 1, SESSION, 1, 1, 1, 0, (), 0, 0, LINEAGE)
+
+
+def packet() -> OutputPacket:
+    return OutputPacket(0, FEED_ID, CHANNEL, 1, SESSION, 1, 1, 1, 0, (), 0, 0, b"")
+
+
+class Adapter:
+    """A loop without an engine's channels, a multicast receiver, and an admitted unicast client."""
+
+    def __init__(self, folder: Path, *, state: ReplicaState | None = None) -> None:
+        self.context: zmq.Context[Any] = zmq.Context()
+        private_key = Ed25519PrivateKey.generate()
+        start = AnnouncedStart(1, 1, bytes(SALT_SIZE), private_key.public_key().public_bytes_raw())
+        sealer = Sealer(FEED_ID, start, private_key)
+        sealer.use_key(SealingKey(1, CHANNEL, bytes(32), bytes(32)))
+        admitted, client, server = AdmittedClients(), CurveKeys.generate(), CurveKeys.generate()
+        admitted.change(SubscriptionsChanged(admitted=[AdmittedClient(client_key=client.public, channel_ids=[1])]), 0)
+        self.unicast = UnicastPublisher(f"{INTERFACE}:0", server, [CHANNEL], admitted)
+        self.unicast.keep(0)
+        idle_channels = None
+        if state is not None:
+            idle_channels = IdleChannels([CHANNEL], lambda _channel_id: state)
+            idle_channels.on_subscriber_counts({}, time.monotonic_ns() - RETURN_NS)
+        self.stop, self.journal = StopSignal(), OutputJournal(folder)
+        self.loop = AdapterLoop(
+            AdapterEngine(EngineConfig(FEED_ID, 1, SESSION, (), lease_ttl_ns=10**9), {}, CounterSet(), 0),
+            CounterSet(),
+            sources=[],
+            sender=MulticastSender(self.context, INTERFACE),
+            groups={CHANNEL: GROUP},
+            sealer=sealer,
+            opener=Opener(FEED_ID),
+            journal=self.journal,
+            mailbox=Mailbox(),
+            peers=None,
+            stop=self.stop,
+            ask_server=lambda _request: None,
+            on_report_due=lambda: None,
+            report_interval_ns=100_000_000,
+            unicast=self.unicast,
+            idle_channels=idle_channels,
+        )
+        self.group = MulticastReceiver(self.context, INTERFACE, GROUP)
+        self.client = UnicastReceiver(self.context, self.unicast.endpoint, server.public, client, [CHANNEL])
+        self._await_receivers()
+
+    def _await_receivers(self) -> None:
+        """Send until the group is joined and the client connected, then drop what arrived."""
+        give_up_at = time.monotonic() + WAIT_S
+        heard: set[object] = set()
+        while heard != {self.group, self.client}:
+            assert time.monotonic() < give_up_at
+            self.client.socket.poll(10)
+            self.loop._receive(self.unicast.socket, 0)
+            self.loop.perform([Transmit(heartbeat())])
+            heard |= {each for each in (self.group, self.client) if each.receive() is not None}
+        while self.group.socket.poll(200) and self.group.receive():
+            pass
+        while self.client.socket.poll(200) and self.client.receive():
+            pass
+
+    def sent(self, *packets: OutputPacket) -> tuple[list[bytes], list[bytes]]:
+        """What arrives by multicast and by unicast."""
+        self.loop.perform([Transmit(each) for each in packets])
+        return self._received(self.group), self._received(self.client)
+
+    @staticmethod
+    def _received(receiver: MulticastReceiver | UnicastReceiver) -> list[bytes]:
+        found = []
+        while receiver.socket.poll(500) and (datagram := receiver.receive()) is not None:
+            found.append(datagram)
+        return found
+
+    def close(self) -> None:
+        self.loop.close()
+        self.unicast.close()
+        self.journal.close()
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+def adapter(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Adapter]:
+    made = Adapter(tmp_path / "journal", state=getattr(request, "param", None))
+    yield made
+    made.close()
+
+
+def test_unicast_clients_get_the_very_datagrams_that_are_multicast(adapter: Adapter) -> None:
+    by_multicast, by_unicast = adapter.sent(*(packet() for _ in range(100)), heartbeat())
+    assert by_unicast == by_multicast
+    assert len(by_multicast) > 101  # and signatures
+
+
+@pytest.mark.parametrize("adapter", [ReplicaState.SYNCHRONIZED], indirect=True)
+def test_a_backup_sends_only_heartbeats_on_a_channel_without_subscribers(adapter: Adapter) -> None:
+    by_multicast, _ = adapter.sent(packet(), packet())
+    assert by_multicast == []
+    by_multicast, _ = adapter.sent(heartbeat())
+    assert by_multicast
+
+
+@pytest.mark.parametrize("adapter", [ReplicaState.ACTIVE], indirect=True)
+def test_the_active_sends_everything_even_without_subscribers(adapter: Adapter) -> None:
+    by_multicast, _ = adapter.sent(packet(), packet())
+    assert len(by_multicast) >= 2
