@@ -17,7 +17,13 @@ from tandemfeed.journal import JournalError
 from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import failure_text
 from tandemfeed.transport.dgram import BadGroup
-from tandemfeed.transport.process_shell import StopSignal, add_connection_arguments, configure_logging, connection_from
+from tandemfeed.transport.process_shell import (
+    StopSignal,
+    add_connection_arguments,
+    add_reflection_argument,
+    configure_logging,
+    connection_from,
+)
 from tandemfeed.transport.scheduling import request_short_slices
 
 REPLACED_STATUS = 3  # another process runs as this adapter; restarting this one does not help
@@ -74,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--replace", action="store_true", help="replace the process that runs as this adapter now; that process ends"
     )
+    add_reflection_argument(parser)
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
     request_short_slices()
@@ -99,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             mold,
             arguments.dead_letters,
             arguments.replace,
+            arguments.reflection,
         )
         AdapterProcess(options, connection, stop).run()
     except AnotherProcessRuns as refused:

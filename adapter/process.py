@@ -46,7 +46,8 @@ from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import BadGroup, MulticastReceiver, MulticastSender
-from tandemfeed.transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
+from tandemfeed.transport.metrics import CounterCollector, serve_metrics
+from tandemfeed.transport.process_shell import Connection, StopSignal, announce_ready
 from tandemfeed.transport.scheduling import tune_for_low_latency
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
 from tandemfeed.transport.sealing.opening import Opener
@@ -79,6 +80,7 @@ class AdapterOptions:
         own_files: by which to convert all channels; None: by the documents of the feed's definition.
         dead_letters: folder of the dead-letter journal; None: next to the output journal.
         replace: replace the process that runs as this adapter.
+        reflection: describe the services to administrators.
     """
 
     feed: str
@@ -92,6 +94,7 @@ class AdapterOptions:
     mold: MoldOptions | None = None
     dead_letters: Path | None = None
     replace: bool = False
+    reflection: bool = False
 
     @property
     def dead_letter_folder(self) -> Path:
@@ -213,6 +216,7 @@ class AdapterProcess:
             options.tls_certificate,
             options.tls_key,
             [interceptor],
+            offers_reflection=options.reflection,
         )
 
     def _build(self, registered: admin_pb2.RegisterReply) -> None:
@@ -306,6 +310,7 @@ class AdapterProcess:
     def _on_registered(self, registered: admin_pb2.RegisterReply) -> None:
         if self._lifeline is not None:
             self._lifeline.use_incarnation(registered.self.incarnation, registered.last_word_key)
+        self._adopt_revoked_tokens(registered)
         protocol = registered.protocol.SerializeToString(deterministic=True)
         if self._sealer is None:
             self._protocol = protocol
@@ -318,6 +323,14 @@ class AdapterProcess:
         self._verifier.trust(registered.token_public_key)
         start = own_start(registered)
         self._mailbox.post(lambda _now_ns: self._adopt(start, registered))
+
+    def _adopt_revoked_tokens(self, message: admin_pb2.RegisterReply | admin_pb2.ClusterChanged) -> None:
+        """Refuse these tokens from now on, and replace this adapter's own if it is among them."""
+        revoked, identity = self._verifier.revoked, self._connection.identity
+        before = revoked.not_before(identity)
+        revoked.receive(message.revoked_tokens)
+        if revoked.not_before(identity) > before:
+            self._tokens.renew()
 
     def _on_replaced(self, by: str) -> None:
         self._replaced_by = by
@@ -351,6 +364,7 @@ class AdapterProcess:
             case "readmitted":
                 post(engine.on_readmitted)
             case "cluster_changed":
+                self._adopt_revoked_tokens(order.cluster_changed)
                 post(lambda now_ns: self._on_cluster_changed(order.cluster_changed, now_ns))
             case "subscriptions_changed":
                 post(lambda now_ns: self._on_subscriptions_changed(order.subscriptions_changed, now_ns))

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -18,13 +18,14 @@ import grpc
 import jwt
 import scramp
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.policy.rules import IdentitySettings
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.state_folder import MECHANISM, StateFolder
 from tandemfeed.transport.calls.tokens import TOKEN_ALGORITHM, TOKEN_ISSUER, binding, key_from_text
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 TOKEN_VALID_S = 3_600
+NUMERIC_DATE_NS = 1_000  # the claim `iat` is a float of seconds, which is more precise than this
 CONVERSATION_COUNT_MAX = 1_024  # unfinished ones; beyond this limit the oldest is forgotten
 CONVERSATION_VALID_S = 30.0
 CLIENT_FIRST_SIZE_MAX = 1_024  # characters; unauthenticated callers must not fill memory or the audit log
@@ -40,10 +41,21 @@ class _Conversation:
 
 
 class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
-    """Exchanges proof of a shared secret for a token."""
+    """Exchanges proof of a shared secret for a token.
 
-    def __init__(self, folder: StateFolder, policy: Mapping[str, IdentitySettings], audit: AuditLog) -> None:
+    Args:
+        prepare_token: records what a token is about to grant; returns the time from which on it must be issued, in ns.
+    """
+
+    def __init__(
+        self,
+        folder: StateFolder,
+        policy: Mapping[str, IdentitySettings],
+        audit: AuditLog,
+        prepare_token: Callable[[IdentitySettings], int],
+    ) -> None:
         self._folder, self._policy, self._audit = folder, policy, audit
+        self._prepare_token = prepare_token
         self._mechanism = scramp.ScramMechanism(MECHANISM)
         self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
         self._lock = threading.Lock()
@@ -111,13 +123,14 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
             public_key: of the caller's login; the token is of no use without the private key.
         """
         now = int(time.time())
+        issued_unix_ns = max(time.time_ns(), self._prepare_token(identity) + NUMERIC_DATE_NS)
         claims = {
             "iss": TOKEN_ISSUER,
             "sub": identity.name,
             "roles": sorted(identity.roles),
             "topics": list(identity.subscribe),
             "feeds": list(identity.feeds),
-            "iat": now,
+            "iat": issued_unix_ns / 1e9,
             "exp": now + valid_s,
             **binding(public_key),
         }

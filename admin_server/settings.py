@@ -19,6 +19,8 @@ from tandemfeed.admin_server.document_files import (
     SourceFormatFile,
     read_document_file,
 )
+from tandemfeed.feedcore.documents.message_model import load_message_model
+from tandemfeed.feedcore.documents.symbol_words import symbol_columns
 from tandemfeed.feedcore.documents.versions import VersionedDocument
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from tandemfeed.transport.dgram import BadGroup, parse_group
@@ -58,12 +60,15 @@ class ChannelSettings(_Table, frozen=True, kw_only=True):
     Attributes:
         topic: the name that the policy grants.
         table: the id of the feed's converter table for this channel; None: the adapters bring their own.
+        symbol_field: the field of the messages that has the symbol; None: the feed's, or only the whole channel can be
+            granted.
     """
 
     channel_id: Id
     topic: Topic
     source_stream_ids: tuple[int, ...]
     table: Name | None = None
+    symbol_field: str | None = None
 
 
 class TableSettings(_Table, frozen=True, kw_only=True):
@@ -141,6 +146,9 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
             it ("carry").
         session_grace_ms: how long a session whose end was not received continues after a later session appeared.
         idle_without_subscribers: backups send only heartbeats on a channel to which no client has subscribed.
+        delayed_from: the real-time feed that this delayed feed repeats; None: this is a real-time feed.
+        delay_s: how much later a delayed feed sends what the real-time feed has sent.
+        symbol_field: that of all channels that have none of their own.
     """
 
     feed_id: Id
@@ -155,12 +163,15 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     wait_at_first_start_ms: Annotated[int, Meta(ge=0, le=60_000)] = 500
     publish: Literal["async", "acked"] = "async"
     on_silence: Literal["proceed", "hold"] = "proceed"
-    fail_policy: Literal["lowest", "lower_than_any", "below_threshold"] = "lowest"
+    fail_policy: Literal["lowest", "lower_than_any", "lower_than_one", "below_threshold"] = "lowest"
     fail_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
     source_lines: Literal["sealed", "open"] = "sealed"
     session_state: Literal["reset", "carry"] = "reset"
     session_grace_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
     idle_without_subscribers: bool = False
+    delayed_from: Name | None = None
+    delay_s: Annotated[float, Meta(ge=0.001, le=604_800)] | None = None
+    symbol_field: str | None = None
     channels: Annotated[tuple[ChannelSettings, ...], Meta(min_length=1)] = field(name="channel")
     source_streams: Annotated[tuple[SourceStreamSettings, ...], Meta(min_length=1)] = field(name="source_stream")
     adapters: Annotated[tuple[AdapterSettings, ...], Meta(min_length=1)] = field(name="adapter")
@@ -184,6 +195,15 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     def sync_interval_ns(self) -> int:
         """How often the active sends its state to the backups."""
         return self.sync_interval_ms * MS
+
+    @property
+    def delay_ns(self) -> int:
+        """How much later a delayed feed sends; 0: this is a real-time feed."""
+        return round((self.delay_s or 0) * 1_000_000_000)
+
+    def symbol_field_of(self, channel: ChannelSettings) -> str:
+        """The field that has a channel's symbols; empty: only the whole channel can be granted."""
+        return channel.symbol_field or self.symbol_field or ""
 
     @property
     def source_is_sealed(self) -> bool:
@@ -210,6 +230,9 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
                 'is true, but publish is "acked": the packets of backups are the acknowledgements; remove one of them'
             )
             raise InvalidSetting(reason, "idle_without_subscribers")
+        for given, missing in (("delayed_from", "delay_s"), ("delay_s", "delayed_from")):
+            if getattr(self, given) is not None and getattr(self, missing) is None:
+                raise InvalidSetting(f"is missing; a feed with {given} needs it", missing)
 
     def _check_streams(self) -> None:
         known = sorted(stream.source_stream_id for stream in self.source_streams)
@@ -266,6 +289,46 @@ class _Cluster(_Table, frozen=True, kw_only=True):
                 if other is not group:
                     reason = f'shares a port with "{other}": {shown(group)}; each group needs its own port'
                     raise InvalidSetting(reason, "feed", place, *keys)
+        self._check_delayed_feeds()
+        self._check_topics()
+
+    def _check_delayed_feeds(self) -> None:
+        """A delayed feed repeats the source streams of a real-time feed, packet by packet."""
+        by_name = {feed.name: feed for feed in self.feeds}
+        for place, feed in enumerate(self.feeds):
+            if feed.delayed_from is None:
+                continue
+            source = by_name.get(feed.delayed_from)
+            if source is None or source.delayed_from is not None:
+                reason = f"is {shown(feed.delayed_from)}; it must be the name of a real-time feed in this file"
+                raise InvalidSetting(reason, "feed", place, "delayed_from")
+            own, theirs = (sorted(each.source_stream_id for each in one.source_streams) for one in (feed, source))
+            if own != theirs:
+                reason = f'must have the source streams of the feed "{source.name}", {theirs}; it has {own}'
+                raise InvalidSetting(reason, "feed", place, "source_stream")
+            if feed.datagram_size_max < source.datagram_size_max:
+                reason = (
+                    f"is {feed.datagram_size_max}; it must be at least {source.datagram_size_max}, that of the feed "
+                )
+                raise InvalidSetting(f'{reason}"{source.name}"', "feed", place, "datagram_size_max")
+
+    def _check_topics(self) -> None:
+        """A right to a topic must not open another feed's channel, nor a symbol's topic be that of a channel."""
+        feed_by_topic: dict[str, str] = {}
+        limitable = {each.topic for feed in self.feeds for each in feed.channels if feed.symbol_field_of(each)}
+        for place, feed in enumerate(self.feeds):
+            for row, channel in enumerate(feed.channels):
+                other = feed_by_topic.setdefault(channel.topic, feed.name)
+                keys = ("feed", place, "channel", row, "topic")
+                if other != feed.name:
+                    reason = f'is {shown(channel.topic)}, which the feed "{other}" has as well; each must be different'
+                    raise InvalidSetting(reason, *keys)
+                if (above := channel.topic.rpartition(".")[0]) in limitable:
+                    reason = (
+                        f'is {shown(channel.topic)}, which is also the topic of a symbol of "{above}", a channel with '
+                        "a symbol_field; rename one of them"
+                    )
+                    raise InvalidSetting(reason, *keys)
 
 
 def load_cluster(path: Path) -> dict[str, FeedSettings]:
@@ -275,8 +338,29 @@ def load_cluster(path: Path) -> dict[str, FeedSettings]:
         SettingsError: with file, line, key and reason.
     """
 
-    cluster = SettingsFile(path).convert(_Cluster, dec_hook=partial(read_document_file, path.parent))
+    file = SettingsFile(path)
+    cluster = file.convert(_Cluster, dec_hook=partial(read_document_file, path.parent))
+    for place, feed in enumerate(cluster.feeds):
+        try:
+            _check_symbol_fields(feed)
+        except InvalidSetting as bad:
+            raise file.error(("feed", place, *bad.keys), bad.reason) from bad
     return {feed.name: feed for feed in cluster.feeds}
+
+
+def _check_symbol_fields(feed: FeedSettings) -> None:
+    """A symbol field must be in the message model, with one size, because clients filter by its bytes."""
+    named: list[tuple[str, tuple[Key, ...]]] = [(feed.symbol_field, ("symbol_field",))] if feed.symbol_field else []
+    for row, channel in enumerate(feed.channels):
+        if channel.symbol_field:
+            named.append((channel.symbol_field, ("channel", row, "symbol_field")))
+    for name, keys in named:
+        if not symbol_columns(load_message_model(feed.message_model.content, "message model"), name):
+            reason = (
+                f"is {shown(name)}; it must be a field of the message model's messages with text of a fixed length or "
+                "an integer"
+            )
+            raise InvalidSetting(reason, *keys)
 
 
 def _require_group(group: str, *keys: Key) -> None:

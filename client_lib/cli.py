@@ -27,14 +27,13 @@ from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import CompareMode
 from tandemfeed.feedcore.merge.effects import Diverged
+from tandemfeed.transport.metrics import CounterCollector, serve_metrics
 from tandemfeed.transport.process_shell import (
-    CounterCollector,
     add_connection_arguments,
     alone_with,
     announce_ready,
     configure_logging,
     connection_from,
-    serve_metrics,
 )
 from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
 

@@ -75,10 +75,15 @@ class Batch:
         first_message_seq: the `message_seq` of the first message.
         received_at_ns: the wall clock when the loop delivered the batch.
         received_monotonic_ns: the same moment on the monotonic clock, for intervals.
+
+    If only some symbols of the channel are granted, the batch has only their messages: `message_count`, `payload`,
+    `message_seqs`, `arrays` and `messages` are about these, while `sources`, `end_message_seq` and the packet's numbers
+    and runs cover the others as well, so that positions continue from batch to batch.
     """
 
     __slots__ = (
         "_decoder",
+        "_places",
         "first_input_seq",
         "first_message_seq",
         "packet",
@@ -86,8 +91,16 @@ class Batch:
         "received_monotonic_ns",
     )
 
-    def __init__(self, packet: OutputPacket, received_at_ns: int, received_monotonic_ns: int, decoder: Decoder) -> None:
-        self.packet = packet
+    def __init__(
+        self,
+        packet: OutputPacket,
+        received_at_ns: int,
+        received_monotonic_ns: int,
+        decoder: Decoder,
+        places: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Args: places: the messages that are in the payload, counted from the packet's first; None: all of them."""
+        self.packet, self._places = packet, places
         self.first_input_seq = packet.first_input_seq
         self.first_message_seq = packet.first_message_seq
         self.received_at_ns = received_at_ns
@@ -118,7 +131,15 @@ class Batch:
     @property
     def message_count(self) -> int:
         """The number of messages in the batch."""
-        return self.packet.message_count
+        return self.packet.message_count if self._places is None else len(self._places)
+
+    @property
+    def message_seqs(self) -> NDArray[np.uint64]:
+        """The `message_seq` of each message in the batch."""
+        import numpy as np
+
+        places = np.arange(self.packet.message_count) if self._places is None else self._places
+        return places.astype(np.uint64) + np.uint64(self.first_message_seq)
 
     @property
     def adapter_id(self) -> int:
@@ -165,9 +186,14 @@ class Batch:
         Raises:
             PacketRefused: MALFORMED: the adapter framed its messages incorrectly.
         """
-        part = first_messages_of(self.packet, message_count)
-        if part is self.packet:
+        if message_count >= self.message_count:
             return self
+        if self._places is not None:
+            length = sum(length for _, length in self._frames()[:message_count])
+            packet = self.packet._replace(payload=self.packet.payload[: self.packet.messages_offset + length])
+            places = self._places[:message_count]
+            return Batch(packet, self.received_at_ns, self.received_monotonic_ns, self._decoder, places)
+        part = first_messages_of(self.packet, message_count)
         return Batch(part, self.received_at_ns, self.received_monotonic_ns, self._decoder)
 
     def sources(self) -> list[SourceSpan]:
@@ -197,19 +223,23 @@ class Batch:
         Raises:
             PacketRefused: MALFORMED: the adapter framed its messages incorrectly.
         """
-        packet = self.packet
-        view = memoryview(packet.payload)
-        frames = message_frames(packet)
-        for run in packet.runs:
-            for message_seq in range(run.first_message_seq, run.end_message_seq):
-                offset, length = frames[message_seq - packet.first_message_seq]
-                source_offset = OUTPUT_FRAME.unpack_from(view, offset)[1]
-                decoded = self._decoder.message(view[offset : offset + length])
-                if decoded is None:
-                    continue
-                source_seq = run.first_source_seq + source_offset
-                body = view[offset + OUTPUT_FRAME_SIZE : offset + length]
-                yield Message(message_seq, run.source_stream_id, source_seq, *decoded, body)
+        view = memoryview(self.packet.payload)
+        runs = iter(self.packet.runs)
+        run = next(runs, None)
+        for message_seq, (offset, length) in zip(self.message_seqs.tolist(), self._frames(), strict=True):
+            while run is not None and message_seq >= run.end_message_seq:
+                run = next(runs, None)
+            assert run is not None, "a packet's runs cover its messages"
+            source_offset = OUTPUT_FRAME.unpack_from(view, offset)[1]
+            decoded = self._decoder.message(view[offset : offset + length])
+            if decoded is None:
+                continue
+            source_seq = run.first_source_seq + source_offset
+            body = view[offset + OUTPUT_FRAME_SIZE : offset + length]
+            yield Message(message_seq, run.source_stream_id, source_seq, *decoded, body)
+
+    def _frames(self) -> list[tuple[int, int]]:
+        return message_frames(self.packet._replace(message_count=self.message_count))
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ class LiveFigures:
                     "epoch": channel.epoch,
                     "next_input_seq": channel.next_input_seq,
                     "next_message_seq": channel.next_message_seq,
+                    "filtered": channel.filtered,
                     "next_source_seqs": {str(stream): seq for stream, seq in sorted(channel.next_source_seqs.items())},
                     "distrusted": [
                         {"adapter_id": adapter_id, "incarnation": incarnation}

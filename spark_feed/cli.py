@@ -25,15 +25,16 @@ from tandemfeed.spark_feed.recordings.ingest_columns import TIME_UNITS, IngestOp
 from tandemfeed.spark_feed.recordings.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
 from tandemfeed.spark_feed.source_journal import SourceJournalError
 from tandemfeed.transport.calls.reachability import failure_text
+from tandemfeed.transport.metrics import serve_metrics
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
     add_process_arguments,
+    add_reflection_argument,
     announce,
     announce_ready,
     configure_logging,
     connection_from,
-    serve_metrics,
 )
 from tandemfeed.transport.scheduling import request_short_slices
 from tandemfeed.transport.settings_file import SettingsError
@@ -282,6 +283,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
     )
     from tandemfeed.spark_feed.sending.pacing import RatePacer, SpeedPacer
     from tandemfeed.spark_feed.sending.source_keys import sealing_with
+    from tandemfeed.spark_feed.sending.source_reports import SourceReporter
     from tandemfeed.transport.calls.login import AuthenticationRefused
 
     parser = _gateway_parser()
@@ -302,11 +304,17 @@ def gateway(argv: Sequence[str] | None = None) -> int:
             wait_for_start=arguments.wait_for_start,
             session=arguments.session,
             former_journal=arguments.former_journal,
+            reflection=arguments.reflection,
         )
-        with sealing_with(connection, description) as sealer, sole_gateway(arguments.journal):
+        with sealing_with(connection, description) as sealer, sole_gateway(arguments.journal, description):
             source_gateway = SourceGateway(options, description, connection.interface, pacer, sealer)
             serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
-            source_gateway.run(stop)
+            reporter = SourceReporter(connection, arguments.feed, arguments.journal, source_gateway.describe)
+            reporter.start()
+            try:
+                source_gateway.run(stop)
+            finally:
+                reporter.stop()
     except (GatewayError, AuthenticationRefused, JournalError, ValueError, OSError) as error:
         LOG.error("%s", error)
         return 2
@@ -356,5 +364,6 @@ def _gateway_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tls-cert", type=Path, required=True, metavar="FILE", help="TLS certificate (PEM)")
     parser.add_argument("--tls-key", type=Path, required=True, metavar="FILE", help="TLS private key (PEM)")
+    add_reflection_argument(parser)
     add_connection_arguments(parser)
     return parser

@@ -39,13 +39,15 @@ SEGMENT_SIZE_MAX = 2 << 20  # a micro-batch of 10,000 rows fits, and no tailer w
 BLOCK_SIZE = 16 << 20  # small, because seeking to an index reads its block from the start
 assert SEGMENT_SIZE_MAX * 4 <= BLOCK_SIZE
 
-POSITION_NAME = "gateway.position"  # a file in the journal's folder: how far the gateway has sent
+POSITION_NAME = "gateway.position"  # a file in the journal's folder: how far the real-time gateway has sent
 
 PACKET_HEAD = struct.Struct("<B7xq")
 COMMIT_HEAD = struct.Struct("<B3xIQQ")
 COMMIT_STREAM = struct.Struct("<QQ")
 END_RECORD = struct.Struct("<B3xIQ")
 BEGIN_HEAD = struct.Struct("<B7x")
+FEED_ID_OFFSET = SOURCE_LAYOUT.offsets["feed_id"]
+FEED_ID = SOURCE_LAYOUT.part("feed_id")
 
 
 class RecordKind(IntEnum):
@@ -119,6 +121,12 @@ class End:
 def encode_packet(packet: PackedPacket) -> bytes:
     """A PACKET record."""
     return PACKET_HEAD.pack(RecordKind.PACKET, packet.event_at_ns) + packet.datagram
+
+
+def datagram_in(record: bytes, feed_id: int) -> bytes:
+    """The source packet of a PACKET record, addressed to a feed: the journal's own, or one that repeats it later."""
+    place = PACKET_HEAD.size + FEED_ID_OFFSET
+    return b"".join((record[PACKET_HEAD.size : place], FEED_ID.pack(feed_id), record[place + FEED_ID.size :]))
 
 
 def packet_numbers(record: bytes) -> tuple[int, int, int]:

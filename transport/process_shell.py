@@ -15,20 +15,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
+from tandemfeed.transport.profiles import add_profile_argument, complete
 
-from tandemfeed.feedcore.counters import CounterSet
-from tandemfeed.transport.dgram import BadGroup, check_interface
-
+LOOPBACK = "127.0.0.1"
 ADDRESS = re.compile(r"\S+:\d{1,5}")
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -122,28 +118,34 @@ class Connection:
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every process that talks to the admin server."""
-    group = parser.add_argument_group("connection")
+    """Add the options of every process of the cluster that talks to the admin server."""
+    group = _add_login_arguments(parser)
+    group.add_argument(
+        "--interface", type=_interface, metavar="IP", help=f"IP of the multicast interface (default: {LOOPBACK})"
+    )
+    add_process_arguments(parser)
+
+
+def add_login_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that only calls the admin server."""
+    _add_login_arguments(parser)
+
+
+def _add_login_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """None is required or has a default: what is not given, `connection_from` takes from elsewhere."""
+    group = parser.add_argument_group("connection", "what is not given comes from the environment or a profile")
     group.add_argument(
         "--admin",
-        required=True,
         type=_addresses,
         metavar="HOST:PORT,…",
         help="the stream administration server, or all of them; the process finds the active one",
     )
-    group.add_argument("--ca", required=True, type=Path, metavar="FILE", help="certificate of the CA to trust (PEM)")
-    group.add_argument("--identity", required=True, metavar="NAME", help="identity of this process")
-    group.add_argument(
-        "--secret-file", required=True, type=Path, metavar="FILE", help="file with the identity's secret"
-    )
-    group.add_argument(
-        "--interface",
-        default="127.0.0.1",
-        type=_interface,
-        metavar="IP",
-        help="IP of the multicast interface (default: %(default)s)",
-    )
-    add_process_arguments(parser)
+    group.add_argument("--ca", type=Path, metavar="FILE", help="certificate of the CA to trust (PEM)")
+    group.add_argument("--identity", metavar="NAME", help="identity of this process")
+    group.add_argument("--secret-file", type=Path, metavar="FILE", help="file with the identity's secret")
+    add_profile_argument(group)
+    parser.set_defaults(connection_options=group._group_actions)
+    return group
 
 
 def _addresses(text: str) -> str:
@@ -156,6 +158,8 @@ def _addresses(text: str) -> str:
 
 def _interface(text: str) -> str:
     """Check that this host has the interface."""
+    from tandemfeed.transport.dgram import BadGroup, check_interface  # only processes that multicast load ZeroMQ
+
     try:
         check_interface(text)
     except BadGroup as wrong:
@@ -171,53 +175,31 @@ def add_process_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--metrics-port", type=int, default=0, metavar="N", help="Prometheus port (default: 0, off)")
 
 
+def add_reflection_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option of every process that serves calls."""
+    text = "let tools list this server's services (gRPC server reflection), with an administrator's token"
+    parser.add_argument("--reflection", action="store_true", help=text)
+
+
 def connection_from(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Connection:
-    """Read the files that the options name. If one cannot be read, end the process with a clear message."""
+    """Complete the options, and read the files that they name. If one cannot be used, end the process with a clear
+    message, which says where the value comes from."""
+    options = [option for option in arguments.connection_options if option.dest != "profile"]
+    origins = complete(parser, arguments, options, needed={"admin", "ca", "identity", "secret_file"})
+    ca_pem = _read(parser, arguments.ca, origins["ca"])
+    secret = _read(parser, arguments.secret_file, origins["secret_file"]).decode(errors="replace").strip()
+    interface = getattr(arguments, "interface", None) or LOOPBACK
+    return Connection(arguments.admin, ca_pem, arguments.identity, secret, interface)
+
+
+def _read(parser: argparse.ArgumentParser, path: Path, origin: str) -> bytes:
     try:
-        ca_pem = arguments.ca.read_bytes()
-        secret = arguments.secret_file.read_text().strip()
+        return path.read_bytes()
     except OSError as missing:
         parser.error(
-            f"cannot read {missing.filename}: {missing.strerror}; "
+            f"cannot read {path} (from {origin}): {missing.strerror}; "
             "the files for --ca and --secret-file are in the admin server's state folder"
         )
-    return Connection(arguments.admin, ca_pem, arguments.identity, secret, arguments.interface)
-
-
-class CounterCollector(Collector):
-    """Exports the counters of `feedcore.counters` and a process's gauges to Prometheus."""
-
-    def __init__(self, counters: CounterSet, gauges: Callable[[], Iterator[Metric]] | None = None) -> None:
-        self._counters = counters
-        self._gauges = gauges
-
-    def collect(self) -> Iterator[Metric]:
-        """The present counts."""
-        for counter, count in self._counters.counts.items():
-            yield CounterMetricFamily(f"tandemfeed_{counter.name.lower()}", counter.value, value=count)
-        refused = CounterMetricFamily("tandemfeed_refused_packets", "Refused packets, by reason.", labels=["reason"])
-        for reason, count in self._counters.refusals.items():
-            refused.add_metric([reason.value], count)
-        yield refused
-        if self._gauges is not None:
-            yield from self._gauges()
-
-
-def serve_metrics(port: int, *collectors: Collector) -> None:
-    """Serve Prometheus metrics on 127.0.0.1, in a separate thread. With port 0, do nothing.
-
-    Raises:
-        OSError: the port cannot be used.
-    """
-    if port:
-        registry = CollectorRegistry()
-        for collector in collectors:
-            registry.register(collector)
-        try:
-            start_http_server(port, addr="127.0.0.1", registry=registry)
-        except (OSError, OverflowError) as refused:
-            why = getattr(refused, "strerror", None) or str(refused)
-            raise OSError(f"--metrics-port {port} cannot be used: {why.lower()}; choose another") from refused
 
 
 @contextmanager
@@ -225,13 +207,13 @@ def alone_with(path: Path, otherwise: str) -> Iterator[None]:
     """Lock a file, so that no second process works with it. The lock ends with this process, however that ends.
 
     Args:
-        path: created if it does not exist.
+        path: created if it does not exist, for this user only.
         otherwise: the text of the error if another process has the lock.
 
     Raises:
         OSError: another process has the lock, or the file cannot be written.
     """
-    with path.open("ab") as file:
+    with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -51,14 +51,17 @@ class InvalidSetting(ValueError):
 class SettingsFile:
     """A TOML file that has been read.
 
+    Args:
+        content: its content, if it was read already.
+
     Raises:
         SettingsError: the file cannot be read, or is not TOML.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, content: bytes | None = None) -> None:
         self._path = path
         try:
-            self._text = path.read_bytes().decode().replace("\r\n", "\n")
+            self._text = (path.read_bytes() if content is None else content).decode().replace("\r\n", "\n")
             self.values = tomllib.loads(self._text)
         except OSError as bad:
             raise SettingsError(f"{path} cannot be read: {(bad.strerror or str(bad)).lower()}") from bad

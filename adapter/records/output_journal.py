@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -89,13 +90,18 @@ class OutputJournal:
         held_since_ns: no other process has had the journal since then, by the monotonic clock.
         newest_session: the newest session of any packet in it; 0: there is no packet.
         dropped_count: records dropped because the disk was full; clients cannot request them here.
+        is_failing: the last append failed, so packets are being dropped.
+        last_dropped_unix_ns: when the newest of them was dropped; 0: none.
 
     Raises:
         JournalError: the journal cannot be opened; the text says why and what to do.
     """
 
     def __init__(self, path: Path, *, block_size: int = BLOCK_SIZE, retain_blocks: int = RETAIN_BLOCKS) -> None:
+        self._path = path
         self.dropped_count = 0
+        self.last_dropped_unix_ns = 0
+        self.is_failing = False
         self._full_until_ns = 0
         self._has_released = False
         upkeep = Upkeep(
@@ -222,6 +228,11 @@ class OutputJournal:
             except (NoSuchRecord, PacketRefused):
                 continue  # released by retention meanwhile
 
+    def disk_space(self) -> tuple[int, int]:
+        """(free for this process, size) of the journal's disk, in bytes."""
+        disk = os.statvfs(self._path)
+        return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+
     def close(self) -> None:
         """Sync and close."""
         with self._lock:
@@ -273,16 +284,23 @@ class OutputJournal:
     def _append(self, record: bytes) -> int | None:
         if self._full_until_ns:
             if time.monotonic_ns() < self._full_until_ns:
-                self.dropped_count += 1
+                self._note_dropped()
                 return None
             self._full_until_ns = 0  # try again; log only if the disk is still full
         try:
-            return self._journal.append(record)
+            index = self._journal.append(record)
         except DiskFull as full:
-            self.dropped_count += 1
+            self._note_dropped()
             self._full_until_ns = time.monotonic_ns() + RETRY_WHEN_FULL_NS
             LOG.error("disk full; not journaling packets", extra={"why": str(full), "dropped": self.dropped_count})
             return None
+        self.is_failing = False
+        return index
+
+    def _note_dropped(self) -> None:
+        self.dropped_count += 1
+        self.is_failing = True
+        self.last_dropped_unix_ns = time.time_ns()
 
     def _note(self, where: Place, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
         with self._lock:

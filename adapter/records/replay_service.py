@@ -11,11 +11,14 @@ from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.topics import any_topic_matches
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
 from tandemfeed.transport.calls.serving.call_context import caller_of
+from tandemfeed.transport.calls.serving.open_streams import OpenStreams
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
 REPLAY_CHUNK_PACKETS = 256
 REPLAY_COUNT_MAX = 1_000_000  # numbers in one request; a longer catch-up takes several
 REPLAY_RANGES_MAX = 10_000  # each is a separate lookup
+OPEN_REPLAYS_MAX = 128  # each keeps a journal's reader open, even if its caller does not read
+OPEN_REPLAYS_OF_ONE_MAX = 16
 
 
 class ReplayService(replay_pb2_grpc.ReplayServicer):
@@ -28,6 +31,7 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
 
     def __init__(self, journal: OutputJournal) -> None:
         self._journal = journal
+        self._replays = OpenStreams(OPEN_REPLAYS_MAX, OPEN_REPLAYS_OF_ONE_MAX)
         self.feed = ""
         self.topics: Mapping[int, str] = {}
 
@@ -37,6 +41,12 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
         """The output journal's packets of the requested ranges, each packet once: first by ascending number, then
         provisional packets by source stream."""
         self._check_caller(request.channel_id, context)
+        with self._replays.one_more(caller_of(context).identity, context):
+            yield from self._chunks(request, context)
+
+    def _chunks(
+        self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext
+    ) -> Iterator[replay_pb2.ReplayChunk]:
         refusal = refusal_of(_ranges_of(request))
         if refusal is not None:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal)

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 import grpc
 
 from tandemfeed.transport.calls.admin_servers import TRY_TIMEOUT_S, AdminServers, is_elsewhere
-from tandemfeed.transport.calls.channels import BearerFor, open_channel, status_of
-from tandemfeed.transport.calls.login import AuthenticationRefused
+from tandemfeed.transport.calls.channels import open_channel, status_of
+from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
 from tandemfeed.transport.calls.reachability import failure_text
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import StopSignal
@@ -66,7 +66,7 @@ class Registry:
         self,
         servers: str,
         ca_pem: bytes,
-        tokens: BearerFor,
+        tokens: TokenSource,
         request: admin_pb2.RegisterRequest,
         on_order: Callable[[admin_pb2.AdapterOrder, int], None],
         on_registered: Callable[[admin_pb2.RegisterReply], None],
@@ -189,6 +189,8 @@ class Registry:
                     self._on_replaced(refusal)
                     return
                 error, why = failed, str(failed)[:300]  # ValueError: the channel was closed under us
+                if isinstance(failed, grpc.RpcError) and status_of(failed)[0] is grpc.StatusCode.UNAUTHENTICATED:
+                    self._tokens.renew()
             if not self._stopped.is_set():
                 LOG.log(level, "lost the admin server; retrying", extra={"why": why})
                 level = logging.DEBUG  # warn once per outage

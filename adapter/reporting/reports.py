@@ -53,6 +53,7 @@ class Reporter:
         self._sampler = HealthSampler()
         self._health = Health(1.0, 0.0, 0, 0.0, 0)
         self._health_at_ns = 0
+        self._disk_space = (0, 0)
         self._is_abstaining = False
 
     def state(self) -> common_pb2.FeedAdapterState:
@@ -62,6 +63,7 @@ class Reporter:
             self._health_at_ns = now_ns
             self._health = self._sampler.sample(self._counts(), now_ns)
             self._engine.health = self._health.score
+            self._disk_space = self._journal.disk_space()
         report = self._engine.report(now_ns, self._sealer.incarnation)
         self._is_abstaining = report.abstains
         state = peer_state_to_proto(report, self._health)
@@ -70,7 +72,20 @@ class Reporter:
                 if count and reason in REFUSED:
                     state.refused_messages[reason] += count
         state.forged_packets.extend(self.forged.newest())
+        for stream_id, heard_at_ns in self._engine.source_heard_at_ns.items():
+            state.source_silence_ns[stream_id] = now_ns - heard_at_ns
+        state.output_journal.CopyFrom(self._output_journal())
         return state
+
+    def _output_journal(self) -> common_pb2.OutputJournalState:
+        journal, (free, size) = self._journal, self._disk_space
+        return common_pb2.OutputJournalState(
+            is_failing=journal.is_failing,
+            not_journaled_count=journal.dropped_count,
+            last_not_journaled_unix_ns=journal.last_dropped_unix_ns,
+            disk_free_bytes=free,
+            disk_size_bytes=size,
+        )
 
     def gauges(self) -> Iterator[Metric]:
         """The gauges as of the loop's last turn."""

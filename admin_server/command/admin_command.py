@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import grpc
 
+from tandemfeed.admin_server.command.alerts import Level
+from tandemfeed.admin_server.command.confirmation import NotConfirmed
 from tandemfeed.admin_server.command.registry import CommandAdder, add_commands
 from tandemfeed.admin_server.command.server_calls import ServerCalls
 from tandemfeed.transport.calls.login import AuthenticationRefused
@@ -16,8 +19,17 @@ from tandemfeed.transport.process_shell import connection_from
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Show the state of feeds and adapters, hand over between adapters, fail and readmit them, manage the policy."""
+    """Show what feeds, adapters and clients do, operate them, and manage the policy."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if "--check" not in words:
+        return _run(words)
+    try:
+        return _run(words)
+    except SystemExit as ended:  # a monitoring system must not take a failed call for a critical state of the feed
+        raise SystemExit(int(Level.UNKNOWN) if ended.code else 0) from None
+
+
+def _run(words: list[str]) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed admin", description=main.__doc__)
     add_commands(CommandAdder(parser), wanted=words[0] if words else None)
     arguments = parser.parse_args(words)
@@ -27,8 +39,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     connection = connection_from(parser, arguments)
     try:
         status = arguments.run(arguments, ServerCalls(connection))
-    except (AuthenticationRefused, Unreachable) as refused:
-        parser.exit(2, f"admin: {refused}\n")
+    except (AuthenticationRefused, Unreachable, NotConfirmed) as refused:
+        _refuse(arguments, str(refused))
     except grpc.RpcError as error:
-        parser.exit(2, f"admin: {failure_text(error, connection.admin, connection.ca_pem)}\n")
+        _refuse(arguments, failure_text(error, connection.admin, connection.ca_pem))
     return status
+
+
+def _refuse(arguments: argparse.Namespace, text: str) -> NoReturn:
+    """Say why a command was not done, and end the process."""
+    if getattr(arguments, "check", False):
+        print(f"TANDEMFEED {Level.UNKNOWN.name} - {text}")
+    else:
+        print(f"admin: {text}", file=sys.stderr)
+    raise SystemExit(2)  # with --check, `main` makes it unknown

@@ -16,6 +16,7 @@ def add_commands(adder: CommandAdder) -> None:
         "hand over to a synchronised backup without losing a message",
         lambda arguments: admin_pb2.FailoverRequest(feed=arguments.feed, to=arguments.to),
         _print_failover,
+        hurts=lambda asked: f"hand feed {asked.feed} over to {asked.to or 'its best backup'}",
     )
     failover.add_argument("feed", metavar="FEED", help="name of the feed")
     failover.add_argument(
@@ -24,21 +25,35 @@ def add_commands(adder: CommandAdder) -> None:
     fail = adder.asking(
         "fail",
         "take an adapter out of its feed until it is readmitted; an active one hands over first",
-        _fail_request,
+        lambda asked: admin_pb2.FailAdapterRequest(**_of_adapter(asked), reason=asked.reason, force=asked.force),
         lambda asked, _: print(f"feed {asked.feed}: {asked.adapter} is failed: {asked.reason}"),
+        hurts=lambda asked: f"take {asked.adapter} out of feed {asked.feed}",
     )
-    _add_adapter(fail)
-    fail.add_argument(
-        "--reason", required=True, metavar="TEXT", help="sent to the adapter, recorded, and shown by status"
+    drain = adder.asking(
+        "drain",
+        "keep an adapter out of leases for planned maintenance; an active one hands over first",
+        lambda asked: admin_pb2.DrainAdapterRequest(**_of_adapter(asked), reason=asked.reason, force=asked.force),
+        lambda asked, _: print(f"feed {asked.feed}: {asked.adapter} is drained: {asked.reason}"),
+        hurts=lambda asked: f"drain {asked.adapter} of feed {asked.feed}, so that it cannot become active",
     )
-    fail.add_argument("--force", action="store_true", help="fail it even if no synchronised backup is left")
+    for command in (fail, drain):
+        _add_adapter(command)
+        command.add_argument("--reason", required=True, metavar="TEXT", help="recorded, and shown by status")
+        command.add_argument("--force", action="store_true", help="do it even if no synchronised backup is left")
+    undrain = adder.asking(
+        "undrain",
+        "let a drained adapter become active again",
+        lambda asked: admin_pb2.UndrainAdapterRequest(**_of_adapter(asked)),
+        lambda asked, _: print(f"feed {asked.feed}: {asked.adapter} is no longer drained"),
+    )
     readmit = adder.asking(
         "readmit",
-        "return a failed adapter to its feed",
-        lambda arguments: admin_pb2.ReadmitAdapterRequest(feed=arguments.feed, adapter=arguments.adapter),
+        "return a failed or drained adapter to its feed",
+        lambda asked: admin_pb2.ReadmitAdapterRequest(**_of_adapter(asked)),
         lambda asked, _: print(f"feed {asked.feed}: {asked.adapter} is readmitted"),
     )
-    _add_adapter(readmit)
+    for command in (undrain, readmit):
+        _add_adapter(command)
 
 
 def _add_adapter(command: argparse.ArgumentParser) -> None:
@@ -46,11 +61,9 @@ def _add_adapter(command: argparse.ArgumentParser) -> None:
     command.add_argument("adapter", metavar="ADAPTER", help="name of the adapter")
 
 
+def _of_adapter(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"feed": arguments.feed, "adapter": arguments.adapter}
+
+
 def _print_failover(arguments: argparse.Namespace, reply: Any) -> None:
     print(f"feed {arguments.feed}: {reply.active} is active in epoch {reply.epoch}")
-
-
-def _fail_request(arguments: argparse.Namespace) -> admin_pb2.FailAdapterRequest:
-    return admin_pb2.FailAdapterRequest(
-        feed=arguments.feed, adapter=arguments.adapter, reason=arguments.reason, force=arguments.force
-    )

@@ -13,15 +13,18 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from tandemfeed.admin_server.command.confirmation import add_confirmation, confirm
 from tandemfeed.admin_server.command.replies import print_json
 from tandemfeed.admin_server.command.server_calls import ServerCalls
-from tandemfeed.transport.process_shell import add_connection_arguments
+from tandemfeed.transport.process_shell import add_login_arguments
 
 # Module -> the commands that it adds.
 ROOMS = {
-    "tandemfeed.admin_server.command.showing": ("status", "feeds"),
-    "tandemfeed.admin_server.command.operating": ("failover", "fail", "readmit"),
+    "tandemfeed.admin_server.command.showing": ("status", "watch", "feeds", "adapters", "streams", "history"),
+    "tandemfeed.admin_server.command.operating": ("failover", "fail", "drain", "undrain", "readmit"),
+    "tandemfeed.admin_server.command.access": ("clients", "grants", "keys"),
     "tandemfeed.admin_server.policy.commands": ("policy",),
+    "tandemfeed.admin_server.audit.commands": ("audit",),
     "tandemfeed.admin_server.command.secrets": ("hash-secret",),
 }
 
@@ -33,7 +36,7 @@ class CommandAdder:
     """Adds commands to the parser of `tandemfeed admin`, or sub-commands to one of its commands."""
 
     def __init__(self, parser: argparse.ArgumentParser, dest: str = "command") -> None:
-        self._commands = parser.add_subparsers(dest=dest, required=True)
+        self._commands = parser.add_subparsers(dest=dest, required=True, metavar="COMMAND")
 
     def group(self, name: str, summary: str) -> CommandAdder:
         """Add a command that has sub-commands; return what adds them."""
@@ -49,7 +52,7 @@ class CommandAdder:
         """Add a command that calls the server as it needs; `run` returns the exit status."""
         added = self._add(name, summary)
         added.add_argument("--json", action="store_true", help="print the reply as one JSON object")
-        add_connection_arguments(added)
+        add_login_arguments(added)
         added.set_defaults(run=run)
         return added
 
@@ -59,15 +62,19 @@ class CommandAdder:
         summary: str,
         request: Callable[[argparse.Namespace], Message],
         show: Callable[[argparse.Namespace, Any], object],
+        hurts: Callable[[argparse.Namespace], str] | None = None,
     ) -> argparse.ArgumentParser:
         """Add a command that sends one request and prints the reply.
 
         Args:
             request: makes the request; the server's contracts say which method takes it.
             show: prints the reply for a person; `--json` prints every field of it.
+            hurts: says what the command is about to do, so that a person, or `--yes`, confirms it.
         """
 
         def run(arguments: argparse.Namespace, server: ServerCalls) -> int:
+            if hurts is not None:
+                confirm(arguments, hurts(arguments))
             reply = server.call(request(arguments))
             if arguments.json:
                 print_json(reply)
@@ -75,7 +82,10 @@ class CommandAdder:
                 show(arguments, reply)
             return 0
 
-        return self.calling(name, summary, run)
+        added = self.calling(name, summary, run)
+        if hurts is not None:
+            add_confirmation(added)
+        return added
 
     def _add(self, name: str, summary: str) -> argparse.ArgumentParser:
         added: argparse.ArgumentParser = self._commands.add_parser(

@@ -17,6 +17,9 @@ def as_dict(reply: Message) -> dict[str, Any]:
     return found
 
 
-def print_json(reply: Message) -> None:
-    """Print a reply as one JSON object on a line."""
-    print(json.dumps(as_dict(reply)))
+def print_json(*replies: Message) -> None:
+    """Print a reply as one JSON object on a line; several, which have different fields, as one object."""
+    fields: dict[str, Any] = {}
+    for reply in replies:
+        fields |= as_dict(reply)
+    print(json.dumps(fields))

@@ -10,12 +10,13 @@ from tandemfeed.admin_server.metrics import FeedCollector
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.zookeeper_options import add_zookeeper_arguments, zookeeper_from
 from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
+from tandemfeed.transport.metrics import serve_metrics
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_process_arguments,
+    add_reflection_argument,
     announce_ready,
     configure_logging,
-    serve_metrics,
 )
 from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
 from tandemfeed.transport.settings_file import SettingsError
@@ -46,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="N",
         help="limit of clients connected at the same time (default %(default)s)",
     )
+    add_reflection_argument(parser)
     add_zookeeper_arguments(parser)
     add_process_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -62,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.listen,
             arguments.subscriber_count_max,
             zookeeper_from(arguments),
+            offers_reflection=arguments.reflection,
         )
     except (SettingsError, RecordsUnavailable, OSError) as refused:
         parser.exit(2, f"admin-server: {refused}\n")

@@ -1,8 +1,7 @@
-"""The tables and times that commands of `tandemfeed admin` print."""
+"""The tables that commands of `tandemfeed admin` print."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 import rich.box
@@ -16,10 +15,3 @@ def titled_table(title: str, headings: Iterable[str]) -> Table:
     for heading in headings:
         table.add_column(heading, overflow="fold")  # rather than cut off a name
     return table
-
-
-def clock(unix_ns: int) -> str:
-    """The local time of day, with the date unless it is today."""
-    at = time.localtime(unix_ns // 1_000_000_000)
-    is_today = time.strftime("%F", at) == time.strftime("%F")
-    return time.strftime("%H:%M:%S" if is_today else "%F %H:%M:%S", at)

@@ -41,6 +41,14 @@ class AdapterStarts:
         asked = (request.resume_incarnation, request.resume_salt, request.public_key)
         return newest if asked == (newest.incarnation, newest.salt, newest.public_key) else None
 
+    def contradicts(self, request: admin_pb2.RegisterRequest) -> bool:
+        """Whether the request resumes an incarnation that a different start is known to have."""
+        return any(
+            start.incarnation == request.resume_incarnation and start.salt != request.resume_salt
+            for starts in self._starts.values()
+            for start in starts
+        )
+
     def begin(self, adapter_id: int, start: common_pb2.AdapterStart) -> None:
         """A new start registered; it has not sent anything."""
         for channel_id in self._channel_ids:

@@ -9,23 +9,42 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
-from tandemfeed.admin_server.feed.descriptions import describe_feed
+from tandemfeed.admin_server.audit.log import AuditLog
+from tandemfeed.admin_server.feed.descriptions import describe_client, describe_feed, describe_key, event_to_proto
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
 from tandemfeed.admin_server.feed.feed_state import FeedState
+from tandemfeed.admin_server.feed.given_rights import GivenRights
 from tandemfeed.admin_server.feed.grants import feed_grant
-from tandemfeed.admin_server.feed.key_ring import KeyRing
+from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
 from tandemfeed.admin_server.feed.registrations import ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
 from tandemfeed.admin_server.lease.lease_core import FeedLease
-from tandemfeed.admin_server.records.audit import AuditLog
+from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
+from tandemfeed.transport.calls.revoked_tokens import EVERYBODY
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.broker")
+# A number that is further ahead of the records than this is an adapter's error, and not from before a restored backup.
+EPOCH_JUMP_MAX = 1 << 20
+INCARNATION_JUMP_MAX = 1 << 16
+
+
+class Grants(Protocol):
+    """The policy in force."""
+
+    def extent(self, identity: str, topic: str) -> Extent:
+        """How much of a channel an identity may receive now."""
+        ...
+
+    def roles_of(self, identity: str) -> frozenset[str]:
+        """The roles of an identity; none if the policy does not name it."""
+        ...
 
 
 class FeedBroker:
@@ -33,19 +52,28 @@ class FeedBroker:
 
     Args:
         records: the durable state.
+        on_rollback: called with the reason when an adapter proves that the records are a restored backup.
 
     Attributes:
         key_ring: the feed's keys. Only its adapters may have decision keys, only its source and adapters source keys.
+        rights: what identities were given: it must be noted before keys or tokens are handed out.
         operations: what an administrator may request.
     """
 
-    def __init__(self, feed: FeedSettings, records: ClusterRecords, audit: AuditLog) -> None:
+    def __init__(
+        self,
+        feed: FeedSettings,
+        records: ClusterRecords,
+        audit: AuditLog,
+        on_rollback: Callable[[str], None] = lambda _why: None,
+    ) -> None:
         self.feed = feed
-        self._records, self._audit = records, audit
+        self._records, self._audit, self._on_rollback = records, audit, on_rollback
+        self.rights = GivenRights(records, feed.feed_id)
         channel_ids = [channel.channel_id for channel in feed.channels]
         self._topics = {channel.topic: channel.channel_id for channel in feed.channels}
         self.key_ring = KeyRing(records, feed.feed_id, channel_ids, source_is_sealed=feed.source_is_sealed)
-        self._state = FeedState(feed, records, audit, self.key_ring)
+        self._state = FeedState(feed, records, audit, self.key_ring, self.rights.revoked)
         self.operations = FeedOperations(feed, self._state, records)
         self._timekeeper = Timekeeper(feed.name, self._state, self.key_ring)
         self._timekeeper.start()
@@ -73,6 +101,9 @@ class FeedBroker:
         """
         feed_id, adapter_id = self.feed.feed_id, adapter.adapter_id
         resumed = self._state.check_registration(adapter, request, process)
+        if resumed is None and request.resume_incarnation:
+            self._check_known(adapter, request)
+        self.rights.note(adapter.identity, (SOURCE, *(channel.channel_id for channel in self.feed.channels)))
         start = resumed or self._records.new_start(feed_id, adapter_id, request.public_key)
         self._records.note_registration(feed_id, adapter_id, start.incarnation, request.rpc_endpoint)
         replaced = self._state.claim_registration(adapter, request, process, start.incarnation)
@@ -96,6 +127,9 @@ class FeedBroker:
 
     def report(self, attendance: Attendance, report: admin_pb2.AdapterReport) -> None:
         """Process a report: the adapter's state, its requests, or both."""
+        epoch = max((channel.position.epoch for channel in report.state.channels), default=0)
+        if max(epoch, report.renew_epoch) > self._state.reserved_end:
+            self._learn_epoch(attendance.adapter, max(epoch, report.renew_epoch))
         if self._state.report(attendance, report) and report.fail_reason:
             self.operations.fail_on_request(attendance.adapter, report.fail_reason)
 
@@ -113,52 +147,144 @@ class FeedBroker:
             ended.end()
             self._audit.write("ended", feed=self.feed.name, adapter=ended.adapter.name, incarnation=incarnation)
 
+    def _check_known(self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest) -> None:
+        """An adapter presents a start other than its last. One that the records never knew proves that they are old."""
+        presented, newest = request.resume_incarnation, self._records.newest_incarnation()
+        if presented > newest + INCARNATION_JUMP_MAX:
+            LOG.error("an adapter presents an impossible start", extra={"adapter": adapter.name, "start": presented})
+            return
+        if presented > newest:
+            self._records.skip_incarnations(presented)
+        elif not self._state.contradicts(request):
+            return
+        self._on_rollback(f"{adapter.name} presents start {presented}, which the records (up to {newest}) do not know")
+
+    def _learn_epoch(self, adapter: AdapterSettings, epoch: int) -> None:
+        """An adapter was in an epoch that the records never reserved: they are old. Later epochs must be higher."""
+        known = self._state.reserved_end
+        if epoch > known + EPOCH_JUMP_MAX:
+            LOG.error("an adapter reports an impossible epoch", extra={"adapter": adapter.name, "epoch": epoch})
+            return
+        self._on_rollback(f"{adapter.name} was in epoch {epoch}; the records know epochs up to {known}")
+        try:
+            self._state.skip_epochs(epoch, self._records.reserve_epochs(self.feed.feed_id, epoch))
+        except RecordsUnavailable:  # its next report tries again
+            LOG.exception("could not reserve epochs", extra={"feed": self.feed.name})
+
     # ---- subscribers ----
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """A client's subscription began, or has other channels."""
+        """A client's subscription began, or has other channels. Its rights must have been noted before."""
         self._state.add_subscriber(subscriber)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """A client's subscription ended."""
         self._state.remove_subscriber(subscriber)
 
-    def limit_subscribers(self, may_subscribe: Callable[[str, str], bool]) -> None:
-        """The policy has changed: adapters serve no subscription more than it is granted, and its call says so.
-
-        Args:
-            may_subscribe: whether an identity is granted a topic now.
-        """
+    def limit_subscribers(self, policy: Grants) -> None:
+        """The policy has changed: adapters serve no subscription more than it is granted, and its call says so."""
         topics = {channel.channel_id: channel.topic for channel in self.feed.channels}
-        self._state.limit_subscribers(lambda identity, channel_id: may_subscribe(identity, topics[channel_id]))
+        self._state.limit_subscribers(lambda identity, channel_id: policy.extent(identity, topics[channel_id]))
 
     @property
     def topics(self) -> Mapping[str, int]:
         """The channel_id of each topic."""
         return self._topics
 
-    def grant(self, channel_ids: Iterable[int]) -> admin_pb2.Grant:
-        """The present grant of these channels."""
-        return feed_grant(self.feed, self._state.view(), self.key_ring.keys, frozenset(channel_ids))
+    def grant(self, extents: Mapping[int, Extent]) -> admin_pb2.Grant:
+        """The present grant of these channels, by channel_id."""
+        return feed_grant(self.feed, self._state.view(), self.key_ring.keys, extents)
 
-    def replace_keys(self, topics: Collection[str]) -> None:
-        """Replace the keys of channels that an identity has lost, so that it cannot read on with those it has."""
-        lost = [channel for channel in self.feed.channels if channel.topic in topics]
+    def end_lost_rights(self, policy: Grants) -> None:
+        """Make what identities were given useless where the policy no longer grants it: their tokens, and the keys.
+
+        Keys are replaced whether or not such an identity is connected, because it keeps those that it has.
+
+        Raises:
+            RecordsUnavailable: not everything is done; the next call does the rest.
+        """
+        lost = self.rights.lost(lambda identity, channel_id: self._is_entitled(policy, identity, channel_id))
         if not lost:
             return
+        topics = {channel.channel_id: channel.topic for channel in self.feed.channels} | {SOURCE: "source packets"}
+        identities = sorted(set().union(*lost.values()))
         try:
-            self.key_ring.replace(channel.channel_id for channel in lost)
-        except RecordsUnavailable:
-            LOG.exception("could not replace stream keys; retrying", extra={"feed": self.feed.name})
-        else:
-            self._state.note("keys replaced", topics=[channel.topic for channel in lost])
-        self._state.announce()  # also wakes the timekeeper, which replaces them later if that failed
+            self.rights.revoke_tokens(identities)
+            self.key_ring.replace(lost.keys())
+            self.rights.forget(lost)
+        finally:
+            self._state.announce()  # also wakes the timekeeper, which replaces keys later if that failed
+        replaced = [topics.get(channel_id, f"channel {channel_id}") for channel_id in sorted(lost)]
+        self._state.note("keys replaced", topics=replaced, lost_by=identities)
+
+    def distrust(self, why: str) -> None:
+        """Replace every key, and refuse every token that was issued until now: the records may be a restored backup.
+
+        Raises:
+            RecordsUnavailable: not everything is done.
+        """
+        self.rights.revoke_tokens([EVERYBODY])
+        self.key_ring.replace_all()
+        self._state.announce()
+        self._state.note("keys replaced", topics=[channel.topic for channel in self.feed.channels], why=why)
+
+    def _is_entitled(self, policy: Grants, identity: str, channel_id: int) -> bool:
+        roles = policy.roles_of(identity)
+        if "adapter" in roles and any(adapter.identity == identity for adapter in self.feed.adapters):
+            return True
+        if channel_id == SOURCE:
+            return "source" in roles
+        topics = [channel.topic for channel in self.feed.channels if channel.channel_id == channel_id]
+        return any(policy.extent(identity, topic) for topic in topics)
+
+    def clients(self) -> list[admin_pb2.ClientStatus]:
+        """The clients' open streams, the oldest first."""
+        return [describe_client(self.feed, subscriber) for subscriber in self._state.subscribers()]
+
+    def kick(self, identity: str, client_id: int, reason: str, by: str) -> list[admin_pb2.ClientStatus]:
+        """End the streams of an identity, or one stream, and return them.
+
+        Args:
+            identity: empty: `client_id` says which stream.
+        """
+
+        def is_meant(subscriber: Subscriber) -> bool:
+            return subscriber.identity == identity if identity else subscriber.client_id == client_id
+
+        kicked = self._state.end_subscribers(is_meant, f"ended by an operator: {reason}")
+        for each in kicked:
+            self._state.note("client kicked", identity=each.identity, peer=each.peer, reason=reason, by=by)
+        return [describe_client(self.feed, subscriber) for subscriber in kicked]
+
+    def key_statuses(self) -> list[admin_pb2.KeyStatus]:
+        """The keys of all channels and of the source, without their secrets."""
+        return [describe_key(self.feed, key, rotation) for key, rotation in self.key_ring.listed()]
+
+    def rotate_keys(self, channel_ids: Collection[int], by: str) -> None:
+        """Replace the keys of these channels, and of the source if it is one of them, on an operator's request.
+
+        Raises:
+            RecordsUnavailable: not done yet; it is done as soon as the records can be written.
+        """
+        try:
+            self.key_ring.replace(channel_ids)
+            self._state.note("keys replaced", channels=sorted(channel_ids), by=by)
+        finally:
+            self._state.announce()  # also wakes the timekeeper, which replaces them later if that failed
+
+    def report_source(self, identity: str, report: admin_pb2.SourceReport) -> None:
+        """Keep the report of a source's process."""
+        self._state.sources.note(identity, report, time.monotonic_ns(), time.time_ns())
+
+    def history(self) -> list[admin_pb2.HistoryEvent]:
+        """What happened to the feed's roles, the newest last."""
+        return [event_to_proto(event) for event in self._state.history()]
 
     # ---- descriptions ----
 
-    def describe(self, channel_ids: Iterable[int] | None = None) -> common_pb2.FeedDescription:
-        """The feed in its present session, limited to these channels (None: all)."""
-        return describe_feed(self.feed, self._state.session, channel_ids)
+    def describe(self, extents: Mapping[int, Extent] | None = None) -> common_pb2.FeedDescription:
+        """The feed in its present session, limited to these channels and symbols (None: all)."""
+        return describe_feed(self.feed, self._state.session, extents)
 
     def adapters(self) -> list[common_pb2.AdapterDescription]:
         """Every adapter that has ever registered."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
+from tandemfeed.admin_server.feed.channel_keys import ChannelKey
+from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.lease.lease_core import FeedLease
+from tandemfeed.admin_server.policy.rules import WHOLE, Extent
+from tandemfeed.admin_server.policy.subscription_rights import topics_of
+from tandemfeed.admin_server.records.lease_records import HistoryEvent
 from tandemfeed.admin_server.settings import MS, AdapterSettings, FeedSettings
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
@@ -25,20 +30,24 @@ _ORDER = [
 
 
 def describe_feed(
-    feed: FeedSettings, session: int, channel_ids: Iterable[int] | None = None
+    feed: FeedSettings, session: int, extents: Mapping[int, Extent] | None = None
 ) -> common_pb2.FeedDescription:
-    """The feed in a session, limited to these channels (None: all)."""
-    wanted = None if channel_ids is None else set(channel_ids)
+    """The feed in a session, limited to these channels and their symbols (None: all)."""
+    wanted = {channel.channel_id: WHOLE for channel in feed.channels} if extents is None else extents
     return common_pb2.FeedDescription(
         feed_id=feed.feed_id,
         name=feed.name,
         session=session,
         channels=[
             common_pb2.ChannelDescription(
-                channel_id=channel.channel_id, topic=channel.topic, source_stream_ids=channel.source_stream_ids
+                channel_id=channel.channel_id,
+                topic=channel.topic,
+                source_stream_ids=channel.source_stream_ids,
+                symbol_field=feed.symbol_field_of(channel),
+                symbols=sorted(wanted[channel.channel_id].symbols or ()),
             )
             for channel in feed.channels
-            if wanted is None or channel.channel_id in wanted
+            if channel.channel_id in wanted
         ],
         source_streams=[
             common_pb2.SourceStreamDescription(
@@ -49,6 +58,8 @@ def describe_feed(
         source_replay_endpoint=feed.source_replay_endpoint,
         datagram_size_max=feed.datagram_size_max,
         source_is_sealed=feed.source_is_sealed,
+        delay_ns=feed.delay_ns,
+        delayed_from=(feed.delayed_from or "") if extents is None else "",  # a subscriber may not know that feed,
     )
 
 
@@ -105,6 +116,37 @@ def describe_takeovers(status: admin_pb2.FeedStatus, lease: FeedLease, now_ns: i
         )
     status.needless_takeover_count = lease.terms.needless_count
     status.lease_ttl_ns = lease.terms.ttl_ns_at(now_ns)
+
+
+def describe_client(feed: FeedSettings, subscriber: Subscriber) -> admin_pb2.ClientStatus:
+    """A client's open stream."""
+    return admin_pb2.ClientStatus(
+        client_id=subscriber.client_id,
+        identity=subscriber.identity,
+        feed=feed.name,
+        topics=topics_of(subscriber.extents, feed),
+        peer=subscriber.peer,
+        since_unix_ns=subscriber.since_unix_ns,
+    )
+
+
+def describe_key(feed: FeedSettings, key: ChannelKey, rotation_unix_ns: int) -> admin_pb2.KeyStatus:
+    """A key without its secret."""
+    topics = {channel.channel_id: channel.topic for channel in feed.channels}
+    return admin_pb2.KeyStatus(
+        feed=feed.name,
+        channel_id=key.channel_id,
+        topic=topics.get(key.channel_id, ""),
+        key_id=key.key_id,
+        not_before_unix_ns=key.not_before_unix_ns,
+        expires_unix_ns=key.expires_unix_ns,
+        rotation_unix_ns=rotation_unix_ns,
+    )
+
+
+def event_to_proto(event: HistoryEvent) -> admin_pb2.HistoryEvent:
+    """An event of a feed's history."""
+    return admin_pb2.HistoryEvent(**event._asdict())
 
 
 def copy_of(description: common_pb2.AdapterDescription) -> common_pb2.AdapterDescription:

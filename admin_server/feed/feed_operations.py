@@ -47,15 +47,38 @@ class FeedOperations:
             OperationRefused: it is the last synchronised backup and `is_forced` is false, or there is no heir.
             RecordsUnavailable: the change could not be recorded; the adapter is not failed.
         """
-        heirs = self._state.heirs_of(adapter.adapter_id)
-        if heirs is not None:
-            if len(heirs) == 1 and not is_forced:
-                raise OperationRefused(
-                    f"without {adapter.name}, {self._state.name_of(heirs[0])} would be active with no synchronised "
-                    "backup; use --force to fail it anyway"
-                )
-            self.hand_over(None, by, is_failing=True)
+        self._hand_over_first(adapter, by, is_failing=True, is_forced=is_forced)
         self._fail(adapter, reason, by, is_own_request=False, is_forced=is_forced)
+
+    def drain(self, adapter: AdapterSettings, reason: str, by: str, *, is_forced: bool = False) -> None:
+        """Keep an adapter out of leases for planned maintenance; if it is active, it hands over first.
+
+        Raises:
+            OperationRefused: it is the last synchronised backup and `is_forced` is false, or there is no heir.
+            RecordsUnavailable: the change could not be recorded; the adapter is not drained.
+        """
+        self._hand_over_first(adapter, by, is_failing=False, is_forced=is_forced)
+        with self._one_at_a_time:
+            refusal = self._state.refusal_to_fail(adapter, is_own_request=False, is_forced=is_forced)
+            if refusal is not None:
+                raise OperationRefused(refusal)
+            self._records.note_drained(self._feed.feed_id, adapter.adapter_id, reason)
+            refusal = self._state.drain(adapter, reason, by, is_forced=is_forced)
+            if refusal is not None:
+                self._records.note_undrained(self._feed.feed_id, adapter.adapter_id)
+                raise OperationRefused(refusal)
+
+    def undrain(self, adapter: AdapterSettings, by: str) -> None:
+        """Let a drained adapter become active again.
+
+        Raises:
+            OperationRefused: it is not drained.
+            RecordsUnavailable: the change could not be recorded; the adapter stays drained.
+        """
+        with self._one_at_a_time:
+            if not self._state.is_drained(adapter.adapter_id):
+                raise OperationRefused(f"{adapter.name} is not drained")
+            self._undrain(adapter, by)
 
     def fail_on_request(self, adapter: AdapterSettings, reason: str) -> None:
         """Fail an adapter that requests it, because by policy it is the least healthy backup."""
@@ -71,18 +94,39 @@ class FeedOperations:
             LOG.exception("could not fail an adapter on its request", extra={"adapter": adapter.name, "asked": reason})
 
     def readmit(self, adapter: AdapterSettings, by: str) -> None:
-        """Return a failed adapter to its feed.
+        """Return a failed adapter to its feed; if it is drained, it may become active again.
 
         Raises:
-            OperationRefused: it is not failed.
+            OperationRefused: it is neither failed nor drained.
             RecordsUnavailable: the change could not be recorded; the adapter stays failed.
         """
         with self._one_at_a_time:
+            is_drained = self._state.is_drained(adapter.adapter_id)
+            if is_drained:
+                self._undrain(adapter, by)
             if not self._state.may_readmit(adapter.adapter_id):
-                raise OperationRefused(f"{adapter.name} is not failed")
+                if is_drained:
+                    return
+                raise OperationRefused(f"{adapter.name} is neither failed nor drained")
             self._records.note_readmitted(self._feed.feed_id, adapter.adapter_id)
             self._refusals.pop(adapter.adapter_id, None)
             self._state.readmit(adapter, by)
+
+    def _hand_over_first(self, adapter: AdapterSettings, by: str, *, is_failing: bool, is_forced: bool) -> None:
+        """If an adapter is active, hand over, so that it can leave without a stall."""
+        heirs = self._state.heirs_of(adapter.adapter_id)
+        if heirs is None:
+            return
+        if len(heirs) == 1 and not is_forced:
+            raise OperationRefused(
+                f"without {adapter.name}, {self._state.name_of(heirs[0])} would be active with no synchronised "
+                "backup; use --force to do it anyway"
+            )
+        self.hand_over(None, by, is_failing=is_failing)
+
+    def _undrain(self, adapter: AdapterSettings, by: str) -> None:
+        self._records.note_undrained(self._feed.feed_id, adapter.adapter_id)
+        self._state.undrain(adapter, by)
 
     def _fail(self, adapter: AdapterSettings, reason: str, by: str, *, is_own_request: bool, is_forced: bool) -> None:
         """Record the failure before the adapter is ordered to leave, so that it stays failed after any crash."""

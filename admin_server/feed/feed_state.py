@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.adapter_starts import AdapterStarts
 from tandemfeed.admin_server.feed.conversions import Conversions
 from tandemfeed.admin_server.feed.current_session import CurrentSession
@@ -21,12 +22,11 @@ from tandemfeed.admin_server.feed.descriptions import (
     absent_adapters,
     copy_of,
     describe_adapter,
-    describe_feed,
-    describe_takeovers,
     history_epoch,
     total_position,
     worst_state,
 )
+from tandemfeed.admin_server.feed.feed_reports import FeedReports
 from tandemfeed.admin_server.feed.grants import FeedView
 from tandemfeed.admin_server.feed.key_ring import KeyRing
 from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
@@ -36,10 +36,11 @@ from tandemfeed.admin_server.feed.subscriber_streams import SubscriberStreams
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Offer
 from tandemfeed.admin_server.lease.lease_decisions import HandOverRefused, LeaseDecision
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
-from tandemfeed.admin_server.records.audit import AuditLog
-from tandemfeed.admin_server.records.lease_records import ClusterRecords
+from tandemfeed.admin_server.policy.rules import Extent
+from tandemfeed.admin_server.records.lease_records import ClusterRecords, HistoryEvent
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_state")
@@ -55,16 +56,20 @@ class FeedState:
 
     Attributes:
         processes: the registered processes; only their record is saved without the lock.
+        sources: the processes that send the feed's source packets; needs no lock.
     """
 
-    def __init__(self, feed: FeedSettings, records: ClusterRecords, audit: AuditLog, keys: KeyRing) -> None:
-        self._feed, self._keys = feed, keys
+    def __init__(
+        self, feed: FeedSettings, records: ClusterRecords, audit: AuditLog, keys: KeyRing, revoked: RevokedTokens
+    ) -> None:
+        self._feed, self._keys, self._revoked = feed, keys, revoked
         self._attending: dict[int, Attendance] = {}
         self._keeper = LeaseKeeper(feed, records, audit, self._attending)
         self._keeper.restore()
         self.processes = RegisteredProcesses(feed, records, self.lease.config.term_ns)
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
-        self._reported: dict[int, common_pb2.FeedAdapterState] = {}
+        self._reports = FeedReports(feed, self._keeper, self.processes)
+        self.sources = self._reports.sources
         self._starts = AdapterStarts(records.starts(feed.feed_id), [channel.channel_id for channel in feed.channels])
         self._conversions = Conversions(feed)
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
@@ -82,6 +87,11 @@ class FeedState:
     def session(self) -> int:
         """The present session."""
         return self._sessions.session
+
+    @property
+    def reserved_end(self) -> int:
+        """The last epoch that may be granted now."""
+        return self._keeper.reserved_end
 
     @property
     def is_stopped(self) -> bool:
@@ -161,6 +171,16 @@ class FeedState:
             self._announce()
             return self._described(adapter_id)
 
+    def contradicts(self, request: admin_pb2.RegisterRequest) -> bool:
+        """Whether a registration resumes a start that the records know as another one."""
+        with self._changed:
+            return self._starts.contradicts(request)
+
+    def skip_epochs(self, after: int, reserved_end: int) -> None:
+        """Grant only epochs after this one from now on."""
+        with self._changed:
+            self._keeper.skip_epochs(after, reserved_end)
+
     # ---- adapters' streams ----
 
     def attend(self, attendance: Attendance) -> bool:
@@ -173,6 +193,7 @@ class FeedState:
             former = self._attending.get(adapter_id)
             self._attending[adapter_id] = attendance
             self.processes.note_attended(attendance, True)
+            self._reports.on_attend(adapter_id)
             if self._resumed.get(adapter_id) == attendance.incarnation:
                 self.lease.on_resume(adapter_id)
             else:
@@ -223,6 +244,7 @@ class FeedState:
                 self._known[adapter_id].replica_state = AWAY
             self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns(), has_ended=has_ended))
             self._announce()
+            self._reports.on_leave(adapter_id)  # last, because a takeover is urgent
             return True
 
     def other_conversion(self, adapter_id: int) -> str | None:
@@ -242,7 +264,7 @@ class FeedState:
         with self._changed:
             self._subscribers.add(subscriber)
             if self._is_stopped:  # it began while this server was becoming a standby
-                subscriber.end()
+                subscriber.end("")
 
     def remove_subscriber(self, subscriber: Subscriber) -> None:
         """A subscription ended."""
@@ -250,11 +272,21 @@ class FeedState:
             self._subscribers.remove(subscriber)
             self._changed.notify_all()  # the timekeeper waits for the end of its time to return
 
-    def limit_subscribers(self, is_granted: Callable[[str, int], bool]) -> None:
+    def limit_subscribers(self, extent: Callable[[str, int], Extent]) -> None:
         """Withdraw what is no longer granted, and have every subscription compare its grant with what it is now."""
         with self._changed:
-            self._subscribers.limit(is_granted)
+            self._subscribers.limit(extent)
             self._subscribers.notify()
+
+    def subscribers(self) -> list[Subscriber]:
+        """The open subscriptions, the oldest first."""
+        with self._changed:
+            return self._subscribers.streams()
+
+    def end_subscribers(self, is_to_end: Callable[[Subscriber], bool], reason: str) -> list[Subscriber]:
+        """End the calls of these subscriptions, refusing them with this text, and return the subscriptions."""
+        with self._changed:
+            return self._subscribers.end_revoked(is_to_end, reason)
 
     # ---- operations ----
 
@@ -286,6 +318,11 @@ class FeedState:
         with self._changed:
             return adapter_id in self.lease.candidates.failed
 
+    def is_drained(self, adapter_id: int) -> bool:
+        """Whether an adapter is drained."""
+        with self._changed:
+            return adapter_id in self.lease.candidates.drained
+
     def may_readmit(self, adapter_id: int) -> bool:
         """Whether an adapter is failed here, or reports that it is."""
         with self._changed:
@@ -310,6 +347,23 @@ class FeedState:
                 self.note("adapter failed", adapter=adapter.name, reason=reason, by=by)
                 self._perform(decisions, announces=True)
             return refusal
+
+    def drain(self, adapter: AdapterSettings, reason: str, by: str, *, is_forced: bool) -> str | None:
+        """Drain an adapter whose draining is recorded; or return why it may no longer be drained."""
+        with self._changed:
+            refusal = self._refusal_to_fail(adapter, is_own_request=False, is_forced=is_forced)
+            if refusal is None:
+                decisions = self.lease.drain(adapter.adapter_id, reason, time.monotonic_ns())
+                self.note("adapter drained", adapter=adapter.name, reason=reason, by=by)
+                self._perform(decisions)
+            return refusal
+
+    def undrain(self, adapter: AdapterSettings, by: str) -> None:
+        """Let an adapter become active again, after that was recorded."""
+        with self._changed:
+            decisions = self.lease.undrain(adapter.adapter_id, time.monotonic_ns())
+            self.note("adapter undrained", adapter=adapter.name, by=by)
+            self._perform(decisions)
 
     def readmit(self, adapter: AdapterSettings, by: str) -> None:
         """Return an adapter to the feed, after its readmission was recorded."""
@@ -339,27 +393,12 @@ class FeedState:
     def status(self) -> admin_pb2.FeedStatus:
         """The feed's status for administrators, with every configured adapter."""
         with self._changed:
-            rows = {
-                adapter.adapter_id: self._known.get(adapter.adapter_id) or describe_adapter(adapter, 0, "", AWAY)
-                for adapter in self._feed.adapters
-            }
-            status = admin_pb2.FeedStatus(
-                feed=describe_feed(self._feed, self.session),
-                epoch=self.lease.epoch,
-                active_adapter_id=max(self.lease.holder, 0),
-                adapters=[
-                    admin_pb2.AdapterStatus(
-                        adapter=description,
-                        state=self._reported.get(adapter_id),
-                        attending=adapter_id in self._attending,
-                        failed_reason=self.lease.candidates.failed.get(adapter_id, ""),
-                    )
-                    for adapter_id, description in sorted(rows.items())
-                ],
-                subscriber_count=len(self._subscribers),
-            )
-            describe_takeovers(status, self.lease, time.monotonic_ns(), time.time_ns())
-            return status
+            return self._reports.status(self.session, self._known, self._attending, len(self._subscribers))
+
+    def history(self) -> list[HistoryEvent]:
+        """The last events, the newest last."""
+        with self._changed:
+            return self._keeper.history.events()
 
     # ---- time ----
 
@@ -415,7 +454,7 @@ class FeedState:
         return [self._described(adapter_id) for adapter_id in self._known]
 
     def _note_state(self, adapter_id: int, state: common_pb2.FeedAdapterState) -> None:
-        self._reported[adapter_id] = state
+        self._reports.note(adapter_id, state)
         session_changed = self._sessions.note(state.session)
         worst = worst_state(state)
         if worst is None:
@@ -457,6 +496,7 @@ class FeedState:
             keys=self._keys.keys(channel.channel_id for channel in self._feed.channels),
             decision_keys=self._keys.decision_keys(),
             source_keys=self._keys.source_keys(),
+            revoked_tokens=self._revoked.messages(),
             active_adapter_id=max(self.lease.holder, 0),
             epoch=self.lease.epoch,
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tandemfeed.admin_server.feed.descriptions import describe_feed, limited_to
 from tandemfeed.admin_server.feed.documents import wire_document, wire_version
+from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.admin_server.settings import ChannelSettings, FeedSettings
 from tandemfeed.v1 import admin_pb2, common_pb2
 
@@ -22,11 +23,11 @@ class FeedView:
     active: admin_pb2.ActiveAdapter
 
 
-def feed_grant(feed: FeedSettings, view: FeedView, keys_of: KeysOf, channel_ids: Collection[int]) -> admin_pb2.Grant:
+def feed_grant(feed: FeedSettings, view: FeedView, keys_of: KeysOf, extents: Mapping[int, Extent]) -> admin_pb2.Grant:
     """The grant of these channels of a feed, with the documents that it names and a reader needs."""
-    channels = frozenset(channel_ids)
+    channels = frozenset(extents)
     return admin_pb2.Grant(
-        feed=describe_feed(feed, view.session, channels),
+        feed=describe_feed(feed, view.session, extents),
         channels=[channel_grant(feed, each, keys_of) for each in feed.channels if each.channel_id in channels],
         adapters=[limited_to(adapter, channels) for adapter in view.adapters],
         active=view.active,

@@ -51,6 +51,20 @@ class KeyRing:
         """The keys for the feed's source and its adapters, in the same order; none if the source does not seal."""
         return [key.stream_key(time.time_ns()) for key in self._keys.get(SOURCE, ())]
 
+    def listed(self) -> list[tuple[ChannelKey, int]]:
+        """Every key, with the time at which its successor is made; 0 if it has one."""
+        times = self._records.key_times
+        return [
+            (key, times.renew_at_ns(key.expires_unix_ns) if key is keys[-1] else 0)
+            for _, keys in sorted(self._keys.items())
+            for key in keys
+        ]
+
+    @property
+    def channel_ids(self) -> tuple[int, ...]:
+        """The channels that have keys; SOURCE stands for the source."""
+        return self._channel_ids
+
     def refresh(self, now_unix_ns: int) -> None:
         """Load the present keys, creating those that are due. Waits for the disk.
 
@@ -70,6 +84,10 @@ class KeyRing:
             self._to_replace.update(channel_ids)
             self.next_change_unix_ns = 0
             self._refresh(time.time_ns())
+
+    def replace_all(self) -> None:
+        """Replace every key, also that of the source. Behaves like `replace`."""
+        self.replace(self._channel_ids)
 
     def _refresh(self, now_unix_ns: int) -> None:
         for channel_id in sorted(self._to_replace):

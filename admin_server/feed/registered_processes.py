@@ -65,6 +65,11 @@ class RegisteredProcesses:
         if self._incarnations.get(adapter_id) == attendance.incarnation:
             self._registrations.note_attended(adapter_id, is_attended)
 
+    def registered(self, adapter_id: int) -> ProcessStart | None:
+        """The process that is registered as an adapter, or was last."""
+        record = self._registrations.record(adapter_id)
+        return None if record is None else record.start
+
     # ---- any thread ----
 
     def save(self, adapter_id: int) -> None:

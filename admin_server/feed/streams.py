@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
+from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.admin_server.settings import AdapterSettings
 from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
 from tandemfeed.v1 import admin_pb2
 
 # The limit for an adapter that does not read its stream: minutes of orders. Above it, only essential orders are queued.
 ORDERS_WAITING_MAX = 1_000
+_CLIENT_IDS = itertools.count(1)
 
 
 @dataclass(slots=True)
@@ -55,15 +60,20 @@ class Subscriber:
     """One subscription of a client's call.
 
     Attributes:
-        channel_ids: the channels granted to it.
+        extents: how much it receives of each granted channel, by channel_id.
         notify: called when the grant may have changed. It and `end` may be called from any thread, with the feed's lock
             held, so they never block.
-        end: called when this server stops serving the feed.
+        end: called when this server stops serving the feed; with a text, when an operator ends the client's call.
+        peer: the address of its connection.
         unicast_key: the CURVE public key with which it may connect to adapters; empty: it has none.
+        client_id: names this subscription to operators.
     """
 
     identity: str
-    channel_ids: frozenset[int]
+    extents: Mapping[int, Extent]
     notify: Callable[[], None] = field(repr=False)
-    end: Callable[[], None] = field(repr=False)
+    end: Callable[[str], None] = field(repr=False)
+    peer: str = ""
     unicast_key: bytes = b""
+    client_id: int = field(default_factory=partial(next, _CLIENT_IDS))
+    since_unix_ns: int = field(default_factory=time.time_ns)

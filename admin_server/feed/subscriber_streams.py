@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from tandemfeed.admin_server.feed.admissions import Admission, Admissions
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
+from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.v1 import admin_pb2
 
 
@@ -30,24 +31,37 @@ class SubscriberStreams:
         self._open[id(subscriber)] = subscriber
         self._admit(subscriber)
 
-    def remove(self, subscriber: Subscriber) -> None:
+    def remove(self, subscriber: Subscriber, *, is_revoked: bool = False) -> None:
         """A subscription ended. It may return, unless all its channels were revoked."""
         if self._open.pop(id(subscriber), None) is not None:
-            changed = self._admissions.end(id(subscriber), time.monotonic_ns())
+            changed = self._admissions.end(id(subscriber), time.monotonic_ns(), is_revoked=is_revoked)
             if changed is not None:
                 self.announce(changed)
 
-    def limit(self, is_granted: Callable[[str, int], bool]) -> None:
+    def limit(self, extent: Callable[[str, int], Extent]) -> None:
         """Withdraw at once what is no longer granted, whether or not the client reads its updates.
 
         Args:
-            is_granted: whether an identity is granted a channel now.
+            extent: how much of a channel an identity may receive now.
         """
         for subscriber in self._open.values():
-            left = frozenset(each for each in subscriber.channel_ids if is_granted(subscriber.identity, each))
-            if left != subscriber.channel_ids:
-                subscriber.channel_ids = left
+            left = {each: part & extent(subscriber.identity, each) for each, part in subscriber.extents.items()}
+            left = {each: part for each, part in left.items() if part}
+            if left != subscriber.extents:
+                subscriber.extents = left
                 self._admit(subscriber)
+
+    def streams(self) -> list[Subscriber]:
+        """The open subscriptions, the oldest first."""
+        return list(self._open.values())
+
+    def end_revoked(self, is_revoked: Callable[[Subscriber], bool], reason: str) -> list[Subscriber]:
+        """End the calls of these subscriptions, and return them. Args: reason: refuse them with this text."""
+        ended = [each for each in self._open.values() if is_revoked(each)]
+        for subscriber in ended:
+            self.remove(subscriber, is_revoked=True)
+            subscriber.end(reason)
+        return ended
 
     def notify(self) -> None:
         """Request an update for every subscriber."""
@@ -57,7 +71,7 @@ class SubscriberStreams:
     def end(self) -> None:
         """End every stream."""
         for subscriber in self._open.values():
-            subscriber.end()
+            subscriber.end("")
 
     def announce(self, changed: admin_pb2.SubscriptionsChanged | None = None) -> None:
         """Send a change to the adapters, and everything to those that are new or have missed a change."""
@@ -82,7 +96,7 @@ class SubscriberStreams:
 
     def _admit(self, subscriber: Subscriber) -> None:
         """Admit a subscription to just its channels; to none, if all were revoked."""
-        name, channel_ids = id(subscriber), subscriber.channel_ids
+        name, channel_ids = id(subscriber), frozenset(subscriber.extents)
         if channel_ids:
             self.announce(self._admissions.begin(name, Admission(subscriber.unicast_key, channel_ids)))
         elif (changed := self._admissions.end(name, time.monotonic_ns(), is_revoked=True)) is not None:

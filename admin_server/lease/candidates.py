@@ -1,6 +1,7 @@
 """Which adapters could become active, how they rank, and which are still missing. Pure.
 
-A candidate attends, has reported its state recently, accepts grants and is not failed (docs/protocol.md clause 6.4).
+A candidate attends, has reported its state recently, accepts grants, and is neither failed nor drained
+(docs/protocol.md clause 6.4).
 """
 
 from __future__ import annotations
@@ -54,17 +55,25 @@ class _Candidate:
 
 
 class Candidates:
-    """The adapters of one feed that attend, and those that are failed.
+    """The adapters of one feed that attend, and those that are failed or drained.
 
     Args:
         adapters: the configured adapters; if empty they are unknown, and an adapter may always be missing.
         fresh_ns: the maximum age of a candidate's report; an adapter that fell silent is not a candidate.
+
+    Attributes:
+        failed, drained: adapter_id -> reason. A drained adapter works on as a backup, and never becomes active.
     """
 
     def __init__(self, adapters: frozenset[int], fresh_ns: int) -> None:
         self.failed: dict[int, str] = {}
+        self.drained: dict[int, str] = {}
         self._adapters, self._fresh_ns = adapters, fresh_ns
         self._attending: dict[int, _Candidate] = {}
+
+    def is_out(self, adapter_id: int) -> bool:
+        """True if it must not become active, whatever it reports."""
+        return adapter_id in self.failed or adapter_id in self.drained
 
     def attend(self, adapter_id: int) -> None:
         """The stream of a new process began: nothing is known about it."""
@@ -113,7 +122,7 @@ class Candidates:
         return {
             adapter_id: report
             for adapter_id, report in known.items()
-            if report is not None and report.state in RANK and not report.abstains and adapter_id not in self.failed
+            if report is not None and report.state in RANK and not report.abstains and not self.is_out(adapter_id)
         }
 
     def best(self, now_ns: int) -> int | None:
@@ -136,6 +145,8 @@ class Candidates:
             return "is already active"
         if adapter_id in self.failed:
             return f"is failed: {self.failed[adapter_id]}"
+        if adapter_id in self.drained:
+            return f"is drained: {self.drained[adapter_id]}"
         if not self.is_attending(adapter_id):
             return "is away"
         report = self.newest_report(adapter_id, now_ns)
@@ -147,9 +158,7 @@ class Candidates:
 
     def backups_in_sync(self, holder: int, now_ns: int) -> list[int]:
         """Backups that could take over from the holder without losing a message."""
-        others = [
-            adapter_id for adapter_id in self._attending if adapter_id not in self.failed and adapter_id != holder
-        ]
+        others = [adapter_id for adapter_id in self._attending if not self.is_out(adapter_id) and adapter_id != holder]
         reports = {adapter_id: self.newest_report(adapter_id, now_ns) for adapter_id in others}
         return [adapter_id for adapter_id, report in reports.items() if report is not None and report.is_up_to_date]
 
@@ -159,7 +168,7 @@ class Candidates:
             return True
         eligible = self.eligible(now_ns)
         return any(
-            adapter_id not in eligible and adapter_id not in self.failed and not self.reports_failed(adapter_id)
+            adapter_id not in eligible and not self.is_out(adapter_id) and not self.reports_failed(adapter_id)
             for adapter_id in self._adapters
         )
 

@@ -93,22 +93,27 @@ class FeedLease:
         next_epoch: int,
         failed: Mapping[int, str] | None = None,
         noted_ttl_ns: int = 0,
+        drained: Mapping[int, str] | None = None,
     ) -> None:
         """Restore the lease after a restart of the store: for one term, the last holder may still rely on it.
 
         Args:
             epoch: the newest epoch known to have been granted; 0: none.
             next_epoch: the next epoch to grant; epochs between the two may have been granted without a record.
-            failed: adapter_id -> reason.
+            failed, drained: adapter_id -> reason.
             noted_ttl_ns: the longest term that may have been announced; 0: the configured one.
         """
-        self.candidates.failed = dict(failed or {})
+        self.candidates.failed, self.candidates.drained = dict(failed or {}), dict(drained or {})
         self.next_epoch_number = next_epoch
         if epoch:
             self.epoch, self.holder = epoch, holder or UNKNOWN_HOLDER
             self._last_holder = self._awaited_holder = holder
             self._until_ns = self.terms.restore(noted_ttl_ns, now_ns)
             self._is_unproven = True
+
+    def skip_epochs(self, after: int) -> None:
+        """Grant and offer only epochs after this one, which an adapter has been in."""
+        self.next_epoch_number = max(self.next_epoch_number, after + 1)
 
     # ---- adapters attend, report, renew, leave ----
 
@@ -262,6 +267,18 @@ class FeedLease:
         assert adapter_id != self.holder, "the active hands over before it is failed"
         self.candidates.failed[adapter_id] = reason
         self._forget(adapter_id)
+        return self._consider(now_ns)
+
+    def drain(self, adapter_id: int, reason: str, now_ns: int) -> list[LeaseDecision]:
+        """Keep a backup out of leases until it is undrained. The caller has checked `refusal_to_fail`."""
+        assert adapter_id != self.holder, "the active hands over before it is drained"
+        self.candidates.drained[adapter_id] = reason
+        self._forget(adapter_id)
+        return self._consider(now_ns)
+
+    def undrain(self, adapter_id: int, now_ns: int) -> list[LeaseDecision]:
+        """Let a drained adapter become active again."""
+        self.candidates.drained.pop(adapter_id, None)
         return self._consider(now_ns)
 
     def readmit(self, adapter_id: int) -> None:

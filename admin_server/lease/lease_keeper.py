@@ -10,6 +10,8 @@ import logging
 import time
 from collections.abc import Mapping
 
+from tandemfeed.admin_server.audit.log import AuditLog
+from tandemfeed.admin_server.feed.feed_history import FeedHistory
 from tandemfeed.admin_server.feed.streams import Attendance
 from tandemfeed.admin_server.lease.lease_core import FeedLease, LeaseConfig
 from tandemfeed.admin_server.lease.lease_decisions import (
@@ -24,7 +26,6 @@ from tandemfeed.admin_server.lease.lease_decisions import (
     TermNoted,
     Vacated,
 )
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, LeaseRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import MS, FeedSettings
 from tandemfeed.v1 import admin_pb2
@@ -37,6 +38,9 @@ class LeaseKeeper:
 
     Args:
         attending: adapter_id -> its open stream; the owner changes this mapping, which is only read here.
+
+    Attributes:
+        history: the feed's last events.
     """
 
     def __init__(
@@ -53,6 +57,8 @@ class LeaseKeeper:
         self._reserved_end = 0
         self._noted_ttl_ns = feed.lease_ttl_ns
         self._notes: list[tuple[str, dict[str, object]]] = []
+        names = {adapter.adapter_id: adapter.name for adapter in feed.adapters}
+        self.history = FeedHistory(feed.feed_id, records, lambda adapter_id: names.get(adapter_id, str(adapter_id)))
 
     def restore(self) -> None:
         """Continue from the records that the previous server left.
@@ -65,11 +71,22 @@ class LeaseKeeper:
         epoch, holder = self._records.last_lease(feed_id) or (reserved_end, 0)
         failed = self._records.failed_adapters(feed_id)
         noted_ttl_ns = self._records.noted_ttl_ns(feed_id)
-        self.lease.restore(epoch, holder, time.monotonic_ns(), reserved_end + 1, failed, noted_ttl_ns)
+        drained = self._records.drained_adapters(feed_id)
+        self.lease.restore(epoch, holder, time.monotonic_ns(), reserved_end + 1, failed, noted_ttl_ns, drained)
         self._note_ttl(self.lease.terms.noted_ttl_ns)
         self._reserved_end = self._records.reserve_epochs(feed_id, reserved_end)
 
     # ---- reserving epochs ----
+
+    @property
+    def reserved_end(self) -> int:
+        """The last reserved epoch."""
+        return self._reserved_end
+
+    def skip_epochs(self, after: int, reserved_end: int) -> None:
+        """Grant only epochs after this one, up to the reserved end. The owner holds its lock."""
+        self.lease.skip_epochs(after)
+        self._reserved_end = max(self._reserved_end, reserved_end)
 
     @property
     def needs_epochs(self) -> bool:
@@ -135,12 +152,10 @@ class LeaseKeeper:
         return any(not isinstance(decision, Renewed | TermNoted | Offered | OrderedHandOver) for decision in decisions)
 
     def note(self, event: str, **fields: object) -> None:
-        """Log and audit an event. A failing audit log does not raise here, so that it cannot prevent a takeover."""
+        """Log and audit an event. Waits for no disk, because a takeover must not."""
         LOG.info(event, extra={"feed": self._feed.name, **fields})
-        try:
-            self._audit.write(event, feed=self._feed.name, **fields)
-        except OSError:
-            LOG.exception("could not write the audit log", extra={"lost": event, **fields})
+        self.history.note(event, fields, time.time_ns())
+        self._audit.note(event, feed=self._feed.name, **fields)
 
     # ---- inside ----
 

@@ -13,10 +13,13 @@ from rich.console import Console
 from tandemfeed.admin_server.command.registry import CommandAdder
 from tandemfeed.admin_server.command.tables import titled_table
 from tandemfeed.admin_server.policy.document import check_adapters, load_policy
+from tandemfeed.admin_server.policy.review import warnings_of
 from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2
+
+SYMBOLS_SHOWN_MAX = 16
 
 
 def add_commands(adder: CommandAdder) -> None:
@@ -53,7 +56,7 @@ def add_commands(adder: CommandAdder) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Check a policy file; print what is wrong with it."""
+    """Check a policy file; print what is wrong with it, or what may be."""
     try:
         feeds = None if arguments.cluster is None else load_cluster(arguments.cluster)
         policy = load_policy(arguments.file, feeds)
@@ -63,8 +66,14 @@ def check(arguments: argparse.Namespace) -> int:
         print(f"admin: {refused}", file=sys.stderr)
         return 2
     counts = {"identities": len(policy.identities), "groups": len(policy.groups), "rules": len(policy.rules)}
-    listed = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print(json.dumps({"file": str(arguments.file), **counts}) if arguments.json else f"{arguments.file}: {listed}")
+    delays = None if feeds is None else {name: feed.delay_ns for name, feed in feeds.items()}
+    warnings = warnings_of(policy, delays, time.time_ns())
+    if arguments.json:
+        print(json.dumps({"file": str(arguments.file), **counts, "warnings": warnings}))
+        return 0
+    print(f"{arguments.file}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+    for warning in warnings:
+        print(f"warning: {warning}")
     return 0
 
 
@@ -78,6 +87,16 @@ def _explanation(request: admin_pb2.ExplainPolicyRequest, reply: admin_pb2.Expla
         return f"{request.identity} may {what}: {reply.file}, line {reply.rule.line}: {reply.rule.name}"
     if not reply.known_identity:
         return f"{request.identity} may not {what}: {reply.file} has no such identity"
+    if reply.HasField("too_young_for"):
+        rule, delay_s = reply.too_young_for, reply.delay_ns / 1e9
+        return (
+            f"{request.identity} may not {what}: {reply.file}, line {rule.line}: {rule.name} grants only data that are "
+            f"at least {rule.minimum_age_s:g} s old, and the feed of this topic "
+            + (f"is delayed by {delay_s:g} s" if delay_s else "is not delayed")
+        )
+    if reply.symbols:
+        some = ", ".join(reply.symbols[:SYMBOLS_SHOWN_MAX]) + (", …" if len(reply.symbols) > SYMBOLS_SHOWN_MAX else "")
+        return f"{request.identity} may not {what} as a whole: granted are its symbols {some}"
     return f"{request.identity} may not {what}: no rule of {reply.file} that is valid now grants it"
 
 
@@ -106,6 +125,7 @@ def print_policy(reply: admin_pb2.ShowPolicyReply, console: Console | None = Non
 def _validity(rule: admin_pb2.PolicyRule) -> str:
     lines = [] if rule.is_valid_now else ["not now"]
     lines += ["from", _time_text(rule.from_unix_ns)] if rule.from_unix_ns else []
+    lines += [f"data {rule.minimum_age_s:g} s old"] if rule.minimum_age_s else []
     lines += ["until", _time_text(rule.until_unix_ns)] if rule.until_unix_ns else []
     return "\n".join(lines) or "always"
 

@@ -1,7 +1,7 @@
 """The policy file: its tables as models, and the policy that they describe.
 
-The file accepts only what the cluster enforces. What is planned but not enforced yet (rights below the level of a
-channel, a minimum age of data, contributions) is refused with a sentence that says so.
+The file accepts only what the cluster enforces. What is planned but not enforced yet (contributions) is refused with a
+sentence that says so.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from tandemfeed.admin_server.policy.rules import Action, Identity, Policy, Rule
+from tandemfeed.admin_server.policy.rules import Action, Channel, Identity, Policy, Rule
 from tandemfeed.admin_server.policy.topic_index import TopicIndex
 from tandemfeed.admin_server.settings import NAME_FORM, NAME_RULE, FeedSettings, Name
+from tandemfeed.feedcore.documents.symbol_words import EVERY_SYMBOL, symbol_of
 from tandemfeed.transport.settings_file import InvalidSetting, SettingsFile, shown
 
 TopicPattern = Annotated[
     str,
     Meta(
-        pattern=r"^([A-Za-z0-9_-]+|[*#])(\.([A-Za-z0-9_-]+|[*#])){0,15}\Z",  # bounds the work of a look-up
-        description="a topic pattern: at most 16 words of letters, digits, '_' and '-', or '*' (one word) or '#' (any "
-        "number of words), separated by '.'",
+        pattern=r"^([A-Za-z0-9_%-]+|[*#])(\.([A-Za-z0-9_%-]+|[*#])){0,15}\Z",  # bounds the work of a look-up
+        description="a topic pattern: at most 16 words of letters, digits, '_' and '-' (in symbols also %XX), or '*' "
+        "(one word) or '#' (any number of words), separated by '.'",
     ),
 ]
 Role = Literal["client", "adapter", "source", "admin"]
@@ -58,14 +59,14 @@ class _RuleTable(_Table, frozen=True, kw_only=True):
     feeds: tuple[TopicPattern, ...] = ()
     valid_from: Time | None = field(default=None, name="from")
     valid_until: Time | None = field(default=None, name="until")
-    minimum_age_s: Any = None
+    minimum_age_s: Annotated[float, Meta(ge=0.001, le=604_800)] | None = None
 
     def __post_init__(self) -> None:
         if "contribute" in self.actions:
             reason = 'contains "contribute", but clients cannot contribute messages yet; remove it'
             raise InvalidSetting(reason, "actions")
-        if self.minimum_age_s is not None:
-            reason = "is set, but no feed has a delayed channel yet, so it would not be enforced; remove it"
+        if self.minimum_age_s is not None and "subscribe" not in self.actions:
+            reason = f'is set, but {shown(self.actions)} has no minimum age, only "subscribe" has; remove it'
             raise InvalidSetting(reason, "minimum_age_s")
         if {"subscribe"} < set(self.actions):
             reason = f"is {shown(self.actions)}; topics and feeds need rules of their own, so split this rule"
@@ -104,16 +105,17 @@ class _PolicyTables(_Table, frozen=True, kw_only=True):
             _require_known(rule.to, {**self.identities, **self.groups}, "identity or group", "rule", place, "to")
 
 
-def load_policy(path: Path, feeds: Mapping[str, FeedSettings] | None = None) -> Policy:
+def load_policy(path: Path, feeds: Mapping[str, FeedSettings] | None = None, content: bytes | None = None) -> Policy:
     """The policy of a file.
 
     Args:
         feeds: the cluster's feeds; None: check the file alone.
+        content: the file's content, if it was read already.
 
     Raises:
         SettingsError: with file, line, key and reason.
     """
-    file = SettingsFile(path)
+    file = SettingsFile(path, content)
     tables = file.convert(_PolicyTables)
     identities = {name: file.convert(_IdentityTable, "identity", name) for name in tables.identities}
     groups = {name: file.convert(_GroupTable, "group", name).members for name in tables.groups}
@@ -124,7 +126,12 @@ def load_policy(path: Path, feeds: Mapping[str, FeedSettings] | None = None) -> 
             raise file.error(bad.keys, bad.reason) from bad
     rules = tuple(_rules(file, identities, tables.rules))
     if feeds is not None:
-        _require_channels(file, rules, feeds)
+        _check_patterns_below_channels(file, rules, feeds)
+    channels = {
+        channel.topic: Channel(feed.delay_ns, bool(feed.symbol_field_of(channel)))
+        for feed in (feeds or {}).values()
+        for channel in feed.channels
+    }
     return Policy(
         {
             name: Identity(name, each.roles, each.subscription_count_max, each.calls_per_second_max)
@@ -132,6 +139,7 @@ def load_policy(path: Path, feeds: Mapping[str, FeedSettings] | None = None) -> 
         },
         groups,
         rules,
+        channels,
     )
 
 
@@ -156,6 +164,7 @@ def _rules(
             rule.topics or rule.feeds,
             _unix_ns(rule.valid_from),
             _unix_ns(rule.valid_until),
+            round((rule.minimum_age_s or 0) * 1_000_000_000),
         )
 
 
@@ -171,26 +180,48 @@ def _require_known(names: Iterable[str], known: Mapping[str, object], kind: str,
             raise InvalidSetting(f"contains {shown(name)}, which is not an {kind}; {advice}", *keys)
 
 
-def _require_channels(file: SettingsFile, rules: Iterable[Rule], feeds: Mapping[str, FeedSettings]) -> None:
-    """Refuse patterns that name something inside a channel, such as a security: only channels can be granted."""
-    topics = [channel.topic for feed in feeds.values() for channel in feed.channels]
+def _check_patterns_below_channels(
+    file: SettingsFile, rules: Iterable[Rule], feeds: Mapping[str, FeedSettings]
+) -> None:
+    """Refuse patterns that name something inside a channel, other than the symbols of a channel that has them."""
+    has_symbols = {
+        channel.topic: bool(feed.symbol_field_of(channel)) for feed in feeds.values() for channel in feed.channels
+    }
     for rule in rules:
-        if Action.SUBSCRIBE in rule.actions:
-            for place, pattern in enumerate(rule.patterns):
-                if (channel := _channel_above(pattern, topics)) is not None:
-                    reason = (
-                        f'is "{pattern}", which is below the channel topic "{channel}"; only whole channels can be '
-                        f'granted yet: write "{channel}" or remove it'
-                    )
-                    raise file.error((*rule.keys, place), reason)
+        if Action.SUBSCRIBE not in rule.actions:
+            continue
+        for place, pattern in enumerate(rule.patterns):
+            found = _channel_above(pattern, has_symbols)
+            if found is None:
+                continue
+            channel, words = found
+            if len(words) > 1:
+                reason = "which has several words below the channel; a symbol is one word, with '.' written as %2E"
+            elif not has_symbols[channel]:
+                reason = "but the cluster file gives the channel no symbol_field, so only the whole can be granted"
+            else:
+                try:
+                    if words[0] != EVERY_SYMBOL:
+                        symbol_of(words[0])
+                    continue
+                except ValueError as bad:
+                    reason = str(bad)
+            raise file.error((*rule.keys, place), f'is "{pattern}", below the channel "{channel}": {reason}')
 
 
-def _channel_above(pattern: str, topics: Iterable[str]) -> str | None:
-    """A channel whose topic matches the beginning of a pattern that matches no channel."""
+def _channel_above(pattern: str, has_symbols: Mapping[str, bool]) -> tuple[str, list[str]] | None:
+    """A channel whose topic matches the beginning of a pattern that matches no channel, and the words that follow; of
+    several channels one of which the pattern can be a symbol."""
     words = pattern.split(".")
-    if "#" in words or any(_covers(words, topic) for topic in topics):
+    if "#" in words or any(_covers(words, topic) for topic in has_symbols):
         return None
-    return next((topic for topic in topics for end in range(1, len(words)) if _covers(words[:end], topic)), None)
+    counts = {topic: topic.count(".") + 1 for topic in has_symbols}
+    found = [
+        (topic, words[count:])
+        for topic, count in counts.items()
+        if len(words) > count and _covers(words[:count], topic)
+    ]
+    return min(found, key=lambda each: (not has_symbols[each[0]], len(each[1])), default=None)
 
 
 def _covers(words: list[str], topic: str) -> bool:

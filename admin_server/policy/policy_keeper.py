@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.policy.document import check_adapters, load_policy
-from tandemfeed.admin_server.policy.rules import Action, Decision, IdentitySettings, Policy
-from tandemfeed.admin_server.records.audit import AuditLog
+from tandemfeed.admin_server.policy.rules import Action, Decision, Extent, IdentitySettings, Policy
+from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.settings import FeedSettings
 from tandemfeed.transport.settings_file import SettingsError
 
@@ -40,11 +41,11 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
 
     def __init__(self, path: Path, cluster: Path, feeds: Mapping[str, FeedSettings]) -> None:
         self.path, self._cluster, self._feeds = path, cluster, feeds
-        self._stamp, self._digest = _stamp_of(path), _digest_of(path)
-        self._policy = self._load()
+        self._stamp = _stamp_of(path)
+        self._policy, self._digest = self._load(self._content())
         self.loaded_unix_ns, self.refusal = time.time_ns(), ""
-        self._granted = self._grants()
         self._reloading, self._announcing = threading.Lock(), threading.Lock()
+        self._is_enforced = True
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -62,9 +63,14 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         policy, now = self._policy, time.time_ns()
         return all(policy.decide(identity, action, topic, now).is_allowed for topic in topics)
 
-    def may_subscribe(self, identity: str, topic: str) -> bool:
-        """Whether an identity may subscribe to a topic now."""
-        return self.decide(identity, Action.SUBSCRIBE, topic).is_allowed
+    def extent(self, identity: str, topic: str) -> Extent:
+        """How much of a channel an identity may receive now."""
+        return self._policy.extent(identity, topic, time.time_ns())
+
+    def roles_of(self, identity: str) -> frozenset[str]:
+        """The roles of an identity; none if the policy does not name it."""
+        known = self._policy.identities.get(identity)
+        return frozenset() if known is None else self._policy.roles_of(known)
 
     def is_granted_on_every_feed(self, identity: str, action: Action) -> bool:
         """Whether an identity may do this on every feed of the cluster."""
@@ -79,7 +85,7 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
             channel.topic
             for feed in self._feeds.values()
             for channel in feed.channels
-            if policy.decide(name, Action.SUBSCRIBE, channel.topic, now).is_allowed
+            if policy.extent(name, channel.topic, now)
         ]
         feeds = [feed.name for feed in self._feeds.values() if any(each.identity == name for each in feed.adapters)]
         return IdentitySettings(name, policy.roles_of(identity), tuple(topics), tuple(feeds))
@@ -92,11 +98,11 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
 
     # ---- replacing it ----
 
-    def watch(self, audit: AuditLog, on_change: Callable[[frozenset[str]], None]) -> None:
+    def watch(self, audit: AuditLog, on_change: Callable[[], None]) -> None:
         """From now on, reload the file when it changes, and call `on_change` whenever rights may have changed.
 
         Args:
-            on_change: receives the topics to which some identity has lost the right to subscribe.
+            on_change: ends what is no longer granted; called again soon if it raises RecordsUnavailable.
         """
         self._audit, self._on_change = audit, on_change
         self._watcher = threading.Thread(target=self._watch, name="policy", daemon=True)
@@ -120,12 +126,12 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         """
         with self._reloading:
             self._stamp = _stamp_of(self.path)  # so that the watch does not report the same refusal again
+            content = self._content()
+            if content is not None and sha256(content).digest() == self._digest:
+                self.refusal = ""
+                return False
             try:
-                digest = _digest_of(self.path)
-                if digest == self._digest:
-                    self.refusal = ""
-                    return False
-                policy = self._load()
+                policy, digest = self._load(content)
             except SettingsError as refused:
                 self.refusal = str(refused)
                 LOG.warning("refused the changed policy", extra={"reason": str(refused), "by": by})
@@ -138,26 +144,27 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         self._announce_change()
         return True
 
-    def _load(self) -> Policy:
-        policy = load_policy(self.path, self._feeds)
+    def _content(self) -> bytes | None:
+        """The file's content; None if it cannot be read: loading it says why."""
+        try:
+            return self.path.read_bytes()
+        except OSError:
+            return None
+
+    def _load(self, content: bytes | None) -> tuple[Policy, bytes]:
+        """The policy in this content of the file, and its digest."""
+        policy = load_policy(self.path, self._feeds, content)
         check_adapters(self._cluster, self._feeds, policy)
-        return policy
+        return policy, sha256(content or b"").digest()
 
     def _announce_change(self) -> None:
         with self._announcing:
-            before, self._granted = self._granted, self._grants()
-            lost = frozenset(topic for topic, identities in before.items() if identities - self._granted[topic])
-            self._on_change(lost)
-
-    def _grants(self) -> dict[str, set[str]]:
-        """The identities that may subscribe now, by topic. Those that are not connected may have keys too."""
-        granted: dict[str, set[str]] = {
-            channel.topic: set() for feed in self._feeds.values() for channel in feed.channels
-        }
-        for identity in self.values():
-            for topic in identity.subscribe:
-                granted[topic].add(identity.name)
-        return granted
+            try:
+                self._on_change()
+                self._is_enforced = True
+            except RecordsUnavailable:
+                LOG.exception("could not end all rights that were lost; retrying")
+                self._is_enforced = False
 
     def _watch(self) -> None:
         now = time.time_ns()
@@ -165,7 +172,7 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         while not self._stopped.wait(LOOK_INTERVAL_S):
             self._reload_if_touched()
             now = time.time_ns()
-            if change_at is not None and now >= change_at:
+            if not self._is_enforced or (change_at is not None and now >= change_at):
                 self._announce_change()
             change_at = self._policy.next_change_unix_ns(now)
 
@@ -187,10 +194,3 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _digest_of(path: Path) -> bytes:
-    try:
-        return sha256(path.read_bytes()).digest()
-    except OSError:
-        return b""  # loading it says why it cannot be read

@@ -6,9 +6,9 @@ import time
 
 import grpc
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action, Rule
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
@@ -44,12 +44,27 @@ class PolicyAdministrationService(admin_pb2_grpc.PolicyAdministrationServicer):
             text = f"action is {action!r}; it must be one of {', '.join(Action)}"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
         rule = self._policy.decide(request.identity, Action(action), request.topic).rule
-        return admin_pb2.ExplainPolicyReply(
+        reply = admin_pb2.ExplainPolicyReply(
             allowed=rule is not None,
             rule=None if rule is None else _describe(rule),
             file=str(self._policy.path),
             known_identity=request.identity in self._policy,
         )
+        if rule is None and action == Action.SUBSCRIBE:
+            self._explain_refused_topic(request, reply)
+        return reply
+
+    def _explain_refused_topic(
+        self, request: admin_pb2.ExplainPolicyRequest, reply: admin_pb2.ExplainPolicyReply
+    ) -> None:
+        """What is granted in place of the topic, or would be if its feed were delayed more."""
+        policy, now = self._policy.policy, time.time_ns()
+        reply.symbols.extend(sorted(self._policy.extent(request.identity, request.topic).symbols or ()))
+        for rule in policy.find_rules_at_any_age(request.identity, Action.SUBSCRIBE, request.topic):
+            if rule.is_valid_at(now):
+                reply.too_young_for.CopyFrom(_describe(rule))
+                reply.delay_ns = policy.delay_ns_of(request.topic)
+                break
 
     def ShowPolicy(  # noqa: N802
         self, _request: admin_pb2.ShowPolicyRequest, context: grpc.ServicerContext
@@ -92,4 +107,5 @@ def _describe(rule: Rule) -> admin_pb2.PolicyRule:
         from_unix_ns=rule.from_unix_ns or 0,
         until_unix_ns=rule.until_unix_ns or 0,
         is_valid_now=rule.is_valid_at(time.time_ns()),
+        minimum_age_s=rule.minimum_age_ns / 1e9,
     )

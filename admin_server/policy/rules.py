@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tandemfeed.admin_server.policy.topic_index import TopicIndex
+from tandemfeed.feedcore.documents.symbol_words import EVERY_SYMBOL
 
 FOUND_COUNT_MAX = 65_536  # remembered look-ups: each subscription asks for every channel again
 
@@ -34,6 +35,7 @@ class Rule:
         line: the line on which its table begins.
         subjects: names of identities and groups.
         patterns: of topics if it grants SUBSCRIBE, else of names of feeds.
+        minimum_age_ns: it grants only topics of feeds that are delayed at least so much.
         from_unix_ns, until_unix_ns: when it is valid (the end is exclusive); None: always.
     """
 
@@ -44,6 +46,7 @@ class Rule:
     patterns: tuple[str, ...]
     from_unix_ns: int | None = None
     until_unix_ns: int | None = None
+    minimum_age_ns: int = 0
 
     @property
     def name(self) -> str:
@@ -76,6 +79,58 @@ class Decision:
 
 
 REFUSED = Decision(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What decisions need to know about a channel.
+
+    Attributes:
+        delay_ns: of its feed; 0: a real-time feed.
+        has_symbols: whether single symbols of it can be granted.
+    """
+
+    delay_ns: int = 0
+    has_symbols: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a channel an identity may receive.
+
+    Attributes:
+        symbols: as words of topics, where `*` is every symbol; None: the whole channel.
+    """
+
+    symbols: frozenset[str] | None
+
+    def __bool__(self) -> bool:
+        return self.symbols is None or bool(self.symbols)
+
+    def __or__(self, other: Extent) -> Extent:
+        if self.symbols is None or other.symbols is None:
+            return WHOLE
+        return Extent(self.symbols | other.symbols)
+
+    def __and__(self, other: Extent) -> Extent:
+        for one, another in ((self, other), (other, self)):
+            if one.symbols is None:
+                return another
+        for one, another in ((self, other), (other, self)):
+            if one.symbols is not None and EVERY_SYMBOL in one.symbols:
+                return another
+        return Extent((self.symbols or frozenset()) & (other.symbols or frozenset()))
+
+    def covers(self, other: Extent) -> bool:
+        """Whether this is at least as much as the other."""
+        if self.symbols is None:
+            return True
+        if other.symbols is None:
+            return False
+        return EVERY_SYMBOL in self.symbols or other.symbols <= self.symbols
+
+
+WHOLE, NOTHING = Extent(None), Extent(frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +172,18 @@ class Policy:
     Attributes:
         groups: the members of each group.
         rules: in the order of the file.
+        channels: the cluster's channels, by topic; a topic that is not among them is that of no channel.
     """
 
     identities: Mapping[str, Identity]
     groups: Mapping[str, tuple[str, ...]]
     rules: tuple[Rule, ...]
+    channels: Mapping[str, Channel] = field(default_factory=dict)
     _subjects: dict[str, tuple[str, ...]] = field(init=False, repr=False)  # of each identity: itself, its groups
     _indexes: dict[tuple[Action, str], TopicIndex] = field(init=False, repr=False)
     _change_times: list[int] = field(init=False, repr=False)
+    _has_minimum_age: bool = field(init=False, repr=False)
+    _has_symbols: bool = field(init=False, repr=False)
     _found: dict[tuple[str, Action, str], tuple[Rule, ...]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -136,6 +195,8 @@ class Policy:
         object.__setattr__(self, "_indexes", _index(self.rules))
         times = {time for rule in self.rules for time in (rule.from_unix_ns, rule.until_unix_ns) if time is not None}
         object.__setattr__(self, "_change_times", sorted(times))
+        object.__setattr__(self, "_has_minimum_age", any(rule.minimum_age_ns for rule in self.rules))
+        object.__setattr__(self, "_has_symbols", any(channel.has_symbols for channel in self.channels.values()))
 
     def decide(self, identity: str, action: Action, topic: str, now_unix_ns: int) -> Decision:
         """Whether an identity may do this on a topic (or on a feed, by its name), and which rule decides."""
@@ -151,11 +212,50 @@ class Policy:
 
     def find_rules(self, identity: str, action: Action, topic: str) -> tuple[Rule, ...]:
         """The rules that grant this at some time, in the order of the file."""
+        found = self.find_rules_at_any_age(identity, action, topic)
+        if self._has_minimum_age and action is Action.SUBSCRIBE:
+            delay_ns = self.delay_ns_of(topic)
+            return tuple(rule for rule in found if rule.minimum_age_ns <= delay_ns)
+        return found
+
+    def find_rules_at_any_age(self, identity: str, action: Action, topic: str) -> tuple[Rule, ...]:
+        """As `find_rules`, with those that grant only older data than the topic has."""
         numbers: set[int] = set()
+        above = self._channel_above(topic) if action is Action.SUBSCRIBE and self._has_symbols else None
         for subject in self._subjects.get(identity, ()):
             if (index := self._indexes.get((action, subject))) is not None:
                 numbers.update(index.find(topic))
-        return tuple(self.rules[number] for number in sorted(numbers))
+                if above is not None:
+                    numbers.update(index.find(above))
+        return tuple(map(self.rules.__getitem__, sorted(numbers)))
+
+    def extent(self, identity: str, topic: str, now_unix_ns: int) -> Extent:
+        """How much of a channel an identity may receive now."""
+        if self.decide(identity, Action.SUBSCRIBE, topic, now_unix_ns).is_allowed:
+            return WHOLE
+        channel = self.channels.get(topic)
+        if channel is None or not channel.has_symbols:
+            return NOTHING
+
+        def is_granting(number: int) -> bool:
+            rule = self.rules[number]
+            return rule.is_valid_at(now_unix_ns) and rule.minimum_age_ns <= channel.delay_ns
+
+        subjects = self._subjects.get(identity, ())
+        indexes = [self._indexes[key] for subject in subjects if (key := (Action.SUBSCRIBE, subject)) in self._indexes]
+        words = (word for index in indexes for word, rules in index.below(topic) if any(map(is_granting, rules)))
+        return Extent(frozenset(words))
+
+    def delay_ns_of(self, topic: str) -> int:
+        """The delay of the feed that has a channel's or symbol's topic; 0 if none has."""
+        channel = self.channels.get(topic) or self.channels.get(self._channel_above(topic) or "")
+        return 0 if channel is None else channel.delay_ns
+
+    def _channel_above(self, topic: str) -> str | None:
+        """The channel's topic, if this is the topic of a symbol."""
+        above = topic.rpartition(".")[0]
+        channel = self.channels.get(above)
+        return above if channel is not None and channel.has_symbols else None
 
     def roles_of(self, identity: Identity) -> frozenset[str]:
         """The roles in the identity's table, and those that its rules imply."""

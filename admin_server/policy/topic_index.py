@@ -7,6 +7,7 @@ its cost depends on the length of the topic and not on the number of patterns. P
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 ONE_WORD, ANY_WORDS = "*", "#"
 LEAVES_SHARED_MAX = 1_024
@@ -62,6 +63,18 @@ class TopicIndex:
 
     def find(self, topic: str) -> list[int]:
         """The rules that have a pattern which covers the topic. A rule may be in the list more than once."""
+        return [rule for node in self._follow(topic) for rule in node.rules]
+
+    def below(self, topic: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The words with which patterns continue below the topic by one word, and the rules that have them."""
+        for node in self._follow(topic):
+            for word, child in (node.words or {}).items():
+                rules = child.rules if child.any is None else (*child.rules, *child.any.rules)
+                if rules and word != ANY_WORDS:
+                    yield word, rules
+
+    def _follow(self, topic: str) -> list[_Node]:
+        """The nodes at which patterns that begin as the topic arrive."""
         root = self._root
         active = [root] if root.any is None else [root, root.any]
         for word in topic.split("."):
@@ -69,16 +82,20 @@ class TopicIndex:
             for node in active:
                 if node.is_any_words and node not in following:
                     following.append(node)
-                if node.words is None:
+                if (words := node.words) is None:
                     continue
-                for child in (node.words.get(word), node.one):
-                    if child is not None:
-                        following.append(child)
-                        # `#` also matches no word, so its node is active together with the one before it.
-                        if child.any is not None and child.any not in following:
-                            following.append(child.any)
+                # The same steps for both children, without a loop, because they are what each further pattern costs.
+                if (child := words.get(word)) is not None:
+                    following.append(child)
+                    # `#` also matches no word, so its node is active together with the one before it.
+                    if (any_words := child.any) is not None and any_words not in following:
+                        following.append(any_words)
+                if (child := node.one) is not None:
+                    following.append(child)
+                    if (any_words := child.any) is not None and any_words not in following:
+                        following.append(any_words)
             active = following
-        return [rule for node in active for rule in node.rules]
+        return active
 
     def _leaf(self, rules: tuple[int, ...], *, is_any_words: bool) -> _Node:
         key = rules, is_any_words

@@ -8,7 +8,8 @@ that it grants no lease while another holder may rely on its own.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
 
 from tandemfeed.admin_server.feed.channel_keys import ChannelKey
 from tandemfeed.admin_server.feed.key_times import KeyTimes
@@ -19,6 +20,17 @@ EPOCH_BLOCK = 64  # epochs reserved at a time
 STARTS_KEPT = 2  # of each adapter: the newest, and the one before, whose last packets may still arrive
 
 
+class HistoryEvent(NamedTuple):
+    """An event of a feed; what does not apply to it is empty, or 0."""
+
+    at_unix_ns: int
+    event: str
+    adapter: str
+    epoch: int
+    reason: str
+    by: str
+
+
 class RecordsUnavailable(Exception):
     """The records cannot be read or written now; the text says why."""
 
@@ -26,8 +38,8 @@ class RecordsUnavailable(Exception):
 class LeaseRecords(Protocol):
     """The durable state of the leases. Implementations are safe to call from any thread.
 
-    All methods may raise `RecordsUnavailable`. Only `note_lease`, `note_ttl` and `note_session` are called while a
-    feed's lock is held.
+    All methods may raise `RecordsUnavailable`. Only `note_lease`, `note_ttl`, `note_session` and `note_history` are
+    called while a feed's lock is held.
     """
 
     def may_grant(self) -> bool:
@@ -93,6 +105,26 @@ class LeaseRecords(Protocol):
         """Record that an adapter is no longer failed; it need not have been. Durable when this returns."""
         ...
 
+    def drained_adapters(self, feed_id: int) -> dict[int, str]:
+        """adapter_id -> reason, for the adapters that were drained and not undrained."""
+        ...
+
+    def note_drained(self, feed_id: int, adapter_id: int, reason: str) -> None:
+        """Record that an adapter is drained. Durable when this returns."""
+        ...
+
+    def note_undrained(self, feed_id: int, adapter_id: int) -> None:
+        """Record that an adapter is no longer drained. Durable when this returns."""
+        ...
+
+    def history(self, feed_id: int) -> list[HistoryEvent]:
+        """The last noted events, the newest last."""
+        ...
+
+    def note_history(self, feed_id: int, events: list[HistoryEvent]) -> None:
+        """Record the last events in place of those noted before. Behaves like `note_lease`."""
+        ...
+
 
 class ClusterRecords(LeaseRecords, Protocol):
     """All durable state. Its methods may wait for the disk or the network, so no feed's lock is held when called.
@@ -110,6 +142,14 @@ class ClusterRecords(LeaseRecords, Protocol):
 
         Durable when this returns.
         """
+        ...
+
+    def newest_incarnation(self) -> int:
+        """The newest incarnation that any start had; 0 if none."""
+        ...
+
+    def skip_incarnations(self, after: int) -> None:
+        """Make later starts have incarnations after this. Durable when this returns."""
         ...
 
     def starts(self, feed_id: int) -> dict[int, list[common_pb2.AdapterStart]]:
@@ -145,4 +185,47 @@ class ClusterRecords(LeaseRecords, Protocol):
         It becomes valid `key_times.rotation_lead_ns` from now. Every other key of the channel expires
         `rotation_kept_ns` from now, or is deleted if it has not become valid yet.
         """
+        ...
+
+    # ---- rights that were given out, and what proves a restored backup ----
+
+    @property
+    def generation(self) -> int:
+        """Counts the durable changes, as last read or written here; never waits."""
+        ...
+
+    def read_generation(self) -> int:
+        """The generation as recorded. The audit log states it, so a lower one proves a restored backup."""
+        ...
+
+    def raise_generation(self, at_least: int) -> None:
+        """Make the generation at least this, after a restored backup. Durable when this returns."""
+        ...
+
+    def granted(self, feed_id: int) -> dict[int, set[str]]:
+        """channel_id (0: the source) -> the identities that may have its keys, or a token that names it."""
+        ...
+
+    def note_granted(self, feed_id: int, channel_ids: Collection[int], identity: str) -> None:
+        """Record that an identity is about to get keys or a token. Durable when this returns."""
+        ...
+
+    def forget_granted(self, feed_id: int, channel_id: int, identities: Collection[str]) -> None:
+        """Record that what these identities have no longer opens the channel. Durable when this returns."""
+        ...
+
+    def revoked_tokens(self, feed_id: int) -> dict[str, int]:
+        """identity ("": all) -> the time before which its tokens were revoked."""
+        ...
+
+    def note_revoked_tokens(self, feed_id: int, revoked: dict[str, int]) -> None:
+        """Record what `revoked_tokens` returns from now on. Durable when this returns."""
+        ...
+
+    def audit_head(self) -> tuple[int, str] | None:
+        """The last noted entry of this server's audit log: number and digest; None if none was noted."""
+        ...
+
+    def note_audit_head(self, number: int, digest: str) -> None:
+        """Remember the last entry of this server's audit log; does not wait for the disk."""
         ...

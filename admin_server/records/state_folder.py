@@ -8,11 +8,10 @@ identity; an installation with its own identities removes `secrets/`.
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
-import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tandemfeed.admin_server.records.authority import Authority, write_private
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, check_certificate
+from tandemfeed.transport.process_shell import alone_with
 from tandemfeed.transport.settings_file import SettingsError
 
 MECHANISM = "SCRAM-SHA-256"
@@ -62,7 +62,9 @@ class StateFolder:
         for folder in (path, path / "certs", path / "secrets"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.chmod(0o700)
-        self._lock_fd = _lock(path / "server.lock")
+        self._lock = ExitStack()  # two servers that share a folder would grant an epoch twice
+        in_use = f"{path} is in use by another admin server; stop it, or choose another --state"
+        self._lock.enter_context(alone_with(path / "server.lock", in_use))
         self._authority = Authority(path)
         self._authority.issue(path / "server.crt", path / "server.key", "admin-server", [ADMIN_SERVER])
         check_certificate(self.server_certificate[0], ADMIN_SERVER)
@@ -85,7 +87,7 @@ class StateFolder:
 
     def close(self) -> None:
         """Release the folder for another server."""
-        os.close(self._lock_fd)
+        self._lock.close()
 
     def verifier(self, identity: str) -> tuple[bytes, bytes, bytes, int] | None:
         """(salt, stored key, server key, iterations) of an identity; None if it has none."""
@@ -166,14 +168,3 @@ def _check_prepared(path: Path, identities: Iterable[str]) -> None:
             f"{path / 'credentials.json'} has no verifier for {', '.join(strangers)}, which the policy names; create "
             "one with `tandemfeed admin hash-secret`, and add it to this file of every admin server"
         )
-
-
-def _lock(path: Path) -> int:
-    """Lock the folder, because two servers that share one would grant an epoch twice."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise OSError(f"{path.parent} is in use by another admin server; stop it, or choose another --state") from None
-    return descriptor

@@ -8,18 +8,19 @@ and the restarted server waits for a full term before it grants a lease.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tandemfeed.admin_server.feed.channel_keys import ChannelKey, new_channel_key, new_start
 from tandemfeed.admin_server.feed.key_times import KeyTimes
 from tandemfeed.admin_server.feed.registrations import NONCE_SIZE, ProcessRecord, ProcessStart
-from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
+from tandemfeed.admin_server.records.database import Database
+from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, HistoryEvent
 from tandemfeed.v1 import common_pb2
 
 SCHEMA = """
@@ -29,6 +30,9 @@ CREATE TABLE IF NOT EXISTS terms (feed_id INTEGER PRIMARY KEY, ttl_ns INTEGER NO
 CREATE TABLE IF NOT EXISTS sessions (feed_id INTEGER PRIMARY KEY, session INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failed (
     feed_id INTEGER, adapter_id INTEGER, reason TEXT NOT NULL, PRIMARY KEY (feed_id, adapter_id));
+CREATE TABLE IF NOT EXISTS drained (
+    feed_id INTEGER, adapter_id INTEGER, reason TEXT NOT NULL, PRIMARY KEY (feed_id, adapter_id));
+CREATE TABLE IF NOT EXISTS history (feed_id INTEGER PRIMARY KEY, events TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS starts (
     incarnation INTEGER PRIMARY KEY AUTOINCREMENT, feed_id INTEGER NOT NULL, adapter_id INTEGER NOT NULL,
     salt BLOB NOT NULL, public_key BLOB NOT NULL, since_unix_ns INTEGER NOT NULL);
@@ -43,6 +47,14 @@ CREATE TABLE IF NOT EXISTS channel_keys (
     key_id INTEGER PRIMARY KEY, feed_id INTEGER NOT NULL, channel_id INTEGER NOT NULL,
     key BLOB NOT NULL, decision_key BLOB NOT NULL,
     not_before_unix_ns INTEGER NOT NULL, expires_unix_ns INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS grants (
+    feed_id INTEGER, channel_id INTEGER, identity TEXT, PRIMARY KEY (feed_id, channel_id, identity)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS revoked_tokens (
+    feed_id INTEGER, identity TEXT, issued_before_unix_ns INTEGER NOT NULL, PRIMARY KEY (feed_id, identity));
+CREATE TABLE IF NOT EXISTS audit_head (only_row INTEGER PRIMARY KEY CHECK (only_row = 0), number INTEGER, digest TEXT);
+CREATE TABLE IF NOT EXISTS generation (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 0), value INTEGER NOT NULL, folder_mark TEXT NOT NULL);
+INSERT OR IGNORE INTO generation VALUES (0, 0, '');
 """
 
 
@@ -59,9 +71,47 @@ class Store:
         for part in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
             if part.exists():
                 part.chmod(0o600)
-        self._database = _Database(path, "FULL", SCHEMA)
-        # This connection flushes neither at commits nor at checkpoints; the other one does.
-        self._leases = _Database(path, "NORMAL", "PRAGMA wal_autocheckpoint=0")
+        self._database = Database(path, "FULL", SCHEMA)
+        # These connections flush neither at commits nor at checkpoints; the other one does. A note of a lease must not
+        # wait for one of the audit log.
+        self._leases = Database(path, "NORMAL", "PRAGMA wal_autocheckpoint=0")
+        self._audit = Database(path, "NORMAL", "PRAGMA wal_autocheckpoint=0")
+        with self._database.used() as database:
+            value, mark = database.execute("SELECT value, folder_mark FROM generation").fetchone()
+        self._generation, self._folder_mark = int(value), str(mark)
+
+    @property
+    def generation(self) -> int:
+        """Counts the changes that are on the disk."""
+        return self._generation
+
+    def read_generation(self) -> int:
+        """The generation as recorded."""
+        return self._generation
+
+    def raise_generation(self, at_least: int) -> None:
+        """Make the generation at least this, after a restored backup; on the disk when this returns."""
+        with self._changed() as database:
+            database.execute("UPDATE generation SET value = MAX(value, ?)", (at_least,))
+
+    @property
+    def folder_mark(self) -> str:
+        """The mark of the state folder that was last noted; empty if none was."""
+        return self._folder_mark
+
+    def note_folder_mark(self, mark: str) -> None:
+        """Record the mark of the state folder; on the disk when this returns."""
+        with self._changed() as database:
+            database.execute("UPDATE generation SET folder_mark = ?", (mark,))
+        self._folder_mark = mark
+
+    @contextmanager
+    def _changed(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, which is on the disk at the end of the context."""
+        with self._database.changed() as database:
+            yield database
+            (generation,) = database.execute("UPDATE generation SET value = value + 1 RETURNING value").fetchone()
+        self._generation = max(self._generation, generation)
 
     def may_grant(self) -> bool:
         """Always true, because the folder's lock excludes other servers."""
@@ -75,7 +125,7 @@ class Store:
 
     def reserve_epochs(self, feed_id: int, after: int) -> int:
         """Reserve a block of epochs that follow `after`; return the last. On the disk when this returns."""
-        with self._database.used() as database:
+        with self._changed() as database:
             database.execute(
                 "INSERT INTO epochs VALUES (?, ?) ON CONFLICT (feed_id) DO UPDATE SET "
                 "reserved_end = MAX(reserved_end, excluded.reserved_end)",
@@ -125,17 +175,45 @@ class Store:
 
     def note_failed(self, feed_id: int, adapter_id: int, reason: str) -> None:
         """Record that an adapter is failed; on the disk when this returns."""
-        with self._database.used() as database:
+        with self._changed() as database:
             database.execute("INSERT OR REPLACE INTO failed VALUES (?, ?, ?)", (feed_id, adapter_id, reason))
 
     def note_readmitted(self, feed_id: int, adapter_id: int) -> None:
         """Record that an adapter is no longer failed; on the disk when this returns."""
-        with self._database.used() as database:
+        with self._changed() as database:
             database.execute("DELETE FROM failed WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id))
+
+    def drained_adapters(self, feed_id: int) -> dict[int, str]:
+        """adapter_id -> reason, for the adapters that were drained and not undrained."""
+        with self._database.used() as database:
+            return dict(
+                database.execute("SELECT adapter_id, reason FROM drained WHERE feed_id = ?", (feed_id,)).fetchall()
+            )
+
+    def note_drained(self, feed_id: int, adapter_id: int, reason: str) -> None:
+        """Record that an adapter is drained; on the disk when this returns."""
+        with self._changed() as database:
+            database.execute("INSERT OR REPLACE INTO drained VALUES (?, ?, ?)", (feed_id, adapter_id, reason))
+
+    def note_undrained(self, feed_id: int, adapter_id: int) -> None:
+        """Record that an adapter is no longer drained; on the disk when this returns."""
+        with self._changed() as database:
+            database.execute("DELETE FROM drained WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id))
+
+    def history(self, feed_id: int) -> list[HistoryEvent]:
+        """The last noted events, the newest last."""
+        with self._database.used() as database:
+            row = database.execute("SELECT events FROM history WHERE feed_id = ?", (feed_id,)).fetchone()
+        return [HistoryEvent(*event) for event in json.loads(row[0])] if row else []
+
+    def note_history(self, feed_id: int, events: list[HistoryEvent]) -> None:
+        """Record the last events; does not wait for the disk."""
+        with self._leases.used() as leases:
+            leases.execute("INSERT OR REPLACE INTO history VALUES (?, ?)", (feed_id, json.dumps(events)))
 
     def new_start(self, feed_id: int, adapter_id: int, public_key: bytes) -> common_pb2.AdapterStart:
         """A new start, with an incarnation that no other start ever had; on the disk when this returns."""
-        with self._database.used() as database:
+        with self._changed() as database:
             start = new_start(public_key)
             cursor = database.execute(
                 "INSERT INTO starts (feed_id, adapter_id, salt, public_key, since_unix_ns) VALUES (?, ?, ?, ?, ?)",
@@ -144,6 +222,19 @@ class Store:
             assert cursor.lastrowid is not None
             start.incarnation = cursor.lastrowid
             return start
+
+    def newest_incarnation(self) -> int:
+        """The newest incarnation that any start had; 0 if none."""
+        with self._database.used() as database:
+            row = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'starts'").fetchone()
+        return int(row[0]) if row else 0
+
+    def skip_incarnations(self, after: int) -> None:
+        """Make later starts have incarnations after this; on the disk when this returns."""
+        if self.newest_incarnation() < after:
+            with self._changed() as database:
+                database.execute("INSERT INTO starts VALUES (?, 0, 0, x'', x'', 0)", (after,))
+                database.execute("DELETE FROM starts WHERE incarnation = ? AND feed_id = 0", (after,))
 
     def starts(self, feed_id: int) -> dict[int, list[common_pb2.AdapterStart]]:
         """The last STARTS_KEPT starts of each adapter, the newest last."""
@@ -164,7 +255,7 @@ class Store:
 
     def note_registration(self, feed_id: int, adapter_id: int, incarnation: int, rpc_endpoint: str) -> None:
         """Record the adapter's address, for clients that ask after a restart of the server."""
-        with self._database.used() as database:
+        with self._changed() as database:
             database.execute(
                 "INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?)",
                 (feed_id, adapter_id, incarnation, rpc_endpoint),
@@ -183,7 +274,7 @@ class Store:
         start = record.start
         reported = (start.nonce, start.process_id, start.host, start.peer)
         noted = (record.at_unix_ns, record.is_attended, b"".join(record.replaced))
-        with self._database.used() as database:
+        with self._changed() as database:
             database.execute(
                 "INSERT OR REPLACE INTO processes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (feed_id, adapter_id, *reported, *noted),
@@ -212,17 +303,23 @@ class Store:
         now_unix_ns = time.time_ns()
         with self._database.used() as database:
             keys = _select_keys(database, feed_id, channel_id, now_unix_ns)
-            begins = self.key_times.next_begins_ns(keys[-1].expires_unix_ns if keys else None, now_unix_ns)
-            if begins is None:
-                return keys
-            made = _insert_key(database, feed_id, channel_id, begins, begins + self.key_times.valid_ns)
-        return [*keys, made]
+        if self._next_begins_ns(keys, now_unix_ns) is None:
+            return keys
+        with self._changed() as database:
+            keys = _select_keys(database, feed_id, channel_id, now_unix_ns)  # another thread may have created it
+            begins = self._next_begins_ns(keys, now_unix_ns)
+            if begins is not None:
+                keys.append(_insert_key(database, feed_id, channel_id, begins, begins + self.key_times.valid_ns))
+        return keys
+
+    def _next_begins_ns(self, keys: list[ChannelKey], now_unix_ns: int) -> int | None:
+        return self.key_times.next_begins_ns(keys[-1].expires_unix_ns if keys else None, now_unix_ns)
 
     def replace_stream_key(self, feed_id: int, channel_id: int) -> None:
         """Create a new key, and let the channel's other keys expire soon; on the disk when this returns."""
         now_unix_ns, times, channel = time.time_ns(), self.key_times, (feed_id, channel_id)
         begins = now_unix_ns + times.rotation_lead_ns
-        with self._database.used() as database:
+        with self._changed() as database:
             database.execute(
                 "DELETE FROM channel_keys WHERE feed_id = ? AND channel_id = ? AND not_before_unix_ns > ?",
                 (*channel, now_unix_ns),
@@ -234,52 +331,61 @@ class Store:
             )
             _insert_key(database, feed_id, channel_id, begins, begins + times.valid_ns)
 
+    # ---- rights that were given out ----
+
+    def granted(self, feed_id: int) -> dict[int, set[str]]:
+        """channel_id -> the identities that may have its keys."""
+        with self._database.used() as database:
+            rows = database.execute("SELECT channel_id, identity FROM grants WHERE feed_id = ?", (feed_id,)).fetchall()
+        found: dict[int, set[str]] = {}
+        for channel_id, identity in rows:
+            found.setdefault(channel_id, set()).add(identity)
+        return found
+
+    def note_granted(self, feed_id: int, channel_ids: Collection[int], identity: str) -> None:
+        """Record that an identity is about to get keys; on the disk when this returns."""
+        with self._changed() as database:
+            rows = [(feed_id, channel_id, identity) for channel_id in channel_ids]
+            database.executemany("INSERT OR IGNORE INTO grants VALUES (?, ?, ?)", rows)
+
+    def forget_granted(self, feed_id: int, channel_id: int, identities: Collection[str]) -> None:
+        """Record that the keys that these identities have are no longer used; on the disk when this returns."""
+        with self._changed() as database:
+            rows = [(feed_id, channel_id, identity) for identity in identities]
+            database.executemany("DELETE FROM grants WHERE feed_id = ? AND channel_id = ? AND identity = ?", rows)
+
+    def revoked_tokens(self, feed_id: int) -> dict[str, int]:
+        """identity ("": all) -> the time before which its tokens were revoked."""
+        with self._database.used() as database:
+            return dict(
+                database.execute(
+                    "SELECT identity, issued_before_unix_ns FROM revoked_tokens WHERE feed_id = ?", (feed_id,)
+                ).fetchall()
+            )
+
+    def note_revoked_tokens(self, feed_id: int, revoked: dict[str, int]) -> None:
+        """Record what `revoked_tokens` returns from now on; on the disk when this returns."""
+        with self._changed() as database:
+            database.execute("DELETE FROM revoked_tokens WHERE feed_id = ?", (feed_id,))
+            rows = [(feed_id, identity, issued_before) for identity, issued_before in revoked.items()]
+            database.executemany("INSERT INTO revoked_tokens VALUES (?, ?, ?)", rows)
+
+    def audit_head(self) -> tuple[int, str] | None:
+        """The last noted entry of the audit log: number and digest."""
+        with self._audit.used() as database:
+            row = database.execute("SELECT number, digest FROM audit_head").fetchone()
+        return None if row is None else (int(row[0]), str(row[1]))
+
+    def note_audit_head(self, number: int, digest: str) -> None:
+        """Remember the last entry of the audit log; does not wait for the disk."""
+        with self._audit.used() as database:
+            database.execute("INSERT OR REPLACE INTO audit_head VALUES (0, ?, ?)", (number, digest))
+
     def close(self) -> None:
         """Close the database."""
+        self._audit.close()
         self._leases.close()
         self._database.close()
-
-
-class _Database:
-    """One connection, used by one thread at a time. Translates SQLite's errors to `RecordsUnavailable`.
-
-    Args:
-        synchronous: FULL: commits are on the disk; NORMAL: they are in the page cache.
-        script: SQL to run when the connection opens.
-
-    Raises:
-        RecordsUnavailable: the file cannot be used.
-    """
-
-    def __init__(self, path: Path, synchronous: str, script: str) -> None:
-        self._path, self._lock = path, threading.Lock()
-        with self._translated():
-            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute(f"PRAGMA synchronous={synchronous}")
-            self._connection.executescript(script)
-
-    @contextmanager
-    def used(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for exclusive use. Rows must be fetched inside the context.
-
-        Raises:
-            RecordsUnavailable: SQLite failed; the text names the file and the error.
-        """
-        with self._lock, self._translated():
-            yield self._connection
-
-    def close(self) -> None:
-        """Close the connection."""
-        with self._lock, self._translated():
-            self._connection.close()
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as failed:
-            raise RecordsUnavailable(f"{self._path}: {failed}") from failed
 
 
 def _select_keys(database: sqlite3.Connection, feed_id: int, channel_id: int, now: int) -> list[ChannelKey]:

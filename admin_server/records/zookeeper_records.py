@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient, TransactionRequest
@@ -20,7 +20,7 @@ from tandemfeed.admin_server.feed.channel_keys import ChannelKey, new_channel_ke
 from tandemfeed.admin_server.feed.key_times import KeyTimes
 from tandemfeed.admin_server.feed.registrations import ProcessRecord, ProcessStart
 from tandemfeed.admin_server.records.leadership import Fence
-from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
+from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, HistoryEvent, RecordsUnavailable
 from tandemfeed.admin_server.records.zookeeper import ZOOKEEPER_ERRORS, Conflict, check, commit, read, write
 from tandemfeed.admin_server.records.zookeeper_sealing import KeySealer
 from tandemfeed.transport.sealing.announced_starts import SALT_SIZE
@@ -59,6 +59,23 @@ class ZooKeeperRecords:
         self.key_times = KeyTimes()
         self._lock = threading.Lock()
         self._existing: set[str] = set()
+        self._changes: tuple[int, int] | None = None  # the node "changes": its value and version; None: to be read
+        self._known_generation = 0
+
+    @property
+    def generation(self) -> int:
+        """Counts the changes that were committed; 0 until it was read, which `read_generation` does."""
+        return self._known_generation
+
+    def read_generation(self) -> int:
+        """The generation as recorded."""
+        row, _ = self._read("changes")
+        self._known_generation = 0 if row is None else int(row["count"])
+        return self._known_generation
+
+    def raise_generation(self, at_least: int) -> None:
+        """Make the generation at least this, after a restored backup."""
+        self._until_done(lambda: self._commit([], at_least))
 
     def may_grant(self) -> bool:
         """True while no other server can have taken over."""
@@ -84,6 +101,7 @@ class ZooKeeperRecords:
         self._change(f"feeds/{feed_id}/epochs", extend)
         self._guarded(lambda: self._ensure(f"feeds/{feed_id}/lease"))  # so that later notes need not create it
         self._guarded(lambda: self._ensure(f"feeds/{feed_id}/term"))
+        self._guarded(lambda: self._ensure(f"feeds/{feed_id}/history"))
         return after + EPOCH_BLOCK
 
     def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
@@ -122,11 +140,29 @@ class ZooKeeperRecords:
 
     def note_readmitted(self, feed_id: int, adapter_id: int) -> None:
         """Record that an adapter is no longer failed."""
+        self._change(f"feeds/{feed_id}/failed", lambda row: _without(row, adapter_id))
 
-        def without(row: Row | None) -> Row:
-            return {known: reason for known, reason in (row or {}).items() if known != str(adapter_id)}
+    def drained_adapters(self, feed_id: int) -> dict[int, str]:
+        """adapter_id -> reason, for the adapters that were drained and not undrained."""
+        row, _ = self._read(f"feeds/{feed_id}/drained")
+        return {int(adapter_id): str(reason) for adapter_id, reason in (row or {}).items()}
 
-        self._change(f"feeds/{feed_id}/failed", without)
+    def note_drained(self, feed_id: int, adapter_id: int, reason: str) -> None:
+        """Record that an adapter is drained."""
+        self._change(f"feeds/{feed_id}/drained", lambda row: {**(row or {}), str(adapter_id): reason})
+
+    def note_undrained(self, feed_id: int, adapter_id: int) -> None:
+        """Record that an adapter is no longer drained."""
+        self._change(f"feeds/{feed_id}/drained", lambda row: _without(row, adapter_id))
+
+    def history(self, feed_id: int) -> list[HistoryEvent]:
+        """The last noted events, the newest last."""
+        rows, _ = self._read(f"feeds/{feed_id}/history")
+        return [HistoryEvent(*event) for event in rows or []]
+
+    def note_history(self, feed_id: int, events: list[HistoryEvent]) -> None:
+        """Record the last events; does not wait, like `note_lease`."""
+        self._note(f"feeds/{feed_id}/history", events)
 
     def new_start(self, feed_id: int, adapter_id: int, public_key: bytes) -> common_pb2.AdapterStart:
         """A new start, with an incarnation that no other start ever had."""
@@ -144,6 +180,15 @@ class ZooKeeperRecords:
             return start
 
         return self._until_done(attempt)
+
+    def newest_incarnation(self) -> int:
+        """The newest incarnation that any start had; 0 if none."""
+        row, _ = self._read("incarnations")
+        return 0 if row is None else int(row["newest"])
+
+    def skip_incarnations(self, after: int) -> None:
+        """Make later starts have incarnations after this."""
+        self._change("incarnations", lambda row: {"newest": max(after, 0 if row is None else int(row["newest"]))})
 
     def starts(self, feed_id: int) -> dict[int, list[common_pb2.AdapterStart]]:
         """The last STARTS_KEPT starts of each adapter, the newest last."""
@@ -257,9 +302,43 @@ class ZooKeeperRecords:
             row["expires_unix_ns"],
         )
 
+    # ---- rights that were given out ----
+
+    def granted(self, feed_id: int) -> dict[int, set[str]]:
+        """channel_id -> the identities that may have its keys."""
+        return {
+            channel_id: set(names or ()) for channel_id, names in self._read_all(f"feeds/{feed_id}/granted").items()
+        }
+
+    def note_granted(self, feed_id: int, channel_ids: Collection[int], identity: str) -> None:
+        """Record that an identity is about to get keys."""
+        for channel_id in channel_ids:
+            self._change(f"feeds/{feed_id}/granted/{channel_id}", lambda names: sorted({*(names or ()), identity}))
+
+    def forget_granted(self, feed_id: int, channel_id: int, identities: Collection[str]) -> None:
+        """Record that the keys that these identities have are no longer used."""
+        path = f"feeds/{feed_id}/granted/{channel_id}"
+        self._change(path, lambda names: [name for name in names or () if name not in identities])
+
+    def revoked_tokens(self, feed_id: int) -> dict[str, int]:
+        """identity ("": all) -> the time before which its tokens were revoked."""
+        row, _ = self._read(f"feeds/{feed_id}/revoked_tokens")
+        return dict(row or {})
+
+    def note_revoked_tokens(self, feed_id: int, revoked: dict[str, int]) -> None:
+        """Record what `revoked_tokens` returns from now on."""
+        self._change(f"feeds/{feed_id}/revoked_tokens", lambda _row: dict(revoked))
+
+    def audit_head(self) -> tuple[int, str] | None:
+        """None: each server has a log of its own, and only the leader could write its head here."""
+        return None
+
+    def note_audit_head(self, number: int, digest: str) -> None:
+        """Nothing, because the head is not kept here."""
+
     # ---- reading and writing ----
 
-    def _note(self, path: str, row: Row) -> None:
+    def _note(self, path: str, row: Any) -> None:
         self._guarded(lambda: self._ensure(path))
         transaction: TransactionRequest = self._client.transaction()
         transaction.check(f"{self._root}/leader", self._generation)
@@ -284,7 +363,7 @@ class ZooKeeperRecords:
         )
         return {int(name): self._read(f"{path}/{name}")[0] for name in names}
 
-    def _change(self, path: str, change: Callable[[Row | None], Row]) -> None:
+    def _change(self, path: str, change: Callable[[Any], Any]) -> None:
         def attempt() -> None:
             row, version = self._read(path)
             self._commit([(path, change(row), version)])
@@ -298,21 +377,35 @@ class ZooKeeperRecords:
                 try:
                     return attempt()
                 except Conflict as conflict:
+                    self._changes = None
                     if conflict.operation == 0:
                         self._on_failure()
                         raise Deposed("another admin server has become active") from conflict
         raise RecordsUnavailable(f"gave up writing a record to ZooKeeper: it changed during {TRIES_MAX} attempts")
 
-    def _commit(self, changes: list[tuple[str, Any, int]]) -> None:
-        def send() -> None:
+    def _commit(self, changes: list[tuple[str, Any, int]], generation: int = 0) -> None:
+        """Write nodes, and count the change; the generation is then at least the given one."""
+        if self._changes is None:
+            row, found = self._read("changes")
+            self._changes = (0 if row is None else int(row["count"])), found
+        known, version = self._changes
+        count = max(known, generation) + 1
+
+        def send() -> list[Any]:
             transaction: TransactionRequest = self._client.transaction()
             transaction.check(f"{self._root}/leader", self._generation)
-            for path, value, version in changes:
-                self._ensure(path.rpartition("/")[0])
-                write(transaction, f"{self._root}/{path}", value, version)
-            commit(transaction, self._timeout_s)
+            for path, value, each_version in [*changes, ("changes", {"count": count}, version)]:
+                if "/" in path:
+                    self._ensure(path.rpartition("/")[0])
+                write(transaction, f"{self._root}/{path}", value, each_version)
+            return commit(transaction, self._timeout_s)
 
-        self._guarded(send)
+        try:
+            self._guarded(send)
+        except BaseException:
+            self._changes = None  # whether it was applied may be unknown
+            raise
+        self._changes, self._known_generation = (count, version + 1), count
 
     def _ensure(self, path: str) -> None:
         """Create the parent node of others if necessary, because a transaction cannot create a path."""
@@ -326,6 +419,10 @@ class ZooKeeperRecords:
         except ZOOKEEPER_ERRORS as away:
             self._on_failure()
             raise RecordsUnavailable(f"ZooKeeper failed or did not answer: {type(away).__name__}") from away
+
+
+def _without(row: Row | None, adapter_id: int) -> Row:
+    return {known: value for known, value in (row or {}).items() if known != str(adapter_id)}
 
 
 def _start_place(feed_id: int, adapter_id: int, incarnation: int) -> str:

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import grpc
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.conversions import OtherConversion
 from tandemfeed.admin_server.feed.descriptions import describe_protocol
 from tandemfeed.admin_server.feed.documents import table_documents, wire_conversions
+from tandemfeed.admin_server.feed.key_ring import SOURCE
 from tandemfeed.admin_server.feed.registrations import (
     HOST_LENGTH_MAX,
     NONCE_SIZE,
@@ -19,7 +21,6 @@ from tandemfeed.admin_server.feed.registrations import (
     ReturnAwaited,
 )
 from tandemfeed.admin_server.feed.streams import Attendance
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.services.shared import find_adapter, find_feed
 from tandemfeed.admin_server.settings import AdapterSettings
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread, send_initial_metadata
@@ -62,6 +63,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             last_word_key=self._last_word_key(own.incarnation),
             decision_keys=broker.key_ring.decision_keys(),
             source_keys=broker.key_ring.source_keys(),
+            revoked_tokens=broker.rights.revoked.messages(),
             unicast_listen=adapter.unicast or "",
         )
 
@@ -119,7 +121,25 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         if not broker.feed.source_is_sealed:
             detail = f"the source packets of feed {broker.feed.name!r} are not sealed (source_lines = 'open')"
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, detail)
+        broker.rights.note(caller.identity, (SOURCE,))
         return admin_pb2.SourceKeysReply(keys=broker.key_ring.source_keys())
+
+    def ReportSource(  # noqa: N802
+        self, request: admin_pb2.SourceReport, context: grpc.ServicerContext
+    ) -> admin_pb2.SourceReported:
+        """Keep what a process of the feed's source reports about itself."""
+        broker = find_feed(self._brokers, request.feed, context)
+        caller = caller_of(context)
+        if "source" not in caller.roles:
+            detail = f'{caller.identity} lacks the role "source", which is required to report as one'
+            self._refuse(context, broker, detail, "source report refused")
+        known = {stream.source_stream_id for stream in broker.feed.source_streams}
+        if len(request.process_nonce) != NONCE_SIZE or not known.issuperset(request.next_source_seqs):
+            detail = f"process_nonce must have {NONCE_SIZE} bytes, and next_source_seqs only the feed's source streams"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
+        request.host = request.host[:HOST_LENGTH_MAX]
+        broker.report_source(caller.identity, request)
+        return admin_pb2.SourceReported()
 
     def _refuse(self, context: grpc.ServicerContext, broker: FeedBroker, detail: str, event: str) -> None:
         identity = caller_of(context).identity

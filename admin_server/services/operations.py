@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import grpc
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
-from tandemfeed.admin_server.records.audit import AuditLog
-from tandemfeed.admin_server.services.shared import abort_unknown_feed, find_adapter, refusing
+from tandemfeed.admin_server.policy.subscription_rights import granted_extents, shown_topics
+from tandemfeed.admin_server.services.shared import abort_unknown_feed, find_adapter, listed, refusing
 from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
@@ -45,13 +46,23 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
             self._audit.refuse(context, code, text, "operation refused", identity=identity, feed=name)
         return broker
 
+    def _administered(self, context: grpc.ServicerContext) -> list[FeedBroker]:
+        identity = caller_of(context).identity
+        return [
+            broker
+            for name, broker in self._brokers.items()
+            if self._policy.decide(identity, Action.ADMINISTER, name).is_allowed
+        ]
+
+    def _chosen(self, feed: str, context: grpc.ServicerContext) -> list[FeedBroker]:
+        """The feed that a request names, or every feed that the caller may observe."""
+        return [self._observed_feed(feed, context)] if feed else list(self._observed(context).values())
+
     def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> admin_pb2.GetStatusReply:
         """The status of the feeds."""
-        observed = self._observed(context).values()
-        chosen = [self._observed_feed(request.feed, context)] if request.feed else list(observed)
-        return admin_pb2.GetStatusReply(feeds=[broker.status() for broker in chosen])
+        return admin_pb2.GetStatusReply(feeds=[broker.status() for broker in self._chosen(request.feed, context)])
 
     def Failover(  # noqa: N802
         self, request: admin_pb2.FailoverRequest, context: grpc.ServicerContext
@@ -69,8 +80,7 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
         """Take an adapter out of its feed."""
         broker = self._administered_feed(request.feed, context)
         adapter = find_adapter(broker, request.adapter, context)
-        if not request.reason:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a reason is required; it is recorded and shown by status")
+        _require_reason(request.reason, context)
         with refusing(context):
             broker.operations.fail(adapter, request.reason, caller_of(context).identity, is_forced=request.force)
         return admin_pb2.FailAdapterReply()
@@ -84,3 +94,113 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
         with refusing(context):
             broker.operations.readmit(adapter, caller_of(context).identity)
         return admin_pb2.ReadmitAdapterReply()
+
+    def DrainAdapter(  # noqa: N802
+        self, request: admin_pb2.DrainAdapterRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.DrainAdapterReply:
+        """Keep an adapter out of leases for planned maintenance."""
+        broker = self._administered_feed(request.feed, context)
+        adapter = find_adapter(broker, request.adapter, context)
+        _require_reason(request.reason, context)
+        with refusing(context):
+            broker.operations.drain(adapter, request.reason, caller_of(context).identity, is_forced=request.force)
+        return admin_pb2.DrainAdapterReply()
+
+    def UndrainAdapter(  # noqa: N802
+        self, request: admin_pb2.UndrainAdapterRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.UndrainAdapterReply:
+        """Let a drained adapter become active again."""
+        broker = self._administered_feed(request.feed, context)
+        adapter = find_adapter(broker, request.adapter, context)
+        with refusing(context):
+            broker.operations.undrain(adapter, caller_of(context).identity)
+        return admin_pb2.UndrainAdapterReply()
+
+    def ListClients(  # noqa: N802
+        self, request: admin_pb2.ListClientsRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ListClientsReply:
+        """The clients that are connected."""
+        chosen = self._chosen(request.feed, context)
+        return admin_pb2.ListClientsReply(clients=[client for broker in chosen for client in broker.clients()])
+
+    def KickClient(  # noqa: N802
+        self, request: admin_pb2.KickClientRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.KickClientReply:
+        """End streams of a client, in the feeds that the caller may administer."""
+        if bool(request.identity) == bool(request.client_id):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "name either an identity or the id of a client's stream")
+        _require_reason(request.reason, context)
+        by = caller_of(context).identity
+        reply = admin_pb2.KickClientReply()
+        for broker in self._administered(context):
+            reply.kicked.extend(broker.kick(request.identity, request.client_id, request.reason, by))
+        if not reply.kicked:
+            what = f"identity {request.identity!r}" if request.identity else f"id {request.client_id}"
+            detail = f"no client with {what} is connected to a feed that {by} may administer"
+            context.abort(grpc.StatusCode.NOT_FOUND, detail)
+        return reply
+
+    def ListGrants(  # noqa: N802
+        self, request: admin_pb2.ListGrantsRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ListGrantsReply:
+        """What each identity may do now in the feeds that the caller may observe."""
+        chosen = self._observed(context).values()
+        names = sorted(self._policy.policy.identities)
+        if request.identity:
+            names = [name for name in names if name == request.identity]
+            if not names:
+                context.abort(grpc.StatusCode.NOT_FOUND, f"the policy has no identity {request.identity!r}")
+        found = (self._grants_of(name, broker) for name in names for broker in chosen)
+        return admin_pb2.ListGrantsReply(grants=[each for each in found if each is not None])
+
+    def _grants_of(self, identity: str, broker: FeedBroker) -> admin_pb2.IdentityGrants | None:
+        """What an identity may do in a feed; None if nothing."""
+
+        def may(action: Action, topic: str) -> bool:
+            return self._policy.decide(identity, action, topic).is_allowed
+
+        feed = broker.feed
+        grants = admin_pb2.IdentityGrants(
+            identity=identity,
+            roles=sorted(self._policy.policy.roles_of(self._policy.policy.identities[identity])),
+            feed=feed.name,
+            topics=shown_topics(granted_extents(self._policy, identity, feed)),
+            may_observe=any(may(action, feed.name) for action in OBSERVING),
+            may_administer=may(Action.ADMINISTER, feed.name),
+            client_count=sum(client.identity == identity for client in broker.clients()),
+        )
+        has_any = grants.topics or grants.may_observe or grants.client_count
+        return grants if has_any else None
+
+    def ListKeys(  # noqa: N802
+        self, request: admin_pb2.ListKeysRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ListKeysReply:
+        """The keys' ids and times; never the keys."""
+        chosen = self._chosen(request.feed, context)
+        return admin_pb2.ListKeysReply(keys=[key for broker in chosen for key in broker.key_statuses()])
+
+    def RotateKeys(  # noqa: N802
+        self, request: admin_pb2.RotateKeysRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.RotateKeysReply:
+        """Replace keys now, as after a revocation."""
+        broker = self._administered_feed(request.feed, context)
+        topics = {channel.topic: channel.channel_id for channel in broker.feed.channels}
+        if request.topic and request.topic not in topics:
+            detail = f"feed {request.feed!r} has no channel {request.topic!r}; it has {listed(topics)}"
+            context.abort(grpc.StatusCode.NOT_FOUND, detail)
+        chosen = [topics[request.topic]] if request.topic else list(broker.key_ring.channel_ids)
+        with refusing(context):
+            broker.rotate_keys(chosen, caller_of(context).identity)
+        return admin_pb2.RotateKeysReply(keys=[key for key in broker.key_statuses() if key.channel_id in chosen])
+
+    def GetHistory(  # noqa: N802
+        self, request: admin_pb2.GetHistoryRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.GetHistoryReply:
+        """What happened to a feed's roles."""
+        events = self._observed_feed(request.feed, context).history()
+        return admin_pb2.GetHistoryReply(events=events[-request.count_max :] if request.count_max else events)
+
+
+def _require_reason(reason: str, context: grpc.ServicerContext) -> None:
+    if not reason:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a reason is required; it is recorded and shown by status")

@@ -8,12 +8,14 @@ from functools import partial
 
 import grpc
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.documents import documents_of, wire_document
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
 from tandemfeed.admin_server.policy.policy_gate import PolicyGate
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
-from tandemfeed.admin_server.records.audit import AuditLog
+from tandemfeed.admin_server.policy.rules import Action, Extent
+from tandemfeed.admin_server.policy.subscription_rights import granted_extents, requested_extents
 from tandemfeed.admin_server.subscriptions.client_call import ClientCall
 from tandemfeed.admin_server.subscriptions.client_session import ClientSession, Outgoing
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
@@ -56,7 +58,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             session = ClientSession(
                 caller,
                 self._brokers,
-                partial(self._policy.may_subscribe, caller.identity),
+                partial(self._policy.extent, caller.identity),
                 self._open,
                 partial(self._subscription_count_max, caller.identity),
                 self._verifier.verify,
@@ -75,7 +77,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         reply = admin_pb2.ListFeedsReply()
         for broker in self._brokers.values():
             if granted := self._granted(broker, context):
-                reply.feeds.append(broker.describe(granted))
+                reply.feeds.append(broker.describe(requested_extents(granted, (), broker.feed)))
         return reply
 
     def GetDocument(  # noqa: N802
@@ -84,7 +86,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         """A document of the channels to which the caller may subscribe."""
         broker, found = self._brokers.get(request.feed), None
         if broker is not None and (granted := self._granted(broker, context)):
-            channels = [each for each in broker.feed.channels if each.channel_id in granted]
+            channels = [each for each in broker.feed.channels if each.topic in granted]
             found = documents_of(broker.feed, channels).get((request.id, request.version))
         if found is None:
             identity = caller_of(context).identity
@@ -100,12 +102,9 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             )
         return wire_document(found)
 
-    def _granted(self, broker: FeedBroker, context: grpc.ServicerContext) -> set[int]:
-        """The channels that the caller may subscribe to."""
-        identity = caller_of(context).identity
-        return {
-            channel_id for topic, channel_id in broker.topics.items() if self._policy.may_subscribe(identity, topic)
-        }
+    def _granted(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, Extent]:
+        """What the caller may receive of each channel, by topic."""
+        return granted_extents(self._policy, caller_of(context).identity, broker.feed)
 
     def _subscription_count_max(self, identity: str) -> int | None:
         known = self._policy.policy.identities.get(identity)
@@ -113,7 +112,18 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
 
     async def _record(self, context: grpc.ServicerContext, outgoing: Outgoing) -> None:
         """What is granted is on record before it is sent."""
-        await in_thread(context, partial(self._audit.write, outgoing.event, peer=context.peer(), **outgoing.fields))
+        await in_thread(context, self._write, context.peer(), caller_of(context).identity, outgoing)
+
+    def _write(self, peer: str, identity: str, outgoing: Outgoing) -> None:
+        fields, grant = outgoing.fields, outgoing.update.grant
+        if grant.channels:
+            broker = self._brokers[grant.feed.name]
+            decisions = [self._policy.decide(identity, Action.SUBSCRIBE, each.topic) for each in grant.channels]
+            fields = fields | {"rules": sorted({each.rule.name for each in decisions if each.rule is not None})}
+            broker.rights.note(identity, [each.channel_id for each in grant.channels])
+            if not all(self._policy.extent(identity, each.topic) for each in grant.channels):
+                broker.end_lost_rights(self._policy)  # what was lost since the update was made, and now is noted
+        self._audit.write(outgoing.event, peer=peer, **fields)
 
     def _refuse_one_more(self, context: grpc.ServicerContext) -> None:
         self._audit.refuse(

@@ -41,7 +41,7 @@ class ClientCall:
         self._session, self._context, self._record, self._gate = session, context, record, gate
         self._loop = asyncio.get_running_loop()
         self._work, self._room = asyncio.Event(), asyncio.Event()
-        self._is_over = False  # this server stops serving
+        self._is_over, self._reason = False, ""  # this server stops serving, or an operator ends the call
         self._followed: dict[int, tuple[GrantingFeed, Subscriber]] = {}  # by subscription_id
 
     async def updates(
@@ -60,11 +60,13 @@ class ClientCall:
                     self._check_caller()
                     await self._wait()
                     continue
-                self._follow()
                 self._room.set()
                 if outgoing.event:
                     await self._record(outgoing)
+                self._follow()
                 yield outgoing.update
+            if self._reason:
+                self._context.abort(grpc.StatusCode.PERMISSION_DENIED, self._reason)
         finally:
             reading.cancel()
             self._session.on_end()
@@ -89,18 +91,18 @@ class ClientCall:
         for subscription_id, subscription in subscriptions.items():
             if subscription_id not in self._followed:
                 notify = partial(self._call_soon, self._on_change, subscription_id)
-                end = partial(self._call_soon, self._on_over)
+                end = partial(self._call_soon, self._on_over)  # with the reason
                 identity, key = self._session.caller.identity, subscription.unicast_key
-                subscriber = Subscriber(identity, frozenset(), notify, end, key)
+                subscriber = Subscriber(identity, {}, notify, end, self._context.peer(), key)
                 self._followed[subscription_id] = subscription.feed, subscriber
                 self._session.on_change(subscription_id)  # it may have changed before the feed knew of the subscription
             feed, subscriber = self._followed[subscription_id]
             # Again until it is true: a revocation in between would not have found the channels that this adds.
-            while (channel_ids := self._session.channels_of(subscription_id)) != subscriber.channel_ids:
-                subscriber.channel_ids = channel_ids
+            while (extents := self._session.extents_of(subscription_id)) != subscriber.extents:
+                subscriber.extents = extents
                 feed.subscribe(subscriber)
 
-    def _call_soon(self, call: Callable[..., None], *arguments: int) -> None:
+    def _call_soon(self, call: Callable[..., None], *arguments: int | str) -> None:
         """Called from any thread, with a feed's lock held."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call, *arguments)
@@ -109,8 +111,8 @@ class ClientCall:
         self._session.on_change(subscription_id)
         self._work.set()
 
-    def _on_over(self) -> None:
-        self._is_over = True
+    def _on_over(self, reason: str) -> None:
+        self._is_over, self._reason = True, reason
         self._work.set()
 
     async def _wait(self) -> None:

@@ -11,12 +11,15 @@ fact that a subscription has changed waits for a slow client. Whatever happens, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
+from tandemfeed.admin_server.policy.rules import NOTHING, Extent
+from tandemfeed.admin_server.policy.subscription_rights import NotGranted, part_of, shown_topics
+from tandemfeed.admin_server.settings import FeedSettings
 from tandemfeed.admin_server.subscriptions.refusals import (
     Refused,
     not_granted,
@@ -37,13 +40,15 @@ REQUESTS_WAITING_MAX = 16  # beyond this the shell reads no further request unti
 class GrantingFeed(Protocol):
     """A feed that a client may subscribe to."""
 
+    feed: FeedSettings
+
     @property
     def topics(self) -> Mapping[str, int]:
         """The channel_id of each topic."""
         ...
 
-    def grant(self, channel_ids: Iterable[int]) -> admin_pb2.Grant:
-        """The present grant of these channels, with all documents."""
+    def grant(self, extents: Mapping[int, Extent]) -> admin_pb2.Grant:
+        """The present grant of these channels, by channel_id, with all documents."""
         ...
 
     def subscribe(self, subscriber: Subscriber) -> None:
@@ -70,14 +75,14 @@ class ClientSubscription:
 
     Attributes:
         unicast_key: the CURVE public key with which the client may connect to adapters; empty: it has none.
-        granted: the channel_id of each topic that the client may use, as it was last sent.
+        granted: how much the client may use of each channel, by topic, as it was last sent.
         sent: the grant as it was last sent, without documents.
     """
 
     feed_name: str
     feed: GrantingFeed
     selection: Selection
-    granted: Mapping[str, int]
+    granted: Mapping[str, Extent]
     unicast_key: bytes = b""
     sent: bytes = field(default=b"", repr=False)
 
@@ -88,7 +93,7 @@ class ClientSession:
     Args:
         caller: the client, as its token says.
         feeds: the feeds of this server, by name.
-        may_subscribe: whether the policy in force grants the client a topic now.
+        extent: how much of a channel, by its topic, the policy in force grants the client now.
         open_subscriptions: of all calls, by identity.
         count_max: how many the client may have open; None: no limit of its own.
         verify: the caller that a bearer names; raises TokenRefused.
@@ -102,14 +107,14 @@ class ClientSession:
         self,
         caller: Caller,
         feeds: Mapping[str, GrantingFeed],
-        may_subscribe: Callable[[str], bool],
+        extent: Callable[[str], Extent],
         open_subscriptions: OpenSubscriptions,
         count_max: Callable[[], int | None],
         verify: Callable[[str], Caller],
     ) -> None:
         self.caller = caller
         self.subscriptions: dict[int, ClientSubscription] = {}
-        self._feeds, self._may_subscribe = feeds, may_subscribe
+        self._feeds, self._extent = feeds, extent
         self._open, self._count_max, self._verify = open_subscriptions, count_max, verify
         self._requests: deque[admin_pb2.SubscriptionRequest] = deque()
         self._changed: dict[int, None] = {}  # the subscription_ids whose grant may differ from the one sent, in order
@@ -120,10 +125,11 @@ class ClientSession:
         """Whether enough requests wait."""
         return len(self._requests) >= REQUESTS_WAITING_MAX
 
-    def channels_of(self, subscription_id: int) -> frozenset[int]:
-        """The channels that a subscription was sent and that the policy still grants."""
-        granted = self.subscriptions[subscription_id].granted
-        return frozenset(channel_id for topic, channel_id in granted.items() if self._may_subscribe(topic))
+    def extents_of(self, subscription_id: int) -> dict[int, Extent]:
+        """What a subscription was sent and the policy still grants, by channel_id."""
+        subscription = self.subscriptions[subscription_id]
+        left = {topic: part & self._extent(topic) for topic, part in subscription.granted.items()}
+        return {subscription.feed.topics[topic]: part for topic, part in left.items() if part}
 
     # ---- events ----
 
@@ -160,19 +166,21 @@ class ClientSession:
             return revoked
         if _compared(grant) == subscription.sent:
             return None
-        gained = granted.keys() - subscription.granted.keys()
+        known = subscription.granted
+        gained = [topic for topic, part in granted.items() if topic not in known or not known[topic].covers(part)]
         update = self._granting(subscription_id, subscription, granted, grant)
         return self._outgoing(
             update, "subscription extended" if gained else "", feed=subscription.feed_name, topics=sorted(gained)
         )
 
-    def _revocation(self, subscription_id: int, granted: Mapping[str, int]) -> Outgoing | None:
+    def _revocation(self, subscription_id: int, granted: Mapping[str, Extent]) -> Outgoing | None:
         """The notice of the topics that the client has, and is no longer granted; if it has lost all, the end."""
         subscription = self.subscriptions[subscription_id]
-        lost = sorted(subscription.granted.keys() - granted.keys())
+        lost = sorted(_lost_topics(subscription.granted, granted))
         if not lost:
             return None
-        subscription.granted = {topic: each for topic, each in subscription.granted.items() if topic not in lost}
+        left = {topic: part & granted.get(topic, NOTHING) for topic, part in subscription.granted.items()}
+        subscription.granted = {topic: part for topic, part in left.items() if part}
         is_last = not granted
         if is_last:
             self._end(subscription_id)
@@ -215,32 +223,33 @@ class ClientSession:
             found = len(request.unicast_client_key)
             raise unusable(f"unicast_client_key has {found} bytes, expected {CURVE_KEY_SIZE}, or none", feed=name)
         feed = self._feeds.get(name)
-        if feed is None or not (available := self._granted_topics(feed)):
-            seen = [each for each, known in self._feeds.items() if self._granted_topics(known)]
+        if feed is None or not (available := self._available(feed)):
+            seen = [each for each, known in self._feeds.items() if self._available(known)]
             raise not_granted(f"the feed {name!r}", self.caller.identity, seen, feed=name)
         entries = _entries(request.topics) or (EVERY_TOPIC,)
-        selection = self._select(name, Selection(), entries, available, is_strict=not request.is_continued)
+        selection = self._select(feed, Selection(), entries, available, is_strict=not request.is_continued)
         granted, grant = self._grant_now(feed, selection)
         if not granted:
-            raise not_granted(f"what is selected in feed {name!r}", self.caller.identity, available, feed=name)
+            what = f"what is selected in feed {name!r}"
+            raise not_granted(what, self.caller.identity, shown_topics(available), feed=name)
         self._begin(name)
         subscription = self.subscriptions[subscription_id] = ClientSubscription(
             name, feed, selection, granted, request.unicast_client_key
         )
         update = self._granting(subscription_id, subscription, granted, grant)
-        return self._outgoing(update, "subscribed", feed=name, channels=sorted(granted.values()))
+        return self._outgoing(update, "subscribed", feed=name, channels=self._channels(feed, granted))
 
     def _modify(self, request: admin_pb2.ModifyRequest) -> Outgoing:
         subscription = self._known(request.subscription_id)
-        available = self._granted_topics(subscription.feed)
+        available = self._available(subscription.feed)
         entries = _entries(request.topics)
-        selection = self._select(subscription.feed_name, subscription.selection, entries, available, is_strict=True)
+        selection = self._select(subscription.feed, subscription.selection, entries, available, is_strict=True)
         granted, grant = self._grant_now(subscription.feed, selection)
         if not granted:
             raise unusable("nothing would be left of the subscription; cancel it instead", feed=subscription.feed_name)
         subscription.selection = selection
         update = self._granting(request.subscription_id, subscription, granted, grant)
-        channels = sorted(granted.values())
+        channels = self._channels(subscription.feed, granted)
         return self._outgoing(update, "subscription modified", feed=subscription.feed_name, channels=channels)
 
     def _cancel(self, subscription_id: int) -> Outgoing:
@@ -267,22 +276,28 @@ class ClientSession:
         subscription = self.subscriptions.get(subscription_id)
         if subscription is None:
             return None
-        granted = {
-            topic: channel_id
-            for topic, channel_id in self._granted_topics(subscription.feed).items()
-            if subscription.selection.covers(topic)
-        }
-        return self._revocation(subscription_id, granted)
+        return self._revocation(subscription_id, self._selected(subscription.feed, subscription.selection))
 
-    def _granted_topics(self, feed: GrantingFeed) -> dict[str, int]:
-        return {topic: channel_id for topic, channel_id in feed.topics.items() if self._may_subscribe(topic)}
+    def _available(self, feed: GrantingFeed) -> dict[str, Extent]:
+        """What the policy grants of a feed, by topic."""
+        extents = {topic: self._extent(topic) for topic in feed.topics}
+        return {topic: part for topic, part in extents.items() if part}
+
+    def _selected(self, feed: GrantingFeed, selection: Selection) -> dict[str, Extent]:
+        """What the policy grants of a selection, by topic."""
+        parts = {topic: part & selection.extent(topic) for topic, part in self._available(feed).items()}
+        return {topic: part for topic, part in parts.items() if part}
+
+    @staticmethod
+    def _channels(feed: GrantingFeed, granted: Mapping[str, Extent]) -> list[int]:
+        return sorted(feed.topics[topic] for topic in granted)
 
     def _select(
         self,
-        feed: str,
+        feed: GrantingFeed,
         selection: Selection,
         entries: tuple[TopicEntry, ...],
-        available: Mapping[str, int],
+        available: Mapping[str, Extent],
         *,
         is_strict: bool,
     ) -> Selection:
@@ -290,31 +305,32 @@ class ClientSession:
         try:
             result = selection.extended(entries)
             for entry in entries if is_strict else ():
-                alone = Selection().extended([TopicEntry(entry.pattern)])
-                if not entry.is_removed and not any(map(alone.covers, available)):
-                    what = f"the topic {entry.pattern!r} in feed {feed!r}"
-                    raise not_granted(what, self.caller.identity, available, feed=feed, topic=entry.pattern)
+                if not (entry.is_removed or _is_granted(entry.pattern, feed, available)):
+                    what, shown = f"the topic {entry.pattern!r} in feed {feed.feed.name!r}", shown_topics(available)
+                    raise not_granted(what, self.caller.identity, shown, feed=feed.feed.name, topic=entry.pattern)
+            for topic in feed.topics:
+                result.extent(topic)
         except SelectionRefused as refused:
-            raise unusable(str(refused), feed=feed) from None
+            raise unusable(str(refused), feed=feed.feed.name) from None
         return result
 
-    def _grant_now(self, feed: GrantingFeed, selection: Selection) -> tuple[dict[str, int], admin_pb2.Grant]:
+    def _grant_now(self, feed: GrantingFeed, selection: Selection) -> tuple[dict[str, Extent], admin_pb2.Grant]:
         """What the policy grants of a selection, and the grant of just that.
 
         The policy is asked again after the keys were read: it changes before keys are replaced, so keys that were made
         after a revocation are seen together with the revocation, and the grant is made anew.
         """
         while True:
-            granted = {t: channel_id for t, channel_id in self._granted_topics(feed).items() if selection.covers(t)}
-            grant = feed.grant(granted.values())
-            if all(map(self._may_subscribe, granted)):
+            granted = self._selected(feed, selection)
+            grant = feed.grant({feed.topics[topic]: part for topic, part in granted.items()})
+            if all(self._extent(topic).covers(part) for topic, part in granted.items()):
                 return granted, grant
 
     def _granting(
         self,
         subscription_id: int,
         subscription: ClientSubscription,
-        granted: Mapping[str, int],
+        granted: Mapping[str, Extent],
         grant: admin_pb2.Grant,
     ) -> admin_pb2.SubscriptionUpdate:
         subscription.granted, subscription.sent = granted, _compared(grant)
@@ -347,6 +363,26 @@ class ClientSession:
 
     def _outgoing(self, update: admin_pb2.SubscriptionUpdate, event: str, **fields: object) -> Outgoing:
         return Outgoing(update, event, {"identity": self.caller.identity, **fields})
+
+
+def _is_granted(pattern: str, feed: GrantingFeed, available: Mapping[str, Extent]) -> bool:
+    """Whether a pattern covers something granted; the topic of a channel or of its symbols, whether all of that is."""
+    try:
+        topic, part = part_of(pattern, feed.feed)
+    except NotGranted:
+        alone = Selection().extended([TopicEntry(pattern)])
+        return any(alone.extent(each) & granted for each, granted in available.items())
+    return available.get(topic, NOTHING).covers(part)
+
+
+def _lost_topics(former: Mapping[str, Extent], now: Mapping[str, Extent]) -> Iterator[str]:
+    """The topics of the channels and symbols that are granted no longer."""
+    for topic, part in former.items():
+        left = now.get(topic, NOTHING)
+        if not left or (part.symbols is None and left.symbols is not None):
+            yield topic
+        elif not left.covers(part):
+            yield from (f"{topic}.{word}" for word in (part.symbols or frozenset()) - (left.symbols or frozenset()))
 
 
 def _entries(topics: Iterable[admin_pb2.TopicSelection]) -> tuple[TopicEntry, ...]:

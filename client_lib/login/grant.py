@@ -61,6 +61,19 @@ class GrantedAdapter:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantedSymbols:
+    """The symbols of a channel that are granted.
+
+    Attributes:
+        field: the message field that has the symbol.
+        words: the symbols as words of topics, where `*` is every symbol.
+    """
+
+    field: str
+    words: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """Everything a subscription may use.
 
@@ -72,6 +85,8 @@ class Grant:
         model_name: its identifier and version.
         table_names: the converter table of each channel, if the feed's definition has one.
         takeover_reason: why the epoch began; empty: not known.
+        symbols_by_channel: of the channels of which only some symbols are granted.
+        delay_ns: how much later than the real-time feed this feed sends; 0: it is a real-time feed.
     """
 
     feed_id: int
@@ -87,6 +102,8 @@ class Grant:
     active_adapter_id: int = 0
     epoch: int = 0
     takeover_reason: str = ""
+    symbols_by_channel: Mapping[int, GrantedSymbols] = field(default_factory=dict)
+    delay_ns: int = 0
 
     @property
     def topics(self) -> frozenset[str]:
@@ -151,7 +168,17 @@ def read_grant(message: admin_pb2.Grant, documents: Mapping[str, bytes], former:
         active_adapter_id=message.active.adapter_id,
         epoch=message.active.epoch,
         takeover_reason=message.active.takeover_reason,
+        symbols_by_channel=_symbols(feed),
+        delay_ns=feed.delay_ns,
     )
+
+
+def _symbols(feed: common_pb2.FeedDescription) -> dict[int, GrantedSymbols]:
+    return {
+        channel.channel_id: GrantedSymbols(channel.symbol_field, frozenset(channel.symbols))
+        for channel in feed.channels
+        if channel.symbols
+    }
 
 
 def _adapter(feed: str, adapter: common_pb2.AdapterDescription, former: GrantedAdapter | None) -> GrantedAdapter:

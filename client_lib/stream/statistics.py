@@ -13,6 +13,7 @@ class ChannelStatistics:
     Attributes:
         next_input_seq, next_message_seq: None until the start position is known.
         session: the session that is delivered; all sequence numbers belong to it.
+        filtered: messages that were not delivered, because their symbols are not granted.
         distrusted: (adapter_id, incarnation) of the starts that may be impersonated; see `Distrusted`.
     """
 
@@ -23,6 +24,7 @@ class ChannelStatistics:
     next_source_seqs: Mapping[int, int]
     distrusted: tuple[tuple[int, int], ...] = ()
     session: int = 0
+    filtered: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import zmq
 
 from tandemfeed.client_lib.items import Batch, ChannelsChanged, Item, ModelChanged, Revoked
 from tandemfeed.client_lib.items import Filled as FilledItem
-from tandemfeed.client_lib.login.grant import Grant, TopicsRevoked
+from tandemfeed.client_lib.login.grant import Grant, GrantedSymbols, TopicsRevoked
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.decoding import Decoder
@@ -33,6 +33,7 @@ from tandemfeed.client_lib.stream.receivers import Receiver, Receivers
 from tandemfeed.client_lib.stream.replay import Replayed, ReplayWorker
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import StreamTrust, Verdict, VerifyMode
+from tandemfeed.client_lib.stream.symbol_filter import SymbolFilter
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
@@ -88,6 +89,8 @@ class Subscription:
         self._mergers: dict[int, SessionMerger] = {}
         for channel_id in self._grant.topics_by_channel:
             self._add_channel(channel_id, start_message_seq)
+        self._filters: dict[int, SymbolFilter] = {}  # of the channels of which only some symbols are granted
+        self._filtered_symbols: Mapping[int, GrantedSymbols] = {}
         self._ended: set[int] = set()
         self._ready: deque[Item] = deque()
         self._datagrams = 0
@@ -210,6 +213,7 @@ class Subscription:
                 dict(merger.present.next_source_seqs),
                 tuple(self._trusts[channel_id].distrusted()),
                 merger.session,
+                self._filters[channel_id].filtered_count if channel_id in self._filters else 0,
             )
             for channel_id, merger in list(self._mergers.items())
         }
@@ -311,18 +315,23 @@ class Subscription:
     def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
-                self._ready.append(Batch(effect.packet, time.time_ns(), now_ns, self._decoder))
+                self._ready.append(self._batch(effect.packet, now_ns))
             elif isinstance(effect, RequestReplay):
                 self._replay.request(effect)
             elif isinstance(effect, Filled):
-                batch = Batch(effect.packet, time.time_ns(), now_ns, self._decoder)
-                self._ready.append(FilledItem(batch))
+                self._ready.append(FilledItem(self._batch(effect.packet, now_ns)))
             else:
                 if isinstance(effect, Ended):
                     self._ended.add(effect.channel_id)
                 elif isinstance(effect, SessionChanged):
                     self._ended.discard(effect.channel_id)
                 self._ready.append(effect)
+
+    def _batch(self, packet: OutputPacket, now_ns: int) -> Batch:
+        places = None
+        if self._filters and (chosen := self._filters.get(packet.channel_id)) is not None:
+            packet, places = chosen.select(packet)
+        return Batch(packet, time.time_ns(), now_ns, self._decoder, places)
 
     def _next_deadline_ns(self) -> int | None:
         earliest = self._receivers.next_deadline_ns()
@@ -402,7 +411,14 @@ class Subscription:
         self._merge(packet)
 
     def _apply_grant(self, grant: Grant) -> None:
-        """Change sockets, keys and replay services to match a grant."""
+        """Change filters, sockets, keys and replay services to match a grant."""
+        symbols = grant.symbols_by_channel
+        if symbols != self._filtered_symbols:
+            self._filtered_symbols, former = symbols, self._filters
+            self._filters = {
+                channel_id: SymbolFilter(self._decoder.model, each.field, each.words, former.get(channel_id))
+                for channel_id, each in symbols.items()
+            }
         self._grant = grant
         for key_id in self._known_keys - grant.keys.keys():
             self._opener.remove_key(key_id)

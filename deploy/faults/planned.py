@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 
 from tandemfeed.adapter.records.output_journal import BLOCK_SIZE
+from tandemfeed.admin_server.command.alerts import Thresholds, alerts_of
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.deploy.cluster.small_disk import fill_disk, make_room, path_in_process
 from tandemfeed.deploy.faults.context import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultContext, FaultUnavailable
@@ -54,6 +55,9 @@ def disk_full(context: FaultContext) -> str:
     process.await_log("disk full; not journaling packets", timeout_s, since=since)
     context.say("the disk is full; the adapter no longer journals")
     context.run_for(AFTERMATH_S)
+    status = context.cluster.status(context.feed)
+    if not any(f"{name} does not journal packets" in alert.text for alert in alerts_of(status, Thresholds())):
+        raise process.failed("journals nothing, and the status of the feed does not say so")
     context.mark_repair()
     with Tailer(folder) as tailer:
         tailer.to_end()

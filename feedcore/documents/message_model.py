@@ -65,13 +65,17 @@ class MessageModel:
 
         Skips messages of other schemas.
         """
+        for message, length, run in self.stretches(frames):
+            if message is not None:
+                yield message, length, run
+
+    def stretches(self, frames: bytes | memoryview) -> Iterator[tuple[MessageType | None, int, memoryview]]:
+        """As `runs`, with the messages of other schemas too, one at a time, for which the message is None."""
         view = memoryview(frames)
         offset = 0
-        while offset < len(view):
+        while offset + OUTPUT_FRAME_SIZE <= len(view):  # fewer bytes are not a frame
             length, template, end = self._stretch(view, offset)
-            message = self.schema.by_template.get(template)
-            if message is not None:
-                yield message, length, view[offset:end]
+            yield self.schema.by_template.get(template), length, view[offset:end]
             offset = end
 
     def _stretch(self, view: memoryview, offset: int) -> tuple[int, int, int]:

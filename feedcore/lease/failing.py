@@ -21,6 +21,7 @@ class FailPolicy(Enum):
 
     LOWEST = "lowest"  # the lowest score of all backups; among equals the highest adapter_id
     LOWER_THAN_ANY = "lower_than_any"  # a score strictly lower than every other backup's
+    LOWER_THAN_ONE = "lower_than_one"  # a score strictly lower than at least one other backup's
     BELOW_THRESHOLD = "below_threshold"  # a score below a threshold
 
 
@@ -58,6 +59,8 @@ def should_leave(own: PeerState, peers: list[PeerState], config: FailConfig) -> 
         is_unfit = own.health < config.threshold
     elif config.policy is FailPolicy.LOWER_THAN_ANY:
         is_unfit = own.health < min(scores)
+    elif config.policy is FailPolicy.LOWER_THAN_ONE:
+        is_unfit = own.health < max(scores)
     else:
         is_unfit = min((peer.health, -peer.adapter_id) for peer in (own, *backups)) == (own.health, -own.adapter_id)
     reason = f"backups are repeatedly out of sync, and this one's score {own.health:.2f} is {config.policy.value}"

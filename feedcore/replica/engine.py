@@ -42,6 +42,7 @@ class AdapterEngine:
 
     Attributes:
         health: this adapter's score, as last measured by the shell.
+        source_heard_at_ns: source_stream_id -> when its last packet arrived, heartbeats included.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class AdapterEngine:
         self.lease = LeaseView(config.lease_ttl_ns)
         self.peers = Peers(config.adapter_id, config.consent)
         self.health = 1.0
+        self.source_heard_at_ns: dict[int, int] = {}
         self._sessions = Sessions(config, converters, counters, now_ns)
         self._contact = AdminContact(config.consent, config.previous_process_ended_ns, now_ns)
         self._promote_at_ns: int | None = None  # when to act on a grant that arrived while abstaining
@@ -99,6 +101,7 @@ class AdapterEngine:
             self.counters.refuse(refused.reason)
             return effects
         self.counters.counts[Counter.SOURCE_PACKETS] += 1
+        self.source_heard_at_ns[packet.source_stream_id] = now_ns
         produced = replica.on_source_packet(packet, now_ns)
         if sessions.coming:
             produced += self._change_session_if_due(now_ns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from tandemfeed.journal import Tailer
 from tandemfeed.journal.read.sequence_marks import Stretch
 from tandemfeed.spark_feed.sending.send_core import stamped
 from tandemfeed.spark_feed.sending.sent_index import SentIndex
-from tandemfeed.spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers
+from tandemfeed.spark_feed.source_journal import RecordKind, datagram_in, packet_numbers
 from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
@@ -27,10 +27,14 @@ READ_COUNT = 256  # records taken from the journal at once
 
 
 class JournalReader:
-    """Reads packets that are no longer cached. Safe to use from several threads."""
+    """Reads packets that are no longer cached. Safe to use from several threads.
 
-    def __init__(self, journal: Path) -> None:
-        self._journal = journal
+    Args:
+        feed_id: the feed whose adapters receive them.
+    """
+
+    def __init__(self, journal: Path, feed_id: int) -> None:
+        self._journal, self._feed_id = journal, feed_id
 
     def packets(self, stretches: Sequence[Stretch], stream_id: int, first_seq: int, end_seq: int) -> Iterator[bytes]:
         """The datagrams of a source stream that contain any of `[first_seq, end_seq)`, in order."""
@@ -47,7 +51,7 @@ class JournalReader:
                         continue
                     if first >= end_seq:
                         return
-                    yield record[PACKET_HEAD.size :]
+                    yield datagram_in(record, self._feed_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +61,14 @@ class PreviousSession:
     Attributes:
         session: its number.
         index: covers its whole journal.
+        is_released: whether all of it is old enough for the feed; until then adapters receive nothing of it.
     """
 
     feed_id: int
     session: int
     index: SentIndex
     reader: JournalReader
+    is_released: Callable[[], bool] = lambda: True
 
     def end_of(self, stream_id: int) -> bytes:
         """The heartbeat that says where a source stream ended; an adapter that was away when it was sent waits for
@@ -133,6 +139,8 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
         """The requested datagrams of a session, and its end if the request reaches past it."""
         previous = self._previous
         if previous is not None and session == previous.session:
+            if not previous.is_released():
+                return
             yield from self._datagrams(previous.index, previous.reader, stream_id, wanted)
             if wanted and wanted.end > previous.index.next_source_seqs[stream_id]:
                 yield previous.end_of(stream_id)

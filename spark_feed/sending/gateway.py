@@ -32,6 +32,7 @@ from tandemfeed.spark_feed.sending.fill_service import (
     SourceReplayService,
 )
 from tandemfeed.spark_feed.sending.pacing import Pacer
+from tandemfeed.spark_feed.sending.publication import Clock, Delay, DelayedTailer, PublicationLog, since_boot_ns
 from tandemfeed.spark_feed.sending.send_core import AllSent, SendCore, SendPacket, stamped
 from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
 from tandemfeed.spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, RecordKind, packets_in, streams_ended_in
@@ -68,6 +69,8 @@ class GatewayOptions:
         wait_for_start: send no packets until the line "start" arrives on standard input.
         session: the session to send; 0: the session of the journal, or of the feed if the journal is still empty.
         former_journal: journal of the previous session, from which adapters fill gaps in that session.
+        clock: measures the age of data for a delayed feed.
+        reflection: describe the services to administrators.
     """
 
     feed: str
@@ -78,6 +81,8 @@ class GatewayOptions:
     wait_for_start: bool = False
     session: int = 0
     former_journal: Path | None = None
+    clock: Clock = since_boot_ns
+    reflection: bool = False
 
 
 def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescription:
@@ -128,9 +133,15 @@ def _addresses_of(host: str) -> set[str]:
         return {host}
 
 
+def position_name(description: common_pb2.FeedDescription) -> str:
+    """The file in the source journal's folder with the position of a feed's gateway."""
+    return f"gateway-{description.feed_id}.position" if description.delay_ns else POSITION_NAME
+
+
 @contextmanager
-def sole_gateway(journal: Path) -> Iterator[None]:
-    """Make this process the only gateway of a source journal: two would double the rate and undo each other's position.
+def sole_gateway(journal: Path, description: common_pb2.FeedDescription) -> Iterator[None]:
+    """Make this process the feed's only gateway of a source journal: two would double the rate and undo each other's
+    position. A delayed feed's gateway reads the journal beside that of the real-time feed.
 
     Raises:
         OSError: another gateway sends from the journal.
@@ -138,7 +149,8 @@ def sole_gateway(journal: Path) -> Iterator[None]:
     if not journal.is_dir():
         LOG.warning("%s does not exist yet; waiting for the source job to create this source journal", journal)
         journal.mkdir(parents=True)
-    with alone_with(journal / POSITION_NAME, f"another gateway sends from {journal}; stop that one first"):
+    taken = f"another gateway sends from {journal}; stop that one first"
+    with alone_with(journal / position_name(description), taken):
         yield
 
 
@@ -184,14 +196,24 @@ class SourceGateway:
         self.core = SendCore(description.feed_id, self._session, stream_ids, pacer)
         self.index = SentIndex(stream_ids)
         self._tailer = Tailer(options.journal)
-        self._position = NamedPosition(options.journal / POSITION_NAME)
+        self._position = NamedPosition(options.journal / position_name(description))
         self._stored_position = self._position.load()
         self._stored_at_ns = 0
         self._is_begun = False
         self._recover()
+        self._delay: Delay | None = None
+        self._delay_of_previous: Delay | None = None
+        self._log: PublicationLog | None = None
+        self._records: Tailer | DelayedTailer = self._tailer
+        if description.delay_ns:
+            self._delay = Delay(options.journal, description.delay_ns, self._stored_position or 0, options.clock)
+            self._records = DelayedTailer(self._tailer, self._delay)
+        else:
+            is_resumed = self._stored_position is not None
+            self._log = PublicationLog(options.journal, options.clock, is_resumed=is_resumed)
         previous = None if options.former_journal is None else self._read_previous(options.former_journal)
         self.replay = SourceReplayService(
-            self.index, JournalReader(options.journal), description.name, self._session, previous
+            self.index, JournalReader(options.journal, description.feed_id), description.name, self._session, previous
         )
         self._context: zmq.Context[Any] = zmq.Context()
         self._sender = MulticastSender(
@@ -204,6 +226,12 @@ class SourceGateway:
     def endpoint(self) -> str:
         """The address that serves SourceReplay."""
         return self._rpc.endpoint
+
+    def describe(self, report: admin_pb2.SourceReport) -> tuple[int, int]:
+        """Fill in what this gateway has sent; return (packets sent, journal position after them). For any thread."""
+        report.session, report.has_sent_all = self._session, self.core.all_sent
+        report.next_source_seqs.update(self.core.next_source_seqs)
+        return self.packet_count, self.core.position
 
     def run(self, stop: StopSignal) -> None:
         """Send until stopped."""
@@ -226,7 +254,7 @@ class SourceGateway:
 
     def _turn(self) -> None:
         for _ in range(self.core.records_needed_count):
-            entry = self._tailer.read()
+            entry = self._records.read()
             if entry is None:
                 break
             if not self._is_begun:
@@ -288,8 +316,9 @@ class SourceGateway:
                 f"{self._options.journal} is not a source journal; give the folder that the source job writes to"
             )
         feed = json.loads(record[BEGIN_HEAD.size :])["feed"]
-        found = (feed["feed_id"], feed["session"], sorted(feed["source_stream_ids"]))
-        expected = (self._description.feed_id, self._session, sorted(self._groups))
+        found = (feed["name"], feed["session"], sorted(feed["source_stream_ids"]))
+        numbered_as = self._description.delayed_from or self._description.name
+        expected = (numbered_as, self._session, sorted(self._groups))
         if found != expected:
             raise GatewayError(
                 f"{self._options.journal} contains (feed, session, source streams) {found}; expected {expected}: "
@@ -310,7 +339,12 @@ class SourceGateway:
             while (batch := tailer.read_batch(RECOVER_COUNT)) is not None:
                 for place, stream_id, first, count in packets_in(batch):
                     index.add_journaled(stream_id, first, count, place)
-        return PreviousSession(self._description.feed_id, session, index, JournalReader(journal))
+                end = batch.next_index
+        feed_id, reader = self._description.feed_id, JournalReader(journal, self._description.feed_id)
+        if self._description.delay_ns:
+            delay = self._delay_of_previous = Delay(journal, self._description.delay_ns, clock=self._options.clock)
+            return PreviousSession(feed_id, session, index, reader, lambda: delay.released_position >= end)
+        return PreviousSession(feed_id, session, index, reader)
 
     def _serve(self) -> RpcServer:
         server_name = source_gateway(self._options.feed)
@@ -323,9 +357,12 @@ class SourceGateway:
             self._options.tls_certificate,
             self._options.tls_key,
             [Authorization(verifier, {SERVICE_NAME: CALLER_ROLES})],
+            offers_reflection=self._options.reflection,
         )
 
     def _store_position(self) -> None:
+        if self._log is not None:
+            self._log.note(self.core.position)
         if self.core.position != self._stored_position and self.core.position:
             self._stored_position = self.core.position
             self._position.store(self.core.position)
@@ -337,6 +374,9 @@ class SourceGateway:
         self._context.term()
         self._tailer.close()
         self._position.close()
+        for each in (self._log, self._delay, self._delay_of_previous):
+            if each is not None:
+                each.close()
 
 
 class GatewayCollector(Collector):

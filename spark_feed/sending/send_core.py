@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from tandemfeed.feedcore.wire.source_packet import SOURCE_LAYOUT, SourceFlag, encode_source_header
 from tandemfeed.spark_feed.sending.pacing import Pacer
-from tandemfeed.spark_feed.source_journal import PACKET_HEAD, Commit, End, RecordKind, packet_numbers
+from tandemfeed.spark_feed.source_journal import PACKET_HEAD, Commit, End, RecordKind, datagram_in, packet_numbers
 
 HEARTBEAT_INTERVAL_NS = 10_000_000
 LOOKAHEAD_COUNT_MAX = 256  # records waiting to become due; more would only take memory
@@ -84,6 +84,11 @@ class SendCore:
     def next_source_seqs(self) -> dict[int, int]:
         """By source stream."""
         return {stream_id: stream.next_source_seq for stream_id, stream in self._streams.items()}
+
+    @property
+    def all_sent(self) -> bool:
+        """True once every stream has ended."""
+        return self._all_sent
 
     @property
     def records_needed_count(self) -> int:
@@ -157,7 +162,7 @@ class SendCore:
                 self._advance(stream_id, first, count)
                 self._streams[stream_id].last_sent_at_ns = now_ns
                 self._pacer.on_sent(count, due_ns, now_ns)
-                effects.append(SendPacket(stream_id, first, count, index, record[PACKET_HEAD.size :]))
+                effects.append(SendPacket(stream_id, first, count, index, datagram_in(record, self._feed_id)))
             else:
                 self._on_other(record)
         if not self._all_sent and all(stream.is_ended for stream in self._streams.values()):

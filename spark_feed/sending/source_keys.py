@@ -71,6 +71,7 @@ class SourceKeys:
             try:
                 self._refresh()
             except (grpc.RpcError, AuthenticationRefused, OSError) as failed:
+                self._tokens.renew()  # in case it was revoked
                 LOG.warning("could not fetch the source keys; keeping the last one", extra={"why": str(failed)[:300]})
 
     def _refresh(self) -> None:

@@ -114,10 +114,13 @@ def running_server(
     cluster_text: str = CLUSTER,
     policy_text: str = POLICY,
     listen: str = "127.0.0.1:0",
+    *,
+    offers_reflection: bool = False,
 ) -> Iterator[AdminServer]:
     """A server on a free port of the loopback interface, unless the test chooses the address."""
     cluster, policy = write_settings(folder, cluster_text, policy_text)
-    server = AdminServer(cluster, policy, folder / "state", listen, subscriber_count_max)
+    state = folder / "state"
+    server = AdminServer(cluster, policy, state, listen, subscriber_count_max, offers_reflection=offers_reflection)
     try:
         yield server
     finally:

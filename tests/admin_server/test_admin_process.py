@@ -153,19 +153,22 @@ def test_the_admin_command_can_hand_over_fail_and_readmit(
             active.report(ReplicaState.SYNCHRONIZED, 51, released_epoch=epoch)
 
         obedience = hands.submit(obey)
-        assert admin(["failover", "equities", "--to", "b", *options]) == 0
+        assert admin(["failover", "equities", "--to", "b", "--yes", *options]) == 0
         obedience.result(STOP_TIMEOUT_S)
         assert capsys.readouterr().out == f"feed equities: b is active in epoch {epoch + 1}\n"
         for words, complaint in (
-            (["failover", "equities", "--to", "b"], "FAILED_PRECONDITION: b is already active"),
-            (["fail", "equities", "a", "--reason", "slow"], "FAILED_PRECONDITION: a is the last synchronised backup"),
-            (["readmit", "equities", "a"], "FAILED_PRECONDITION: a is not failed"),
+            (["failover", "equities", "--to", "b", "--yes"], "FAILED_PRECONDITION: b is already active"),
+            (
+                ["fail", "equities", "a", "--reason", "slow", "--yes"],
+                "FAILED_PRECONDITION: a is the last synchronised backup",
+            ),
+            (["readmit", "equities", "a"], "FAILED_PRECONDITION: a is neither failed nor drained"),
             (["readmit", "bonds", "a"], "NOT_FOUND: no feed 'bonds'; available to you: equities"),
         ):
             with pytest.raises(SystemExit, match="2"):
                 admin([*words, *options])
             assert complaint in capsys.readouterr().err
-        assert admin(["fail", "equities", "a", "--reason", "slow disk", "--force", *options]) == 0
+        assert admin(["fail", "equities", "a", "--reason", "slow disk", "--force", "--yes", *options]) == 0
         assert capsys.readouterr().out == "feed equities: a is failed: slow disk\n"
         assert active.await_order("failed").failed.reason == "slow disk"
         assert admin(["status", *options]) == 0

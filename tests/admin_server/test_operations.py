@@ -199,7 +199,7 @@ def test_a_failed_adapter_stays_failed_across_restarts_until_it_is_readmitted(tm
         assert adapter.await_order("failed").failed.reason == "being repaired"
         operations.ReadmitAdapter(readmission)
         adapter.await_order("readmitted")
-        assert refused(operations.ReadmitAdapter, readmission) == "c is not failed"
+        assert refused(operations.ReadmitAdapter, readmission) == "c is neither failed nor drained"
         adapter.vanish()
         again = Adapter(server, "c")
         again.report(report_id=3)

@@ -14,12 +14,12 @@ from prometheus_client.core import Metric
 from rich.console import Console
 
 from tandemfeed.adapter.reporting.registry import Registry
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.command.status_page import print_status
 from tandemfeed.admin_server.feed.streams import Attendance
 from tandemfeed.admin_server.lease.lease_decisions import TermNoted
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
 from tandemfeed.admin_server.metrics import FeedCollector
-from tandemfeed.admin_server.records.audit import AuditLog
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.server import AdminServer
@@ -193,7 +193,7 @@ def test_no_term_is_announced_that_is_longer_than_the_recorded_one(tmp_path: Pat
     cluster, _ = write_settings(tmp_path, CLUSTER)
     (feed,) = load_cluster(cluster).values()
     records = RecordsWithoutTerms(tmp_path / "leases.sqlite")
-    audit = AuditLog(tmp_path / "audit.jsonl")
+    audit = AuditLog(tmp_path)
     attendance = Attendance(feed.adapters[0], 1, 1, 0)
     keeper = LeaseKeeper(feed, records, audit, {1: attendance})
     keeper.restore()
@@ -217,4 +217,4 @@ def test_no_term_is_announced_that_is_longer_than_the_recorded_one(tmp_path: Pat
     assert announced_ttl_ns() == 600 * MS
     audit.close()
     records.close()
-    assert '"lease term changed", "feed": "equities", "ttl_ms": 600' in (tmp_path / "audit.jsonl").read_text()
+    assert '"lease term changed","feed":"equities","ttl_ms":600' in (tmp_path / "audit.jsonl").read_text()

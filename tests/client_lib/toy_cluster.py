@@ -405,7 +405,12 @@ class ToyCluster:
         """The present grant of a subscription."""
         model = admin_pb2.DocumentVersion(kind=admin_pb2.DOCUMENT_KIND_MESSAGE_MODEL, id="toy", version=self.model[0])
         return admin_pb2.Grant(
-            feed=common_pb2.FeedDescription(feed_id=FEED_ID, name="equities", session=SESSION),
+            feed=common_pb2.FeedDescription(
+                feed_id=FEED_ID,
+                name="equities",
+                session=SESSION,
+                channels=[common_pb2.ChannelDescription(channel_id=CHANNEL_ID, topic=TOPIC, source_stream_ids=[1, 2])],
+            ),
             channels=[
                 admin_pb2.ChannelGrant(
                     channel_id=CHANNEL_ID,

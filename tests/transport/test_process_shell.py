@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.wire.refusal import Refusal
-from tandemfeed.transport.process_shell import CounterCollector, JsonFormatter, StopSignal, alone_with, serve_metrics
+from tandemfeed.transport.metrics import CounterCollector, serve_metrics
+from tandemfeed.transport.process_shell import JsonFormatter, StopSignal, alone_with
 
 
 def test_a_log_line_is_one_json_object_with_its_fields() -> None:

@@ -10,10 +10,6 @@ from typing import TypeAlias
 import grpc
 
 MESSAGE_SIZE_MAX = 64 << 20  # a snapshot chunk or a replay chunk, with room
-SIZE_OPTIONS = [
-    ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
-    ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
-]
 # For a host that vanishes (a dead process's connections break immediately). A stalled machine has time to answer.
 _PING_TIMEOUT_MS = 5_000
 _CONNECT_TIMEOUT_MS = 2_000  # a busy host needs more than the few milliseconds of a handshake; a dead one never answers
@@ -50,7 +46,8 @@ def open_channel(endpoint: str, ca_pem: bytes, server_name: str, bearer: BearerF
             credentials, grpc.metadata_call_credentials(_BearerPlugin(server_name, bearer))
         )
     options = [
-        *SIZE_OPTIONS,
+        ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
+        ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
         ("grpc.ssl_target_name_override", server_name),  # TLS itself checks it, in place of the address
         ("grpc.keepalive_time_ms", 2_000),
         *PING_TIMEOUT_OPTIONS,

@@ -108,7 +108,7 @@ class TokenSource:
         self._arguments = (known, ca_pem, identity, secret)
         self._lock = threading.Lock()
         self._login: Login | None = None
-        self._renew_at_ns = 0
+        self._renew_at_ns = self._renewal_asked_at_ns = 0
 
     def __call__(self, server_name: str) -> str:
         """What to send to this server; logs in if there is no token or half its life is over.
@@ -121,6 +121,16 @@ class TokenSource:
             if self._login is None or now_ns >= self._renew_at_ns:
                 self._login = self._renew(now_ns)
             return self._login.bearer(server_name)
+
+    def renew(self) -> None:
+        """Log in again at the next call, because the present token was revoked, or the servers' key has changed.
+
+        At most every ten seconds, so that a server that refuses every token does not see a flood of logins.
+        """
+        with self._lock:
+            now_ns = time.time_ns()
+            if now_ns >= self._renewal_asked_at_ns + TRY_AGAIN_NS:
+                self._renew_at_ns, self._renewal_asked_at_ns = 0, now_ns
 
     def _renew(self, now_ns: int) -> Login:
         present = self._login if self._login is not None and now_ns < self._login.expires_unix_ns else None

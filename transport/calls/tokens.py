@@ -19,6 +19,8 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
+
 TOKEN_ISSUER = "tandemfeed"
 TOKEN_ALGORITHM = "EdDSA"
 PROOF_VALID_S = 300  # callers make a new one after half of it, so clocks may differ by the other half
@@ -40,6 +42,7 @@ class Caller:
         topics: patterns of the topics granted for subscription.
         feeds: names of the feeds that the caller is an adapter of.
         expires_unix_ns: when its token expires.
+        issued_unix_ns: when its token was issued.
     """
 
     identity: str
@@ -47,6 +50,7 @@ class Caller:
     topics: tuple[str, ...]
     feeds: frozenset[str] = frozenset()
     expires_unix_ns: int = 0
+    issued_unix_ns: int = 0
 
     def is_adapter_of(self, feed: str) -> bool:
         """True if the caller may act as an adapter of this feed. A token for one feed does not open another's."""
@@ -60,10 +64,14 @@ class TokenVerifier:
         server_name: this server's name (`transport.calls.server_names`).
         public_key_raw: 32 bytes; None: refuse everything until `trust` is called, for a server that must know its own
             address before it can register and learn the key.
+        revoked: the tokens to refuse although they have not expired.
     """
 
-    def __init__(self, server_name: str, public_key_raw: bytes | None = None) -> None:
+    def __init__(
+        self, server_name: str, public_key_raw: bytes | None = None, revoked: RevokedTokens | None = None
+    ) -> None:
         self._server_name = server_name
+        self.revoked = revoked or RevokedTokens()
         self._key: Ed25519PublicKey | None = None
         if public_key_raw is not None:
             self.trust(public_key_raw)
@@ -92,13 +100,25 @@ class TokenVerifier:
         except jwt.PyJWTError as refused:
             raise TokenRefused(str(refused)) from refused
         self._verify_proof(proof, _key_in(claims))
-        return Caller(
+        caller = Caller(
             str(claims["sub"]),
             frozenset(claims.get("roles", ())),
             tuple(claims.get("topics", ())),
             frozenset(claims.get("feeds", ())),
             int(claims["exp"] * 1_000_000_000),
+            round(claims.get("iat", 0) * 1e9),
         )
+        self.require_valid(caller)
+        return caller
+
+    def require_valid(self, caller: Caller) -> None:
+        """Check again, while a call runs, that the caller's token has not been revoked.
+
+        Raises:
+            TokenRefused: it has.
+        """
+        if self.revoked.covers(caller.identity, caller.issued_unix_ns):
+            raise TokenRefused("it was revoked")
 
     def _verify_proof(self, proof: str, key: Ed25519PublicKey) -> None:
         try:

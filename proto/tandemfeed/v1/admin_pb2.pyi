@@ -711,6 +711,97 @@ class ListFeedsReply(_message.Message):
 Global___ListFeedsReply: _TypeAlias = ListFeedsReply  # noqa: Y015
 
 @_typing.final
+class SourceReport(_message.Message):
+    """How far a feed's source has sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class NextSourceSeqsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    FEED_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    PROCESS_NONCE_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    NEXT_SOURCE_SEQS_FIELD_NUMBER: _builtins.int
+    PACKETS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    UNSENT_RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    HAS_SENT_ALL_FIELD_NUMBER: _builtins.int
+    IS_STOPPING_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    session: _builtins.int
+    process_nonce: _builtins.bytes
+    """names this start of the process: 16 random bytes"""
+    process_id: _builtins.int
+    """for people who look for the process"""
+    host: _builtins.str
+    packets_per_second: _builtins.int
+    unsent_record_count: _builtins.int
+    """in the source journal, after the last record that was sent"""
+    has_sent_all: _builtins.bool
+    """every source stream of the session has ended"""
+    is_stopping: _builtins.bool
+    """its last report: it was asked to stop"""
+    @_builtins.property
+    def next_source_seqs(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """by source_stream_id"""
+
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        session: _builtins.int = ...,
+        process_nonce: _builtins.bytes = ...,
+        process_id: _builtins.int = ...,
+        host: _builtins.str = ...,
+        next_source_seqs: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        packets_per_second: _builtins.int = ...,
+        unsent_record_count: _builtins.int = ...,
+        has_sent_all: _builtins.bool = ...,
+        is_stopping: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "has_sent_all", b"has_sent_all", "host", b"host", "is_stopping", b"is_stopping", "next_source_seqs", b"next_source_seqs", "packets_per_second", b"packets_per_second", "process_id", b"process_id", "process_nonce", b"process_nonce", "session", b"session", "unsent_record_count", b"unsent_record_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceReport: _TypeAlias = SourceReport  # noqa: Y015
+
+@_typing.final
+class SourceReported(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceReported: _TypeAlias = SourceReported  # noqa: Y015
+
+@_typing.final
 class RegisterRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -826,6 +917,7 @@ class RegisterReply(_message.Message):
     LAST_WORD_KEY_FIELD_NUMBER: _builtins.int
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
+    REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
     CONVERSIONS_FIELD_NUMBER: _builtins.int
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     UNICAST_LISTEN_FIELD_NUMBER: _builtins.int
@@ -855,6 +947,10 @@ class RegisterReply(_message.Message):
         """of the feed's source; channel_id is 0. Empty if its packets are not sealed"""
 
     @_builtins.property
+    def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
+        """all that may not have expired"""
+
+    @_builtins.property
     def conversions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelConversion]:
         """of the channels for which the feed's definition names a table"""
 
@@ -877,13 +973,14 @@ class RegisterReply(_message.Message):
         last_word_key: _builtins.bytes = ...,
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
+        revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
         conversions: _abc.Iterable[Global___ChannelConversion] | None = ...,
         documents: _abc.Iterable[Global___Document] | None = ...,
         unicast_listen: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key", "unicast_listen", b"unicast_listen"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key", "unicast_listen", b"unicast_listen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -971,7 +1068,7 @@ class FeedProtocol(_message.Message):
     on_silence: _builtins.str
     """"proceed" or "hold" """
     fail_policy: _builtins.str
-    """"lowest", "lower_than_any" or "below_threshold" """
+    """"lowest", "lower_than_any", "lower_than_one" or "below_threshold" """
     fail_threshold: _builtins.float
     """for "below_threshold" """
     session_state: _builtins.str
@@ -1428,6 +1525,7 @@ class ClusterChanged(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
+    REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
     active_adapter_id: _builtins.int
     epoch: _builtins.int
     @_builtins.property
@@ -1438,6 +1536,10 @@ class ClusterChanged(_message.Message):
     def decision_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionKey]: ...
     @_builtins.property
     def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    @_builtins.property
+    def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
+        """as in RegisterReply"""
+
     def __init__(
         self,
         *,
@@ -1447,10 +1549,11 @@ class ClusterChanged(_message.Message):
         epoch: _builtins.int = ...,
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
+        revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "source_keys", b"source_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1548,6 +1651,493 @@ class SourceKeysReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SourceKeysReply: _TypeAlias = SourceKeysReply  # noqa: Y015
+
+@_typing.final
+class DrainAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    adapter: _builtins.str
+    reason: _builtins.str
+    force: _builtins.bool
+    """even if no synchronised backup is left"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "force", b"force", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainAdapterRequest: _TypeAlias = DrainAdapterRequest  # noqa: Y015
+
+@_typing.final
+class DrainAdapterReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainAdapterReply: _TypeAlias = DrainAdapterReply  # noqa: Y015
+
+@_typing.final
+class UndrainAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    adapter: _builtins.str
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainAdapterRequest: _TypeAlias = UndrainAdapterRequest  # noqa: Y015
+
+@_typing.final
+class UndrainAdapterReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainAdapterReply: _TypeAlias = UndrainAdapterReply  # noqa: Y015
+
+@_typing.final
+class ListClientsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    """empty: every feed that the caller may observe"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClientsRequest: _TypeAlias = ListClientsRequest  # noqa: Y015
+
+@_typing.final
+class ClientStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    FEED_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.int
+    """of this stream; unique while the server runs"""
+    identity: _builtins.str
+    feed: _builtins.str
+    peer: _builtins.str
+    """the address that the stream comes from"""
+    since_unix_ns: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.int = ...,
+        identity: _builtins.str = ...,
+        feed: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        peer: _builtins.str = ...,
+        since_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "feed", b"feed", "identity", b"identity", "peer", b"peer", "since_unix_ns", b"since_unix_ns", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientStatus: _TypeAlias = ClientStatus  # noqa: Y015
+
+@_typing.final
+class ListClientsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientStatus]: ...
+    def __init__(
+        self,
+        *,
+        clients: _abc.Iterable[Global___ClientStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClientsReply: _TypeAlias = ListClientsReply  # noqa: Y015
+
+@_typing.final
+class KickClientRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    """every stream of this identity, or"""
+    client_id: _builtins.int
+    """this stream"""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        client_id: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "identity", b"identity", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KickClientRequest: _TypeAlias = KickClientRequest  # noqa: Y015
+
+@_typing.final
+class KickClientReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KICKED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def kicked(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientStatus]: ...
+    def __init__(
+        self,
+        *,
+        kicked: _abc.Iterable[Global___ClientStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kicked", b"kicked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KickClientReply: _TypeAlias = KickClientReply  # noqa: Y015
+
+@_typing.final
+class ListGrantsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    """empty: every identity"""
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGrantsRequest: _TypeAlias = ListGrantsRequest  # noqa: Y015
+
+@_typing.final
+class IdentityGrants(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    FEED_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    MAY_OBSERVE_FIELD_NUMBER: _builtins.int
+    MAY_ADMINISTER_FIELD_NUMBER: _builtins.int
+    CLIENT_COUNT_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    feed: _builtins.str
+    may_observe: _builtins.bool
+    may_administer: _builtins.bool
+    client_count: _builtins.int
+    """its streams that are open now"""
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """channels that it may subscribe to now"""
+
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+        feed: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        may_observe: _builtins.bool = ...,
+        may_administer: _builtins.bool = ...,
+        client_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_count", b"client_count", "feed", b"feed", "identity", b"identity", "may_administer", b"may_administer", "may_observe", b"may_observe", "roles", b"roles", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IdentityGrants: _TypeAlias = IdentityGrants  # noqa: Y015
+
+@_typing.final
+class ListGrantsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdentityGrants]: ...
+    def __init__(
+        self,
+        *,
+        grants: _abc.Iterable[Global___IdentityGrants] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGrantsReply: _TypeAlias = ListGrantsReply  # noqa: Y015
+
+@_typing.final
+class ListKeysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    """empty: every feed that the caller may observe"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysRequest: _TypeAlias = ListKeysRequest  # noqa: Y015
+
+@_typing.final
+class KeyStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    NOT_BEFORE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    EXPIRES_UNIX_NS_FIELD_NUMBER: _builtins.int
+    ROTATION_UNIX_NS_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    channel_id: _builtins.int
+    """0: the key of the feed's source"""
+    topic: _builtins.str
+    key_id: _builtins.int
+    not_before_unix_ns: _builtins.int
+    """0: since the feed's first start"""
+    expires_unix_ns: _builtins.int
+    rotation_unix_ns: _builtins.int
+    """when its successor is made; 0: it has one"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        channel_id: _builtins.int = ...,
+        topic: _builtins.str = ...,
+        key_id: _builtins.int = ...,
+        not_before_unix_ns: _builtins.int = ...,
+        expires_unix_ns: _builtins.int = ...,
+        rotation_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "expires_unix_ns", b"expires_unix_ns", "feed", b"feed", "key_id", b"key_id", "not_before_unix_ns", b"not_before_unix_ns", "rotation_unix_ns", b"rotation_unix_ns", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyStatus: _TypeAlias = KeyStatus  # noqa: Y015
+
+@_typing.final
+class ListKeysReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyStatus]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___KeyStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysReply: _TypeAlias = ListKeysReply  # noqa: Y015
+
+@_typing.final
+class RotateKeysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    topic: _builtins.str
+    """empty: every channel, and the source"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateKeysRequest: _TypeAlias = RotateKeysRequest  # noqa: Y015
+
+@_typing.final
+class RotateKeysReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyStatus]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___KeyStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateKeysReply: _TypeAlias = RotateKeysReply  # noqa: Y015
+
+@_typing.final
+class GetHistoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    COUNT_MAX_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    count_max: _builtins.int
+    """0: everything that is kept"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        count_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count_max", b"count_max", "feed", b"feed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHistoryRequest: _TypeAlias = GetHistoryRequest  # noqa: Y015
+
+@_typing.final
+class HistoryEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_UNIX_NS_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    at_unix_ns: _builtins.int
+    event: _builtins.str
+    adapter: _builtins.str
+    epoch: _builtins.int
+    reason: _builtins.str
+    by: _builtins.str
+    def __init__(
+        self,
+        *,
+        at_unix_ns: _builtins.int = ...,
+        event: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "at_unix_ns", b"at_unix_ns", "by", b"by", "epoch", b"epoch", "event", b"event", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HistoryEvent: _TypeAlias = HistoryEvent  # noqa: Y015
+
+@_typing.final
+class GetHistoryReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistoryEvent]: ...
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___HistoryEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHistoryReply: _TypeAlias = GetHistoryReply  # noqa: Y015
 
 @_typing.final
 class FailoverRequest(_message.Message):
@@ -1703,9 +2293,26 @@ class AdapterStatus(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     ATTENDING_FIELD_NUMBER: _builtins.int
     FAILED_REASON_FIELD_NUMBER: _builtins.int
+    DRAINED_REASON_FIELD_NUMBER: _builtins.int
+    HEARD_UNIX_NS_FIELD_NUMBER: _builtins.int
+    SILENCE_NS_FIELD_NUMBER: _builtins.int
+    AWAY_SINCE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
     attending: _builtins.bool
     failed_reason: _builtins.str
     """empty: it is not failed"""
+    drained_reason: _builtins.str
+    """empty: it is not drained"""
+    heard_unix_ns: _builtins.int
+    """when `state` arrived; 0: not since this server started"""
+    silence_ns: _builtins.int
+    """how long ago that was, or since this server started"""
+    away_since_unix_ns: _builtins.int
+    """0: it attends, or did not attend since this server started"""
+    host: _builtins.str
+    """of the registered process, as it says"""
+    process_id: _builtins.int
     @_builtins.property
     def adapter(self) -> _common_pb2.AdapterDescription: ...
     @_builtins.property
@@ -1717,10 +2324,16 @@ class AdapterStatus(_message.Message):
         state: _common_pb2.FeedAdapterState | None = ...,
         attending: _builtins.bool = ...,
         failed_reason: _builtins.str = ...,
+        drained_reason: _builtins.str = ...,
+        heard_unix_ns: _builtins.int = ...,
+        silence_ns: _builtins.int = ...,
+        away_since_unix_ns: _builtins.int = ...,
+        host: _builtins.str = ...,
+        process_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "failed_reason", b"failed_reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "away_since_unix_ns", b"away_since_unix_ns", "drained_reason", b"drained_reason", "failed_reason", b"failed_reason", "heard_unix_ns", b"heard_unix_ns", "host", b"host", "process_id", b"process_id", "silence_ns", b"silence_ns", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1739,6 +2352,11 @@ class FeedStatus(_message.Message):
     LAST_TAKEOVERS_FIELD_NUMBER: _builtins.int
     LEASE_TTL_NS_FIELD_NUMBER: _builtins.int
     NEEDLESS_TAKEOVER_COUNT_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    EPOCH_BEGAN_FIELD_NUMBER: _builtins.int
+    SERVER_STARTED_UNIX_NS_FIELD_NUMBER: _builtins.int
+    NOW_UNIX_NS_FIELD_NUMBER: _builtins.int
+    HAS_NO_SYNCHRONIZED_BACKUP_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     active_adapter_id: _builtins.int
     subscriber_count: _builtins.int
@@ -1746,6 +2364,10 @@ class FeedStatus(_message.Message):
     """the term given now: longer than the configured one after needless takeovers"""
     needless_takeover_count: _builtins.int
     """Terms that passed though their holder's process was alive: it was late, or cut off for a while."""
+    server_started_unix_ns: _builtins.int
+    now_unix_ns: _builtins.int
+    """of the server's clock, when it made this"""
+    has_no_synchronized_backup: _builtins.bool
     @_builtins.property
     def feed(self) -> _common_pb2.FeedDescription: ...
     @_builtins.property
@@ -1757,6 +2379,12 @@ class FeedStatus(_message.Message):
     @_builtins.property
     def last_takeovers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Takeover]:
         """the newest last"""
+
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceStatus]: ...
+    @_builtins.property
+    def epoch_began(self) -> Global___HistoryEvent:
+        """how the present epoch came about; absent: not known"""
 
     def __init__(
         self,
@@ -1770,14 +2398,58 @@ class FeedStatus(_message.Message):
         last_takeovers: _abc.Iterable[Global___Takeover] | None = ...,
         lease_ttl_ns: _builtins.int = ...,
         needless_takeover_count: _builtins.int = ...,
+        sources: _abc.Iterable[Global___SourceStatus] | None = ...,
+        epoch_began: Global___HistoryEvent | None = ...,
+        server_started_unix_ns: _builtins.int = ...,
+        now_unix_ns: _builtins.int = ...,
+        has_no_synchronized_backup: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch_began", b"epoch_began", "feed", b"feed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "feed", b"feed", "last_takeovers", b"last_takeovers", "lease_ttl_ns", b"lease_ttl_ns", "needless_takeover_count", b"needless_takeover_count", "subscriber_count", b"subscriber_count", "takeover_counts", b"takeover_counts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "epoch_began", b"epoch_began", "feed", b"feed", "has_no_synchronized_backup", b"has_no_synchronized_backup", "last_takeovers", b"last_takeovers", "lease_ttl_ns", b"lease_ttl_ns", "needless_takeover_count", b"needless_takeover_count", "now_unix_ns", b"now_unix_ns", "server_started_unix_ns", b"server_started_unix_ns", "sources", b"sources", "subscriber_count", b"subscriber_count", "takeover_counts", b"takeover_counts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FeedStatus: _TypeAlias = FeedStatus  # noqa: Y015
+
+@_typing.final
+class SourceStatus(_message.Message):
+    """A process that sends the feed's source packets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    HEARD_UNIX_NS_FIELD_NUMBER: _builtins.int
+    SILENCE_NS_FIELD_NUMBER: _builtins.int
+    IS_DEAD_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    heard_unix_ns: _builtins.int
+    """when it arrived"""
+    silence_ns: _builtins.int
+    """how long ago that was"""
+    is_dead: _builtins.bool
+    """it stopped reporting without being asked to stop"""
+    @_builtins.property
+    def report(self) -> Global___SourceReport:
+        """the newest"""
+
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        report: Global___SourceReport | None = ...,
+        heard_unix_ns: _builtins.int = ...,
+        silence_ns: _builtins.int = ...,
+        is_dead: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heard_unix_ns", b"heard_unix_ns", "identity", b"identity", "is_dead", b"is_dead", "report", b"report", "silence_ns", b"silence_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceStatus: _TypeAlias = SourceStatus  # noqa: Y015
 
 @_typing.final
 class TakeoverCount(_message.Message):
@@ -1927,12 +2599,25 @@ class ExplainPolicyReply(_message.Message):
     RULE_FIELD_NUMBER: _builtins.int
     FILE_FIELD_NUMBER: _builtins.int
     KNOWN_IDENTITY_FIELD_NUMBER: _builtins.int
+    TOO_YOUNG_FOR_FIELD_NUMBER: _builtins.int
+    DELAY_NS_FIELD_NUMBER: _builtins.int
+    SYMBOLS_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
     file: _builtins.str
     known_identity: _builtins.bool
+    delay_ns: _builtins.int
+    """of the topic's feed"""
     @_builtins.property
     def rule(self) -> Global___PolicyRule:
         """the deciding one; absent if no rule allows the action"""
+
+    @_builtins.property
+    def too_young_for(self) -> Global___PolicyRule:
+        """If no rule allows it: the first rule that would if the topic's feed were delayed more."""
+
+    @_builtins.property
+    def symbols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """if the topic is a channel's and only some of its symbols are granted: which"""
 
     def __init__(
         self,
@@ -1941,10 +2626,13 @@ class ExplainPolicyReply(_message.Message):
         rule: Global___PolicyRule | None = ...,
         file: _builtins.str = ...,
         known_identity: _builtins.bool = ...,
+        too_young_for: Global___PolicyRule | None = ...,
+        delay_ns: _builtins.int = ...,
+        symbols: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule", "too_young_for", b"too_young_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "file", b"file", "known_identity", b"known_identity", "rule", b"rule"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "delay_ns", b"delay_ns", "file", b"file", "known_identity", b"known_identity", "rule", b"rule", "symbols", b"symbols", "too_young_for", b"too_young_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1962,6 +2650,7 @@ class PolicyRule(_message.Message):
     FROM_UNIX_NS_FIELD_NUMBER: _builtins.int
     UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
     IS_VALID_NOW_FIELD_NUMBER: _builtins.int
+    MINIMUM_AGE_S_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """its place in the file, such as "rule[0]" """
     line: _builtins.int
@@ -1970,6 +2659,8 @@ class PolicyRule(_message.Message):
     until_unix_ns: _builtins.int
     """0: no limit"""
     is_valid_now: _builtins.bool
+    minimum_age_s: _builtins.float
+    """grants only topics of feeds that are delayed at least so much"""
     @_builtins.property
     def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1987,10 +2678,11 @@ class PolicyRule(_message.Message):
         from_unix_ns: _builtins.int = ...,
         until_unix_ns: _builtins.int = ...,
         is_valid_now: _builtins.bool = ...,
+        minimum_age_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "from_unix_ns", b"from_unix_ns", "is_valid_now", b"is_valid_now", "line", b"line", "name", b"name", "patterns", b"patterns", "to", b"to", "until_unix_ns", b"until_unix_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "from_unix_ns", b"from_unix_ns", "is_valid_now", b"is_valid_now", "line", b"line", "minimum_age_s", b"minimum_age_s", "name", b"name", "patterns", b"patterns", "to", b"to", "until_unix_ns", b"until_unix_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2079,3 +2771,186 @@ class ShowPolicyReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShowPolicyReply: _TypeAlias = ShowPolicyReply  # noqa: Y015
+
+@_typing.final
+class ReadAuditRequest(_message.Message):
+    """The newest entries for which all of this holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    FEED_FIELD_NUMBER: _builtins.int
+    AFTER_NUMBER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    since_unix_ns: _builtins.int
+    """0: no limit"""
+    until_unix_ns: _builtins.int
+    """exclusive; 0: no limit"""
+    event: _builtins.str
+    """empty: any"""
+    identity: _builtins.str
+    """who acted or was refused; empty: anybody"""
+    feed: _builtins.str
+    """empty: any, also entries of no feed"""
+    after_number: _builtins.int
+    limit: _builtins.int
+    """0: 100; at most 10,000"""
+    def __init__(
+        self,
+        *,
+        since_unix_ns: _builtins.int = ...,
+        until_unix_ns: _builtins.int = ...,
+        event: _builtins.str = ...,
+        identity: _builtins.str = ...,
+        feed: _builtins.str = ...,
+        after_number: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_number", b"after_number", "event", b"event", "feed", b"feed", "identity", b"identity", "limit", b"limit", "since_unix_ns", b"since_unix_ns", "until_unix_ns", b"until_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadAuditRequest: _TypeAlias = ReadAuditRequest  # noqa: Y015
+
+@_typing.final
+class ReadAuditReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    HEAD_NUMBER_FIELD_NUMBER: _builtins.int
+    HEAD_DIGEST_FIELD_NUMBER: _builtins.int
+    head_number: _builtins.int
+    """of the whole log"""
+    head_digest: _builtins.str
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEntry]:
+        """the oldest first"""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___AuditEntry] | None = ...,
+        head_number: _builtins.int = ...,
+        head_digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "head_digest", b"head_digest", "head_number", b"head_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadAuditReply: _TypeAlias = ReadAuditReply  # noqa: Y015
+
+@_typing.final
+class AuditEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    UNIX_NS_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    unix_ns: _builtins.int
+    event: _builtins.str
+    line: _builtins.str
+    """the entry as it is in the log, JSON"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        unix_ns: _builtins.int = ...,
+        event: _builtins.str = ...,
+        line: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "line", b"line", "number", b"number", "unix_ns", b"unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditEntry: _TypeAlias = AuditEntry  # noqa: Y015
+
+@_typing.final
+class VerifyAuditRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyAuditRequest: _TypeAlias = VerifyAuditRequest  # noqa: Y015
+
+@_typing.final
+class VerifyAuditReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRY_COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_NUMBER_FIELD_NUMBER: _builtins.int
+    HEAD_NUMBER_FIELD_NUMBER: _builtins.int
+    HEAD_DIGEST_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    entry_count: _builtins.int
+    first_number: _builtins.int
+    head_number: _builtins.int
+    head_digest: _builtins.str
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """each names file and entry; empty: the chain is whole"""
+
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what was repaired after a crash"""
+
+    def __init__(
+        self,
+        *,
+        entry_count: _builtins.int = ...,
+        first_number: _builtins.int = ...,
+        head_number: _builtins.int = ...,
+        head_digest: _builtins.str = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry_count", b"entry_count", "first_number", b"first_number", "head_digest", b"head_digest", "head_number", b"head_number", "notes", b"notes", "problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyAuditReply: _TypeAlias = VerifyAuditReply  # noqa: Y015
+
+@_typing.final
+class TokensRevoked(_message.Message):
+    """Tokens that a server of the feed's adapters refuses, although they have not expired."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    ISSUED_BEFORE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    """empty: every identity"""
+    issued_before_unix_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        issued_before_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "issued_before_unix_ns", b"issued_before_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokensRevoked: _TypeAlias = TokensRevoked  # noqa: Y015

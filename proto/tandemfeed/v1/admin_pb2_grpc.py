@@ -345,6 +345,11 @@ class AdapterRegistryStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysReply.FromString,
                 _registered_method=True)
+        self.ReportSource = channel.unary_unary(
+                '/tandemfeed.v1.AdapterRegistry/ReportSource',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.SourceReport.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SourceReported.FromString,
+                _registered_method=True)
 
 
 class AdapterRegistryServicer:
@@ -389,6 +394,13 @@ class AdapterRegistryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportSource(self, request, context):
+        """From a feed's source, about once a second: what it has sent. A source that stops reporting counts as dead.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdapterRegistryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -416,6 +428,11 @@ def add_AdapterRegistryServicer_to_server(servicer, server):
                     servicer.GetSourceKeys,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysReply.SerializeToString,
+            ),
+            'ReportSource': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportSource,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SourceReport.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.SourceReported.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -564,6 +581,33 @@ class AdapterRegistry:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def ReportSource(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.AdapterRegistry/ReportSource',
+            tandemfeed_dot_v1_dot_admin__pb2.SourceReport.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.SourceReported.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class OperationsStub:
     """For admins (`tandemfeed admin`).
@@ -594,6 +638,46 @@ class OperationsStub:
                 '/tandemfeed.v1.Operations/ReadmitAdapter',
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterReply.FromString,
+                _registered_method=True)
+        self.DrainAdapter = channel.unary_unary(
+                '/tandemfeed.v1.Operations/DrainAdapter',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterReply.FromString,
+                _registered_method=True)
+        self.UndrainAdapter = channel.unary_unary(
+                '/tandemfeed.v1.Operations/UndrainAdapter',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterReply.FromString,
+                _registered_method=True)
+        self.ListClients = channel.unary_unary(
+                '/tandemfeed.v1.Operations/ListClients',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListClientsReply.FromString,
+                _registered_method=True)
+        self.KickClient = channel.unary_unary(
+                '/tandemfeed.v1.Operations/KickClient',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.KickClientRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.KickClientReply.FromString,
+                _registered_method=True)
+        self.ListGrants = channel.unary_unary(
+                '/tandemfeed.v1.Operations/ListGrants',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListGrantsRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListGrantsReply.FromString,
+                _registered_method=True)
+        self.ListKeys = channel.unary_unary(
+                '/tandemfeed.v1.Operations/ListKeys',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListKeysRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListKeysReply.FromString,
+                _registered_method=True)
+        self.RotateKeys = channel.unary_unary(
+                '/tandemfeed.v1.Operations/RotateKeys',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateKeysRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateKeysReply.FromString,
+                _registered_method=True)
+        self.GetHistory = channel.unary_unary(
+                '/tandemfeed.v1.Operations/GetHistory',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetHistoryRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetHistoryReply.FromString,
                 _registered_method=True)
 
 
@@ -628,6 +712,59 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainAdapter(self, request, context):
+        """Keep an adapter out of leases for planned maintenance: an active one hands over, then it stays a backup that is never
+        active, also over restarts, until it is undrained. FAILED_PRECONDITION as for FailAdapter.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndrainAdapter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListClients(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def KickClient(self, request, context):
+        """End the streams of a client with PERMISSION_DENIED. It may connect again: the policy says who may.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGrants(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListKeys(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateKeys(self, request, context):
+        """Replace the keys of a channel, or of all channels and the source of a feed, as after a revocation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetHistory(self, request, context):
+        """What happened to a feed's roles, also before the server's last start; the newest last.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -650,6 +787,46 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.ReadmitAdapter,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterReply.SerializeToString,
+            ),
+            'DrainAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainAdapter,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterReply.SerializeToString,
+            ),
+            'UndrainAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainAdapter,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterReply.SerializeToString,
+            ),
+            'ListClients': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListClients,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListClientsRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListClientsReply.SerializeToString,
+            ),
+            'KickClient': grpc.unary_unary_rpc_method_handler(
+                    servicer.KickClient,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.KickClientRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.KickClientReply.SerializeToString,
+            ),
+            'ListGrants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGrants,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListGrantsRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListGrantsReply.SerializeToString,
+            ),
+            'ListKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeys,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListKeysRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListKeysReply.SerializeToString,
+            ),
+            'RotateKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateKeys,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateKeysRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateKeysReply.SerializeToString,
+            ),
+            'GetHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHistory,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetHistoryRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetHistoryReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -761,6 +938,222 @@ class Operations:
             '/tandemfeed.v1.Operations/ReadmitAdapter',
             tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/DrainAdapter',
+            tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.DrainAdapterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndrainAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/UndrainAdapter',
+            tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListClients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/ListClients',
+            tandemfeed_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ListClientsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KickClient(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/KickClient',
+            tandemfeed_dot_v1_dot_admin__pb2.KickClientRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.KickClientReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGrants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/ListGrants',
+            tandemfeed_dot_v1_dot_admin__pb2.ListGrantsRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ListGrantsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/ListKeys',
+            tandemfeed_dot_v1_dot_admin__pb2.ListKeysRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ListKeysReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/RotateKeys',
+            tandemfeed_dot_v1_dot_admin__pb2.RotateKeysRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.RotateKeysReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/GetHistory',
+            tandemfeed_dot_v1_dot_admin__pb2.GetHistoryRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.GetHistoryReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -923,6 +1316,128 @@ class PolicyAdministration:
             '/tandemfeed.v1.PolicyAdministration/ShowPolicy',
             tandemfeed_dot_v1_dot_admin__pb2.ShowPolicyRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.ShowPolicyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class AuditAdministrationStub:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ReadAudit = channel.unary_unary(
+                '/tandemfeed.v1.AuditAdministration/ReadAudit',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditReply.FromString,
+                _registered_method=True)
+        self.VerifyAudit = channel.unary_unary(
+                '/tandemfeed.v1.AuditAdministration/VerifyAudit',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditReply.FromString,
+                _registered_method=True)
+
+
+class AuditAdministrationServicer:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    def ReadAudit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyAudit(self, request, context):
+        """Checks the whole log; may take seconds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AuditAdministrationServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ReadAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadAudit,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadAuditReply.SerializeToString,
+            ),
+            'VerifyAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyAudit,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tandemfeed.v1.AuditAdministration', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tandemfeed.v1.AuditAdministration', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class AuditAdministration:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    @staticmethod
+    def ReadAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.AuditAdministration/ReadAudit',
+            tandemfeed_dot_v1_dot_admin__pb2.ReadAuditRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ReadAuditReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.AuditAdministration/VerifyAudit',
+            tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditReply.FromString,
             options,
             channel_credentials,
             insecure,

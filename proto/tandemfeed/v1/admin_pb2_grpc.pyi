@@ -154,6 +154,8 @@ class AdapterRegistryStub:
     """For the feed's source: what it seals source packets with, in the order in which the keys begin. FAILED_PRECONDITION
     if the feed's source packets are not sealed.
     """
+    ReportSource: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SourceReport, _admin_pb2.SourceReported]
+    """From a feed's source, about once a second: what it has sent. A source that stops reporting counts as dead."""
 
 @_typing.type_check_only
 class AdapterRegistryAsyncStub(AdapterRegistryStub):
@@ -176,6 +178,8 @@ class AdapterRegistryAsyncStub(AdapterRegistryStub):
     """For the feed's source: what it seals source packets with, in the order in which the keys begin. FAILED_PRECONDITION
     if the feed's source packets are not sealed.
     """
+    ReportSource: _aio.UnaryUnaryMultiCallable[_admin_pb2.SourceReport, _admin_pb2.SourceReported]  # type: ignore[assignment]
+    """From a feed's source, about once a second: what it has sent. A source that stops reporting counts as dead."""
 
 class AdapterRegistryServicer(metaclass=_abc_1.ABCMeta):
     """For feed adapters."""
@@ -226,6 +230,14 @@ class AdapterRegistryServicer(metaclass=_abc_1.ABCMeta):
         if the feed's source packets are not sealed.
         """
 
+    @_abc_1.abstractmethod
+    def ReportSource(
+        self,
+        request: _admin_pb2.SourceReport,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SourceReported, _abc.Awaitable[_admin_pb2.SourceReported]]:
+        """From a feed's source, about once a second: what it has sent. A source that stops reporting counts as dead."""
+
 def add_AdapterRegistryServicer_to_server(servicer: AdapterRegistryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class OperationsStub:
@@ -243,6 +255,20 @@ class OperationsStub:
     is the last synchronised backup and the request does not force it, or if there is nothing to readmit.
     """
     ReadmitAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReadmitAdapterRequest, _admin_pb2.ReadmitAdapterReply]
+    DrainAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainAdapterRequest, _admin_pb2.DrainAdapterReply]
+    """Keep an adapter out of leases for planned maintenance: an active one hands over, then it stays a backup that is never
+    active, also over restarts, until it is undrained. FAILED_PRECONDITION as for FailAdapter.
+    """
+    UndrainAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UndrainAdapterRequest, _admin_pb2.UndrainAdapterReply]
+    ListClients: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsReply]
+    KickClient: _grpc.UnaryUnaryMultiCallable[_admin_pb2.KickClientRequest, _admin_pb2.KickClientReply]
+    """End the streams of a client with PERMISSION_DENIED. It may connect again: the policy says who may."""
+    ListGrants: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListGrantsRequest, _admin_pb2.ListGrantsReply]
+    ListKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListKeysRequest, _admin_pb2.ListKeysReply]
+    RotateKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateKeysRequest, _admin_pb2.RotateKeysReply]
+    """Replace the keys of a channel, or of all channels and the source of a feed, as after a revocation."""
+    GetHistory: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetHistoryRequest, _admin_pb2.GetHistoryReply]
+    """What happened to a feed's roles, also before the server's last start; the newest last."""
 
 @_typing.type_check_only
 class OperationsAsyncStub(OperationsStub):
@@ -257,6 +283,20 @@ class OperationsAsyncStub(OperationsStub):
     is the last synchronised backup and the request does not force it, or if there is nothing to readmit.
     """
     ReadmitAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReadmitAdapterRequest, _admin_pb2.ReadmitAdapterReply]  # type: ignore[assignment]
+    DrainAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainAdapterRequest, _admin_pb2.DrainAdapterReply]  # type: ignore[assignment]
+    """Keep an adapter out of leases for planned maintenance: an active one hands over, then it stays a backup that is never
+    active, also over restarts, until it is undrained. FAILED_PRECONDITION as for FailAdapter.
+    """
+    UndrainAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.UndrainAdapterRequest, _admin_pb2.UndrainAdapterReply]  # type: ignore[assignment]
+    ListClients: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsReply]  # type: ignore[assignment]
+    KickClient: _aio.UnaryUnaryMultiCallable[_admin_pb2.KickClientRequest, _admin_pb2.KickClientReply]  # type: ignore[assignment]
+    """End the streams of a client with PERMISSION_DENIED. It may connect again: the policy says who may."""
+    ListGrants: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListGrantsRequest, _admin_pb2.ListGrantsReply]  # type: ignore[assignment]
+    ListKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListKeysRequest, _admin_pb2.ListKeysReply]  # type: ignore[assignment]
+    RotateKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateKeysRequest, _admin_pb2.RotateKeysReply]  # type: ignore[assignment]
+    """Replace the keys of a channel, or of all channels and the source of a feed, as after a revocation."""
+    GetHistory: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetHistoryRequest, _admin_pb2.GetHistoryReply]  # type: ignore[assignment]
+    """What happened to a feed's roles, also before the server's last start; the newest last."""
 
 class OperationsServicer(metaclass=_abc_1.ABCMeta):
     """For admins (`tandemfeed admin`)."""
@@ -292,6 +332,68 @@ class OperationsServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ReadmitAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ReadmitAdapterReply, _abc.Awaitable[_admin_pb2.ReadmitAdapterReply]]: ...
+
+    @_abc_1.abstractmethod
+    def DrainAdapter(
+        self,
+        request: _admin_pb2.DrainAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DrainAdapterReply, _abc.Awaitable[_admin_pb2.DrainAdapterReply]]:
+        """Keep an adapter out of leases for planned maintenance: an active one hands over, then it stays a backup that is never
+        active, also over restarts, until it is undrained. FAILED_PRECONDITION as for FailAdapter.
+        """
+
+    @_abc_1.abstractmethod
+    def UndrainAdapter(
+        self,
+        request: _admin_pb2.UndrainAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UndrainAdapterReply, _abc.Awaitable[_admin_pb2.UndrainAdapterReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListClients(
+        self,
+        request: _admin_pb2.ListClientsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListClientsReply, _abc.Awaitable[_admin_pb2.ListClientsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def KickClient(
+        self,
+        request: _admin_pb2.KickClientRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.KickClientReply, _abc.Awaitable[_admin_pb2.KickClientReply]]:
+        """End the streams of a client with PERMISSION_DENIED. It may connect again: the policy says who may."""
+
+    @_abc_1.abstractmethod
+    def ListGrants(
+        self,
+        request: _admin_pb2.ListGrantsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListGrantsReply, _abc.Awaitable[_admin_pb2.ListGrantsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListKeys(
+        self,
+        request: _admin_pb2.ListKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListKeysReply, _abc.Awaitable[_admin_pb2.ListKeysReply]]: ...
+
+    @_abc_1.abstractmethod
+    def RotateKeys(
+        self,
+        request: _admin_pb2.RotateKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RotateKeysReply, _abc.Awaitable[_admin_pb2.RotateKeysReply]]:
+        """Replace the keys of a channel, or of all channels and the source of a feed, as after a revocation."""
+
+    @_abc_1.abstractmethod
+    def GetHistory(
+        self,
+        request: _admin_pb2.GetHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetHistoryReply, _abc.Awaitable[_admin_pb2.GetHistoryReply]]:
+        """What happened to a feed's roles, also before the server's last start; the newest last."""
 
 def add_OperationsServicer_to_server(servicer: OperationsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -343,3 +445,49 @@ class PolicyAdministrationServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.ShowPolicyReply, _abc.Awaitable[_admin_pb2.ShowPolicyReply]]: ...
 
 def add_PolicyAdministrationServicer_to_server(servicer: PolicyAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class AuditAdministrationStub:
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> AuditAdministrationAsyncStub: ...
+    ReadAudit: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReadAuditRequest, _admin_pb2.ReadAuditReply]
+    VerifyAudit: _grpc.UnaryUnaryMultiCallable[_admin_pb2.VerifyAuditRequest, _admin_pb2.VerifyAuditReply]
+    """Checks the whole log; may take seconds."""
+
+@_typing.type_check_only
+class AuditAdministrationAsyncStub(AuditAdministrationStub):
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ReadAudit: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReadAuditRequest, _admin_pb2.ReadAuditReply]  # type: ignore[assignment]
+    VerifyAudit: _aio.UnaryUnaryMultiCallable[_admin_pb2.VerifyAuditRequest, _admin_pb2.VerifyAuditReply]  # type: ignore[assignment]
+    """Checks the whole log; may take seconds."""
+
+class AuditAdministrationServicer(metaclass=_abc_1.ABCMeta):
+    """For admins of every feed, and, for the entries of a feed, those who may administer it (`tandemfeed admin audit`). Each
+    server has a log of its own.
+    """
+
+    @_abc_1.abstractmethod
+    def ReadAudit(
+        self,
+        request: _admin_pb2.ReadAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReadAuditReply, _abc.Awaitable[_admin_pb2.ReadAuditReply]]: ...
+
+    @_abc_1.abstractmethod
+    def VerifyAudit(
+        self,
+        request: _admin_pb2.VerifyAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.VerifyAuditReply, _abc.Awaitable[_admin_pb2.VerifyAuditReply]]:
+        """Checks the whole log; may take seconds."""
+
+def add_AuditAdministrationServicer_to_server(servicer: AuditAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -318,6 +318,26 @@ class FeedAdapterState(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class SourceSilenceNsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ADAPTER_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     CHANNELS_FIELD_NUMBER: _builtins.int
@@ -329,6 +349,8 @@ class FeedAdapterState(_message.Message):
     REFUSED_MESSAGES_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     FORGED_PACKETS_FIELD_NUMBER: _builtins.int
+    SOURCE_SILENCE_NS_FIELD_NUMBER: _builtins.int
+    OUTPUT_JOURNAL_FIELD_NUMBER: _builtins.int
     adapter_id: _builtins.int
     incarnation: _builtins.int
     report_id: _builtins.int
@@ -359,6 +381,14 @@ class FeedAdapterState(_message.Message):
         newest last; for people.
         """
 
+    @_builtins.property
+    def source_silence_ns(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """For people, and for status --check.
+        source_stream_id -> time since its last packet; absent: none came yet
+        """
+
+    @_builtins.property
+    def output_journal(self) -> Global___OutputJournalState: ...
     def __init__(
         self,
         *,
@@ -373,14 +403,52 @@ class FeedAdapterState(_message.Message):
         refused_messages: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         session: _builtins.int = ...,
         forged_packets: _abc.Iterable[Global___ForgedPackets] | None = ...,
+        source_silence_ns: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        output_journal: Global___OutputJournalState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "output_journal", b"output_journal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "channels", b"channels", "forged_packets", b"forged_packets", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "refused_messages", b"refused_messages", "report_id", b"report_id", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "channels", b"channels", "forged_packets", b"forged_packets", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "output_journal", b"output_journal", "refused_messages", b"refused_messages", "report_id", b"report_id", "session", b"session", "source_silence_ns", b"source_silence_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FeedAdapterState: _TypeAlias = FeedAdapterState  # noqa: Y015
+
+@_typing.final
+class OutputJournalState(_message.Message):
+    """How well an adapter keeps what it transmits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IS_FAILING_FIELD_NUMBER: _builtins.int
+    NOT_JOURNALED_COUNT_FIELD_NUMBER: _builtins.int
+    LAST_NOT_JOURNALED_UNIX_NS_FIELD_NUMBER: _builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    is_failing: _builtins.bool
+    """packets are not journaled now"""
+    not_journaled_count: _builtins.int
+    """records dropped since the adapter's start: replays cannot have them from here"""
+    last_not_journaled_unix_ns: _builtins.int
+    """0: none"""
+    disk_free_bytes: _builtins.int
+    disk_size_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        is_failing: _builtins.bool = ...,
+        not_journaled_count: _builtins.int = ...,
+        last_not_journaled_unix_ns: _builtins.int = ...,
+        disk_free_bytes: _builtins.int = ...,
+        disk_size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_free_bytes", b"disk_free_bytes", "disk_size_bytes", b"disk_size_bytes", "is_failing", b"is_failing", "last_not_journaled_unix_ns", b"last_not_journaled_unix_ns", "not_journaled_count", b"not_journaled_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutputJournalState: _TypeAlias = OutputJournalState  # noqa: Y015
 
 @_typing.final
 class ForgedPackets(_message.Message):
@@ -429,21 +497,31 @@ class ChannelDescription(_message.Message):
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     SOURCE_STREAM_IDS_FIELD_NUMBER: _builtins.int
+    SYMBOL_FIELD_FIELD_NUMBER: _builtins.int
+    SYMBOLS_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
     topic: _builtins.str
     """what policies grant, such as "equities.us.ticks" """
+    symbol_field: _builtins.str
+    """Symbol rights: the message field that has the symbol; empty: only the whole channel can be granted."""
     @_builtins.property
     def source_stream_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def symbols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In a grant: the symbols granted, as words of topics, where "*" is every symbol; empty: the whole channel."""
+
     def __init__(
         self,
         *,
         channel_id: _builtins.int = ...,
         topic: _builtins.str = ...,
         source_stream_ids: _abc.Iterable[_builtins.int] | None = ...,
+        symbol_field: _builtins.str = ...,
+        symbols: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "source_stream_ids", b"source_stream_ids", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "source_stream_ids", b"source_stream_ids", "symbol_field", b"symbol_field", "symbols", b"symbols", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -492,6 +570,8 @@ class FeedDescription(_message.Message):
     DATAGRAM_SIZE_MAX_FIELD_NUMBER: _builtins.int
     TOKEN_PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     SOURCE_IS_SEALED_FIELD_NUMBER: _builtins.int
+    DELAY_NS_FIELD_NUMBER: _builtins.int
+    DELAYED_FROM_FIELD_NUMBER: _builtins.int
     feed_id: _builtins.int
     name: _builtins.str
     session: _builtins.int
@@ -503,6 +583,12 @@ class FeedDescription(_message.Message):
     """Ed25519, raw; only in AdapterRegistry.DescribeFeed: verifies the tokens that callers of SourceReplay bring."""
     source_is_sealed: _builtins.bool
     """its source packets are sealed with a source key"""
+    delay_ns: _builtins.int
+    """A delayed feed repeats a real-time feed: its gateway sends no source message earlier than this after the gateway of
+    the real-time feed has sent it. 0: this feed is a real-time feed.
+    """
+    delayed_from: _builtins.str
+    """the real-time feed that a delayed feed repeats; not shown to clients"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelDescription]: ...
     @_builtins.property
@@ -519,10 +605,12 @@ class FeedDescription(_message.Message):
         datagram_size_max: _builtins.int = ...,
         token_public_key: _builtins.bytes = ...,
         source_is_sealed: _builtins.bool = ...,
+        delay_ns: _builtins.int = ...,
+        delayed_from: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_public_key", b"token_public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "delay_ns", b"delay_ns", "delayed_from", b"delayed_from", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_public_key", b"token_public_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -203,6 +203,10 @@ def test_a_full_disk_does_not_stop_the_stream_and_journaling_resumes(
         while not journal.dropped_count:
             journal.append(packet(1, first, 9))
             first += 9
+        assert journal.is_failing
+        assert journal.last_dropped_unix_ns > 0
+        free, size = journal.disk_space()
+        assert free < size == 1 << 20
         kept = replayed(journal, 1, 1, first)
         assert kept[0] == (1, 1, 9)
         assert kept[-1] == (1, first - 18, 9)
@@ -210,7 +214,9 @@ def test_a_full_disk_does_not_stop_the_stream_and_journaling_resumes(
         journal.append(packet(1, first, 9))  # retried only after a pause
         assert journal.dropped_count == 2
         now_ns += 10**10
+        assert journal.is_failing
         journal.append(packet(1, first + 9, 9))
+        assert not journal.is_failing
         assert replayed(journal, 1, 1, first + 20) == [*kept, (1, first + 9, 9)]
         journal.close()
 

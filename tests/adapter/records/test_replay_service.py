@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pytest
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.replay_service import REPLAY_COUNT_MAX, REPLAY_RANGES_MAX, ReplayService
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet
+from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.serving.server import RpcServer
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
-from tests.adapter.peers.rpc_by_hand import channel_to, serve_by_hand, token
+from tests.adapter.peers.rpc_by_hand import CA, SERVER_NAME, channel_to, serve_by_hand, token
 from tests.adapter.records.test_output_journal import BLOCK, packet
 
 ADAPTER = token("adapter", feeds=("equities",))
@@ -129,3 +131,33 @@ def test_neither_an_adapter_of_another_feed_nor_a_client_of_other_topics_is_serv
         with pytest.raises(grpc.RpcError) as refused:
             replay(server, bearer, request)
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]
+
+
+def silence() -> Iterator[bytes]:
+    threading.Event().wait()
+    yield b""
+
+
+def test_silent_callers_starve_neither_a_client_nor_an_adapter(server: RpcServer) -> None:
+    """With a token, and without one, at every service that a stranger can reach."""
+    request = replay_pb2.ReplayRequest(channel_id=1, message_range=span(5, 8))
+    methods = [
+        f"/{service}"
+        for service in (
+            "tandemfeed.v1.Replay/Replay",
+            "tandemfeed.v1.AdapterSync/GetSnapshot",
+            "grpc.health.v1.Health/Check",
+            "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        )
+    ]
+    with channel_to(server, CLIENT) as client, open_channel(server.endpoint, CA, SERVER_NAME) as stranger:
+        calls = [
+            channel.stream_stream(method)(silence(), wait_for_ready=True)
+            for method in methods
+            for channel in (client, stranger)
+            for _ in range(40)
+        ]
+        for bearer in (CLIENT, ADAPTER):
+            assert [each.first_input_seq for each in replay(server, bearer, request)] == [4, 7]
+        for call in calls:
+            call.cancel()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -32,3 +34,14 @@ def test_an_unknown_command_is_compared_with_all_commands() -> None:
 
 def test_a_requests_type_names_its_method() -> None:
     assert method_of(admin_pb2.ExplainPolicyRequest).full_name == "tandemfeed.v1.PolicyAdministration.ExplainPolicy"
+
+
+def test_a_command_does_not_import_what_only_servers_and_adapters_need() -> None:
+    heavy = {"numpy", "numba", "pyarrow", "zmq", "prometheus_client", "msgspec", "kazoo", "rich", "pyspark", "psutil"}
+    code = (
+        "import sys; from tandemfeed.admin_server.command.admin_command import main\n"
+        "try: main(['status', '--admin', 'x:1', '--profile', 'none'])\n"
+        f"except SystemExit: print(sorted({heavy!r} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

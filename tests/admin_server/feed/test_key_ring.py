@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
 from tandemfeed.admin_server.feed.key_times import SECOND, KeyTimes
 from tandemfeed.admin_server.feed.streams import Subscriber
-from tandemfeed.admin_server.records.audit import AuditLog
+from tandemfeed.admin_server.policy.rules import WHOLE
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.settings import load_cluster
 from tests.admin_server.cluster_files import write_settings
@@ -63,16 +64,16 @@ def test_keys_overlap_and_no_key_id_repeats(store: Store) -> None:
 
 def test_subscribers_are_updated_before_a_key_becomes_valid_and_when_it_does(store: Store, tmp_path: Path) -> None:
     cluster, _ = write_settings(tmp_path)
-    audit = AuditLog(tmp_path / "audit.jsonl")
+    audit = AuditLog(tmp_path)
     broker = FeedBroker(load_cluster(cluster)["equities"], store, audit)
     try:
         notified: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        broker.subscribe(Subscriber("reader", frozenset({1}), lambda: notified.put(True), lambda: None))
-        first = {key.key_id for key in keys_of(broker.grant([1]))}
+        broker.subscribe(Subscriber("reader", {1: WHOLE}, lambda: notified.put(True), lambda _reason: None))
+        first = {key.key_id for key in keys_of(broker.grant({1: WHOLE}))}
         heard: list[tuple[int, list[tuple[int, int]]]] = []
         while len({key_id for _, keys in heard for key_id, _ in keys} - first) < 2:
             assert notified.get(timeout=20)
-            keys = keys_of(broker.grant([1]))
+            keys = keys_of(broker.grant({1: WHOLE}))
             heard.append((time.time_ns(), [(key.key_id, key.not_before_unix_ns) for key in keys]))
         key_id, begins_ns = next(key for _, keys in heard for key in keys if key[0] not in first)
         announced_ns = [at_ns for at_ns, keys in heard if key_id in dict(keys)]

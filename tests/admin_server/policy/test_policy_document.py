@@ -75,18 +75,27 @@ IN_2027 = 1_800_000_000_000_000_000
             'feeds = ["#"]\ntopics =',
             ', line 7: rule[0].feeds is set, but ["subscribe"] is granted on topics',
         ),
-        ("topics =", "minimum_age_s = 900\ntopics =", ", line 7: rule[0].minimum_age_s is set, but no feed has a dela"),
+        (
+            'actions = ["subscribe"]',
+            'minimum_age_s = 900\nactions = ["observe"]',
+            ', line 6: rule[0].minimum_age_s is set, but ["observe"] has no minimum age',
+        ),
+        (
+            "topics =",
+            "minimum_age_s = 0\ntopics =",
+            ", line 7: rule[0].minimum_age_s is 0; it must be a number from 0.001",
+        ),
         ("2026-01-01T00:00:00Z", "2026-01-01", ', line 8: rule[0].from is "2026-01-01"; it must be a time with its'),
         ("2027-01-01T", "2025-01-01T", ", line 9: rule[0].until is 2025-01-01T00:00:00+00:00; it must be later than"),
         (
             "fx.*",
             "equities.ticks.ABC",
-            ', line 7: rule[0].topics[0] is "equities.ticks.ABC", which is below the channe',
+            ', line 7: rule[0].topics[0] is "equities.ticks.ABC", below the channel "equities.ticks": but',
         ),
         (
             "fx.*",
             "*.*.ABC",
-            ', line 7: rule[0].topics[0] is "*.*.ABC", which is below the channel topic "equities.ticks"',
+            ', line 7: rule[0].topics[0] is "*.*.ABC", below the channel "equities.ticks": but the cluster file',
         ),
     ],
 )

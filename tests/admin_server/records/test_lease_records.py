@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.admin_server.feed.registrations import ProcessRecord, ProcessStart
-from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, ClusterRecords, RecordsUnavailable
+from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, ClusterRecords, HistoryEvent, RecordsUnavailable
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.records.zookeeper import ZooKeeperSettings
 from tests.admin_server.records.leader_by_hand import Leader
@@ -230,6 +230,80 @@ def test_a_failed_adapter_stays_failed_until_it_is_readmitted(implementation: Em
     records.note_readmitted(1, 2)
     records.note_readmitted(1, 2)
     assert implementation.reopened().failed_adapters(1) == {3: "by hand"}
+
+
+def test_what_was_given_to_whom_is_remembered_until_it_is_forgotten(
+    implementation: EmbeddedRecords | SharedRecords,
+) -> None:
+    records = implementation.records
+    assert records.granted(1) == {}
+    records.note_granted(1, (1, 2), "reader")
+    records.note_granted(1, (1,), "reader")
+    records.note_granted(1, (0, 1), "adapter-a")
+    records.note_granted(2, (1,), "stranger")
+    records.forget_granted(1, 2, ["reader", "nobody"])
+    expected = {0: {"adapter-a"}, 1: {"reader", "adapter-a"}}
+    assert {
+        channel_id: names for channel_id, names in implementation.reopened().granted(1).items() if names
+    } == expected
+
+
+def test_revoked_tokens_are_remembered(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
+    assert records.revoked_tokens(1) == {}
+    records.note_revoked_tokens(1, {"reader": 1_795_000_000_000_000_001, "": 5})
+    records.note_revoked_tokens(1, {"reader": 1_795_000_000_000_000_002})
+    assert implementation.reopened().revoked_tokens(1) == {"reader": 1_795_000_000_000_000_002}
+    assert implementation.records.revoked_tokens(2) == {}
+
+
+def test_the_generation_grows_with_every_durable_change_and_never_shrinks(
+    implementation: EmbeddedRecords | SharedRecords,
+) -> None:
+    records = implementation.records
+    before = records.read_generation()
+    records.note_failed(1, 2, "out of sync")
+    records.replace_stream_key(1, 1)
+    after = records.generation
+    assert after >= before + 2
+    assert implementation.reopened().read_generation() >= after
+    implementation.records.raise_generation(1_000)
+    assert implementation.records.generation >= 1_000
+    assert implementation.reopened().read_generation() >= 1_000
+
+
+def test_skipped_incarnations_are_never_given(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
+    first = records.new_start(1, 1, KEY).incarnation
+    records.skip_incarnations(first + 40)
+    records.skip_incarnations(first)
+    assert records.newest_incarnation() == first + 40
+    assert implementation.reopened().new_start(1, 2, KEY).incarnation == first + 41
+    assert [start.incarnation for start in implementation.records.starts(1)[1]] == [first]
+
+
+def test_a_drained_adapter_stays_drained_until_it_is_undrained(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
+    assert records.drained_adapters(1) == {}
+    records.note_drained(1, 2, "new memory")
+    records.note_drained(1, 3, "new disk")
+    records = implementation.reopened()
+    assert records.drained_adapters(1) == {2: "new memory", 3: "new disk"}
+    assert records.failed_adapters(1) == {}
+    records.note_undrained(1, 2)
+    assert implementation.reopened().drained_adapters(1) == {3: "new disk"}
+
+
+def test_a_feeds_history_outlives_the_server(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
+    records.reserve_epochs(1, 0)
+    assert records.history(1) == []
+    events = [HistoryEvent(5, "lease granted", "a", 7, "", ""), HistoryEvent(6, "left", "a", 0, "", "")]
+    records.note_history(1, events[:1])
+    records.note_history(1, events)
+    records = implementation.reopened()
+    assert records.history(1) == events
+    assert records.history(2) == []
 
 
 def test_records_that_cannot_be_used_raise_records_unavailable(implementation: EmbeddedRecords | SharedRecords) -> None:

@@ -16,7 +16,7 @@ from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.store import Store
 from tests.admin_server.cluster_files import running_server
 
-WITHOUT_QUERIES = {"may_grant", "close"}
+WITHOUT_QUERIES = {"may_grant", "read_generation", "close"}
 ARGUMENTS: dict[str, object] = {
     "feed_id": 1,
     "adapter_id": 1,
@@ -25,8 +25,17 @@ ARGUMENTS: dict[str, object] = {
     "after": 0,
     "incarnation": 1,
     "reason": "out of sync",
+    "at_least": 1,
+    "mark": "mark",
+    "channel_ids": [1],
+    "identity": "reader",
+    "identities": ["reader"],
+    "revoked": {"reader": 1},
+    "number": 1,
+    "digest": "0" * 64,
     "rpc_endpoint": "127.0.0.1:1",
     "session": 20_261_122,
+    "events": [],
     "ttl_ns": 300_000_000,
     "public_key": bytes(32),
     "record": ProcessRecord(ProcessStart(bytes(16)), 1),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -12,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
+from tandemfeed.admin_server.policy.rules import NOTHING, WHOLE, Extent
 from tandemfeed.admin_server.subscriptions.client_session import ClientSession, Outgoing
 from tandemfeed.admin_server.subscriptions.selection import ENTRY_COUNT_MAX, Selection, SelectionRefused
 from tandemfeed.feedcore.topics import TopicEntry, extended, topic_matches
@@ -29,8 +32,10 @@ CALLER = Caller("reader", frozenset({"client"}), (), expires_unix_ns=1)
 class Feed:
     """A feed whose keys are replaced when a reader loses their channel, as the broker's are."""
 
-    def __init__(self, topics: dict[str, int]) -> None:
+    def __init__(self, name: str, topics: dict[str, int]) -> None:
         self._topics = topics
+        channels = [SimpleNamespace(topic=topic, channel_id=each) for topic, each in topics.items()]
+        self.feed: Any = SimpleNamespace(name=name, channels=channels, symbol_field_of=lambda _channel: "")
         self.key_ids = dict.fromkeys(topics.values(), 1)
         self.epoch = 1
         self.asked = 0
@@ -40,8 +45,8 @@ class Feed:
     def topics(self) -> dict[str, int]:
         return self._topics
 
-    def grant(self, channel_ids: Iterable[int]) -> admin_pb2.Grant:
-        channels = set(channel_ids)
+    def grant(self, extents: Mapping[int, Extent]) -> admin_pb2.Grant:
+        channels = extents.keys()
         model = admin_pb2.DocumentVersion(kind=admin_pb2.DOCUMENT_KIND_MESSAGE_MODEL, id="model", version="1")
         return admin_pb2.Grant(
             channels=[
@@ -77,8 +82,8 @@ class Policy:
         self._feeds = feeds
         self.granted = {topic for feed in feeds.values() for topic in feed.topics}
 
-    def allows(self, topic: str) -> bool:
-        return topic in self.granted
+    def extent(self, topic: str) -> Extent:
+        return WHOLE if topic in self.granted else NOTHING
 
     def revoke(self, topic: str) -> None:
         self.granted.discard(topic)
@@ -88,9 +93,9 @@ class Policy:
 
 
 def a_session() -> tuple[ClientSession, dict[str, Feed], Policy, OpenSubscriptions]:
-    feeds = {name: Feed(topics) for name, topics in TOPICS.items()}
+    feeds = {name: Feed(name, topics) for name, topics in TOPICS.items()}
     policy, counts = Policy(feeds), OpenSubscriptions()
-    session = ClientSession(CALLER, feeds, policy.allows, counts, lambda: COUNT_MAX, verify)
+    session = ClientSession(CALLER, feeds, policy.extent, counts, lambda: COUNT_MAX, verify)
     return session, feeds, policy, counts
 
 
@@ -199,7 +204,7 @@ class ClientSessionMachine(RuleBasedStateMachine):
         assert not self.unanswered
         for subscription_id, subscription in self.session.subscriptions.items():
             wanted = {
-                t for t in subscription.feed.topics if t in self.policy.granted and subscription.selection.covers(t)
+                t for t in subscription.feed.topics if t in self.policy.granted and subscription.selection.extent(t)
             }
             assert self.held[subscription_id] == wanted
 
@@ -248,11 +253,11 @@ def test_a_grant_that_a_revocation_overtakes_is_made_anew() -> None:
     session, feeds, policy, _ = a_session()
     make, calls = feeds["equities"].grant, []
 
-    def revoke_meanwhile(channel_ids: Iterable[int]) -> admin_pb2.Grant:
+    def revoke_meanwhile(extents: Mapping[int, Extent]) -> admin_pb2.Grant:
         calls.append(1)
         if len(calls) == 1:
             policy.revoke("e.books")
-        return make(channel_ids)
+        return make(extents)
 
     feeds["equities"].grant = revoke_meanwhile  # type: ignore[method-assign]
     assert topics_of(ask(session, subscribe=subscribing(1, "equities"))) == ["e.ticks"]
@@ -357,7 +362,7 @@ def test_a_selection_is_bounded_and_repeated_changes_do_not_add_up() -> None:
     selection = Selection().extended([TopicEntry("a.#")])
     for _ in range(2 * ENTRY_COUNT_MAX):
         selection = selection.extended([TopicEntry("a.b", is_removed=True)]).extended([TopicEntry("a.b")])
-    assert selection.covers("a.b")
+    assert selection.extent("a.b")
     assert len(selection.entries) == 2
 
 
@@ -380,13 +385,13 @@ class SelectionMachine(RuleBasedStateMachine):
     def the_last_entry_decides(self) -> None:
         for topic in ("e.ticks", "e.books", "b.ticks", "other"):
             covering = [each for each in self.entries if topic_matches(each.pattern, topic)]
-            assert self.selection.covers(topic) == (bool(covering) and not covering[-1].is_removed)
+            assert bool(self.selection.extent(topic)) == (bool(covering) and not covering[-1].is_removed)
 
     @invariant()
     def a_client_that_continues_it_gets_the_same(self) -> None:
         again = Selection(extended((), self.selection.entries))
-        assert [again.covers(t) for t in ("e.ticks", "b.ticks")] == [
-            self.selection.covers(t) for t in ("e.ticks", "b.ticks")
+        assert [again.extent(t) for t in ("e.ticks", "b.ticks")] == [
+            self.selection.extent(t) for t in ("e.ticks", "b.ticks")
         ]
 
 

@@ -152,7 +152,7 @@ def test_a_client_that_does_not_read_costs_one_update_whatever_changes(server: A
         call.send(subscribe=admin_pb2.SubscribeRequest(subscription_id=1, feed="equities"))
         broker = server.brokers["equities"]
         for _ in range(2_000):
-            broker.limit_subscribers(server.policy.may_subscribe)
+            broker.limit_subscribers(server.policy)
         heard = SubscriberCall(quick)
         heard.subscribe()
         for subscription_id in range(2, 200):  # far more requests than wait at the server

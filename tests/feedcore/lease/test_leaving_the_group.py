@@ -29,6 +29,9 @@ def peer(
         (FailPolicy.LOWEST, 0.7, False),
         (FailPolicy.LOWER_THAN_ANY, 0.5, True),
         (FailPolicy.LOWER_THAN_ANY, 0.6, False),
+        (FailPolicy.LOWER_THAN_ONE, 0.6, True),
+        (FailPolicy.LOWER_THAN_ONE, 0.89, True),
+        (FailPolicy.LOWER_THAN_ONE, 0.9, False),
         (FailPolicy.BELOW_THRESHOLD, 0.24, True),
         (FailPolicy.BELOW_THRESHOLD, 0.25, False),
         (FailPolicy.BELOW_THRESHOLD, 0.26, False),
@@ -45,6 +48,11 @@ def test_of_equals_the_highest_id_leaves_under_lowest_and_none_under_lower_than_
     assert should_leave(own, others, FailConfig(FailPolicy.LOWEST)) is not None
     assert should_leave(own, others, FailConfig(FailPolicy.LOWER_THAN_ANY)) is None
     assert should_leave(own, others, FailConfig(FailPolicy.BELOW_THRESHOLD)) is None
+
+
+def test_of_equals_none_leaves_under_lower_than_one() -> None:
+    own, others = peer(5, 0.6, out_of_sync=True), [peer(3, 0.6), peer(4, 0.6)]
+    assert should_leave(own, others, FailConfig(FailPolicy.LOWER_THAN_ONE)) is None
 
 
 def test_an_adapter_without_channels_is_not_a_backup_to_compare_with() -> None:

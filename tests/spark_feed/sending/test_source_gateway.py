@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ import grpc
 import pytest
 import zmq
 
+from tandemfeed.admin_server.command.alerts import Alert, Level, Thresholds, alerts_of
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
 from tandemfeed.spark_feed.sending.gateway import GatewayError, listen_address
 from tandemfeed.transport.calls.channels import BearerFor, open_channel
@@ -94,6 +95,8 @@ roles = ["adapter"]
 roles = ["adapter"]
 [identity.source]
 roles = ["source"]
+[identity.operator]
+roles = ["admin"]
 """
 PATIENCE_S = 60.0
 GATEWAY = source_gateway("equities")
@@ -306,6 +309,50 @@ def test_a_killed_gateway_resumes_with_the_same_numbers(tmp_path: Path, admin: s
             assert frames_in(packet) == frames_in(distinct[packet[:2]])
         assert sum(assert_gapless([distinct[key] for key in sorted(distinct)]).values()) == 6_000
         assert _fill(tmp_path, admin, ready["rpc"], 1, (1, 1))[0].sent_at_ns == 0  # sent before the restart
+
+
+def _await_source(folder: Path, admin: str, is_as_expected: Callable[[admin_pb2.SourceStatus], bool]) -> list[Alert]:
+    """Wait until the only source of the feed has this status; return what is wrong with the feed."""
+    state = folder / "state"
+    ca_pem, secret = (state / "ca.pem").read_bytes(), (state / "secrets" / "operator.secret").read_text().strip()
+    session = login(admin, ca_pem, "operator", secret)
+    deadline = time.monotonic() + PATIENCE_S
+    with open_channel(admin, ca_pem, ADMIN_SERVER, session.bearer) as channel:
+        operations = admin_pb2_grpc.OperationsStub(channel)
+        while True:
+            (feed,) = operations.GetStatus(admin_pb2.GetStatusRequest(feed="equities")).feeds
+            if len(feed.sources) == 1 and is_as_expected(feed.sources[0]):
+                return alerts_of(feed, Thresholds())
+            assert time.monotonic() < deadline, feed.sources
+            time.sleep(0.1)
+
+
+def test_the_status_shows_what_a_gateway_sends_and_when_it_is_killed_or_stopped(tmp_path: Path, admin: str) -> None:
+    make_recording(tmp_path / "recording", 4_000, 1_000)
+    journal_without_spark(tmp_path / "recording", tmp_path / "journal")
+    arguments = _gateway_arguments(tmp_path, admin, "--rate", "100000", "--wait-for-start")
+    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (gateway, _):
+        _await_source(tmp_path, admin, lambda source: source.report.unsent_record_count > 100)
+        assert gateway.stdin is not None
+        gateway.stdin.write("start\n")
+        gateway.stdin.flush()
+
+        def has_sent_all(source: admin_pb2.SourceStatus) -> bool:
+            sent = sum(seq - 1 for seq in source.report.next_source_seqs.values())
+            return source.report.has_sent_all and sent == 4_000 and source.report.unsent_record_count == 0
+
+        alerts = _await_source(tmp_path, admin, has_sent_all)
+        assert not any("gateway" in alert.text for alert in alerts)
+        os.kill(gateway.pid, signal.SIGKILL)
+        gateway.wait()
+        alerts = _await_source(tmp_path, admin, lambda source: source.is_dead)
+        (dead,) = (alert for alert in alerts if f"(process {gateway.pid} on " in alert.text)
+        assert dead.level is Level.CRITICAL
+        assert "is dead: last heard at" in dead.text
+    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (gateway, _):
+        _await_source(tmp_path, admin, lambda source: source.report.process_id == gateway.pid)
+    alerts = _await_source(tmp_path, admin, lambda source: source.report.is_stopping)
+    assert [alert.level for alert in alerts if "was stopped at" in alert.text] == [Level.WARNING]
 
 
 def _run_gateway(folder: Path, admin: str, *more: str) -> subprocess.CompletedProcess[str]:

@@ -195,7 +195,7 @@ def test_gaps_are_filled_from_the_cache_and_from_the_journal(records: list[tuple
             index.add_journaled(stream_id, first, count, journal_index)
         else:
             index.add(stream_id, SentPacket(first, record[PACKET_HEAD.size :], 77), count, journal_index)
-    reader = JournalReader(tmp_path / "journal")
+    reader = JournalReader(tmp_path / "journal", FEED.feed_id)
     source = random.Random(5)
     for stream_id in FEED.source_stream_ids:
         own = [(*packet_numbers(record)[1:], record) for _, record in packets if packet_numbers(record)[0] == stream_id]
@@ -214,7 +214,10 @@ def test_gaps_are_filled_from_the_cache_and_from_the_journal(records: list[tuple
 
 def test_gaps_are_filled_from_the_journal_of_the_requested_session(tmp_path: Path) -> None:
     own, before = SentIndex([1]), SentIndex([1])
-    own_reader, reader_before = JournalReader(tmp_path / "own"), JournalReader(tmp_path / "before")
+    own_reader, reader_before = (
+        JournalReader(tmp_path / "own", FEED.feed_id),
+        JournalReader(tmp_path / "before", FEED.feed_id),
+    )
     previous = PreviousSession(1, 20_261_121, before, reader_before)
     service = SourceReplayService(own, own_reader, "equities", 20_261_122, previous)
     own.add(1, SentPacket(1, b"p" * 64, 0), 3, 0)
@@ -224,7 +227,7 @@ def test_gaps_are_filled_from_the_journal_of_the_requested_session(tmp_path: Pat
 
 
 def test_a_request_past_the_end_of_the_previous_session_gets_its_end(tmp_path: Path) -> None:
-    before, reader = SentIndex([1]), JournalReader(tmp_path / "before")
+    before, reader = SentIndex([1]), JournalReader(tmp_path / "before", FEED.feed_id)
     previous = PreviousSession(FEED.feed_id, 20_261_121, before, reader)
     service = SourceReplayService(SentIndex([1]), reader, "equities", 20_261_122, previous)
     (end,) = service._of_session(20_261_121, 1, RangeSet([(1, 100)]))

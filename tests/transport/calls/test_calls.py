@@ -19,7 +19,6 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -198,16 +197,12 @@ def test_a_channel_requests_its_token_for_every_call(open_as: Any) -> None:
     assert [method(b"", timeout=DEADLINE_S) for _ in range(2)] == [b"ann", b"bob"]
 
 
-def test_health_and_reflection_need_no_token(open_as: Any) -> None:
+def test_health_needs_no_token(open_as: Any) -> None:
     channel = open_as(None)
     health = health_pb2_grpc.HealthStub(channel)
     for service in ("", "toy.Clients"):
         answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_S)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-    request = reflection_pb2.ServerReflectionRequest(list_services="")
-    (listed,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]))
-    names = {each.name for each in listed.list_services_response.service}
-    assert {"toy.Clients", "toy.Admins", "grpc.health.v1.Health"} <= names
 
 
 def test_a_server_with_a_certificate_of_another_ca_is_refused(server: RpcServer) -> None:

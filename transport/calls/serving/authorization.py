@@ -6,17 +6,17 @@ with only the admin server's public key. This module must never allow a call to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import NoReturn, TypeVar
 
 import grpc
 
 from tandemfeed.transport.calls.serving.call_context import CallContext
 from tandemfeed.transport.calls.tokens import TokenRefused, TokenVerifier
 
-PUBLIC_SERVICES = frozenset(
-    {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection"}
-)
+Result = TypeVar("Result")
+PUBLIC_SERVICES = frozenset({"grpc.health.v1.Health"})
+STANDARD_ROLES = {"grpc.reflection.v1alpha.ServerReflection": frozenset({"admin"})}
 
 
 class Authorization:
@@ -27,6 +27,7 @@ class Authorization:
         roles_by_service: full service name -> roles that may call it. Calls to a service that is neither here nor
             public are refused.
         public_services: need no token.
+        ends_streams: whether a stream ends when its caller's token is revoked.
     """
 
     def __init__(
@@ -34,9 +35,12 @@ class Authorization:
         verifier: TokenVerifier,
         roles_by_service: Mapping[str, frozenset[str]],
         public_services: frozenset[str] = frozenset(),
+        *,
+        ends_streams: bool = True,
     ) -> None:
+        self._ends_streams = ends_streams
         self._verifier = verifier
-        self._roles = roles_by_service
+        self._roles = {**STANDARD_ROLES, **roles_by_service}
         self._public = PUBLIC_SERVICES | public_services
 
     def __call__(self, call: CallContext) -> None:
@@ -47,10 +51,9 @@ class Authorization:
         scheme, _, token = str(dict(call.invocation_metadata()).get("authorization", "")).partition(" ")
         if scheme != "Bearer" or not token:
             _refuse(call, f"{service} needs a token; authenticate first")
-        try:
-            caller = self._verifier.verify(token)
-        except TokenRefused as refused:
-            _refuse(call, f"token refused: {refused}; authenticate again")
+        caller = self._checked(call, lambda: self._verifier.verify(token))
+        if self._ends_streams:
+            call.recheck = lambda: self._checked(call, lambda: self._verifier.require_valid(caller))
         needed = self._roles.get(service, frozenset())
         if not caller.roles & needed:
             wanted = " or ".join(sorted(needed))
@@ -58,6 +61,13 @@ class Authorization:
             text = f"{service} {rule}; {caller.identity} has {sorted(caller.roles)}"
             call.abort(grpc.StatusCode.PERMISSION_DENIED, text)
         call.caller = caller
+
+    @staticmethod
+    def _checked(call: CallContext, check: Callable[[], Result]) -> Result:
+        try:
+            return check()
+        except TokenRefused as refused:
+            _refuse(call, f"token refused: {refused}; authenticate again")
 
 
 def _refuse(call: CallContext, text: str) -> NoReturn:

@@ -39,6 +39,7 @@ class CallContext:
         threads: where `in_thread` runs the call's work; set before the handler runs.
         aborted: how the call ends, once `abort` was called; even if the exception was caught since.
         trailing_metadata: sent with the status.
+        recheck: called before each reply; aborts a call whose caller has lost the right to it meanwhile.
     """
 
     threads: Executor
@@ -49,6 +50,7 @@ class CallContext:
         self.caller: Caller | None = None
         self.aborted: CallAborted | None = None
         self.trailing_metadata: Metadata = ()
+        self.recheck: Callable[[], None] = lambda: None
         self._peer = str(aio_context.peer())  # now: a thread may ask for it after the call has ended
         self._metadata: Metadata = tuple(aio_context.invocation_metadata())
 
@@ -73,6 +75,11 @@ class CallContext:
         """End the call with this status."""
         self.aborted = CallAborted(code, details)
         raise self.aborted
+
+    def end(self, code: grpc.StatusCode, details: str) -> None:
+        """End the call from outside its handler, which may be reading. On the loop."""
+        ending = asyncio.ensure_future(self.aio_context.abort(code, details))
+        ending.add_done_callback(lambda done: done.exception())  # abort always raises; the reader ends by it, too
 
 
 def call_of(context: grpc.ServicerContext) -> CallContext:

@@ -8,8 +8,9 @@ All of it runs on the loop, except what waits or computes:
 | `def`, yields replies | each step in a thread; none is held while the caller does not read |
 | `async def` | on the loop; it may only wait for events, and use `in_thread` for the rest |
 
-The threads are reserved: each service has a pool for each role that may call it, so that no kind of caller can use up
-the threads of another. The gates run before anything is read, so a call that is refused costs no more than its headers.
+Each service has a lane (`lanes`) for callers without an identity, and one for each set of roles: no kind of caller can
+use up the threads or places of another. The gates run before anything is read, so a call that is refused costs no more
+than its headers. Streams have no place in a lane after their request has arrived; their services limit them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
@@ -26,9 +26,10 @@ import grpc
 from grpc import aio
 
 from tandemfeed.transport.calls.serving.call_context import CallAborted, CallContext, in_thread
+from tandemfeed.transport.calls.serving.lanes import Lane
 
 LOG = logging.getLogger("tandemfeed.transport.calls.serving.handling")
-THREADS_PER_POOL = 8
+PUBLIC_REQUEST_SIZE_MAX = 64 << 10  # of callers that have not proved who they are
 _END = object()
 
 Gate: TypeAlias = Callable[[CallContext], None]
@@ -42,6 +43,7 @@ class CallHandling(grpc.GenericRpcHandler):
         gates: called in this order, on the loop; a gate refuses a call by its `abort`.
         on_refused: called in a thread for each call that ends with a status other than OK, before the caller is told.
         unavailable: exceptions of handlers that mean UNAVAILABLE, with their text.
+        settle: awaited before each reply of a handler that replies once; what it raises ends the call.
     """
 
     def __init__(
@@ -49,10 +51,11 @@ class CallHandling(grpc.GenericRpcHandler):
         gates: Sequence[Gate],
         on_refused: Callable[[CallContext, CallAborted], None] | None,
         unavailable: tuple[type[Exception], ...],
+        settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._gates, self._on_refused, self._unavailable = gates, on_refused, unavailable
+        self._gates, self._on_refused, self._unavailable, self._settle = gates, on_refused, unavailable, settle
         self._handlers: list[grpc.GenericRpcHandler] = []
-        self._pools: dict[tuple[str, frozenset[str]], ThreadPoolExecutor] = {}
+        self._lanes: dict[tuple[str, frozenset[str]], Lane] = {}
         self._open: set[asyncio.Task[Any]] = set()
 
     # ---- what generated code calls to register a servicer ----
@@ -86,8 +89,8 @@ class CallHandling(grpc.GenericRpcHandler):
         """Wait until every handler has ended, then end the threads."""
         if self._open:
             await asyncio.wait(set(self._open))
-        for pool in self._pools.values():
-            pool.shutdown(wait=False)
+        for lane in self._lanes.values():
+            lane.threads.shutdown(wait=False)
 
     # ---- inside ----
 
@@ -113,39 +116,59 @@ class CallHandling(grpc.GenericRpcHandler):
             self._open.discard(task)
 
     async def _reply(self, call: CallContext, handler: Handler) -> None:
-        call.threads = self._pool(call.service, frozenset())
         for gate in self._gates:
             gate(call)
-        if call.caller is not None:
-            call.threads = self._pool(call.service, call.caller.roles)
-        request = _requests(call, handler) if handler.request_streaming else await _request(call, handler)
+        lane = self._lane(call)
+        call.threads = lane.threads
+        if handler.request_streaming:
+            await self._send_replies(call, handler, _requests(call, handler))
+        elif handler.response_streaming:
+            with lane.place_for(call):
+                request = await _request(call, handler, lane)
+            await self._send_replies(call, handler, request)
+        else:
+            with lane.place_for(call):
+                await self._send_replies(call, handler, await _request(call, handler, lane))
+
+    async def _send_replies(self, call: CallContext, handler: Handler, request: Any) -> None:
         behavior = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         async with aclosing(_replies(call, behavior, request, is_stream=bool(handler.response_streaming))) as replies:
             async for reply in replies:
                 if call.aborted is not None:
                     raise call.aborted
+                call.recheck()
+                if self._settle is not None and not handler.response_streaming:
+                    await self._settle()
                 await call.aio_context.write(_bytes_of(reply, handler.response_serializer))
         call.aio_context.set_trailing_metadata(call.trailing_metadata)
 
     async def _refuse(self, call: CallContext, aborted: CallAborted) -> None:
-        if self._on_refused is not None:
-            await in_thread(call, self._on_refused, call, aborted)  # type: ignore[arg-type]  # seen as grpc's context
+        lane = self._lane(call)
+        if self._on_refused is not None and not lane.is_full:  # a flood of refused calls must not pile up
+            call.threads = lane.threads
+            with lane.place_for(call):
+                await in_thread(call, self._on_refused, call, aborted)  # type: ignore[arg-type]  # seen as grpc's
         await call.aio_context.abort(aborted.code, aborted.details, call.trailing_metadata)
 
-    def _pool(self, service: str, roles: frozenset[str]) -> Executor:
-        pool = self._pools.get((service, roles))
-        if pool is None:
-            name = f"{service.rpartition('.')[2]}-{'-'.join(sorted(roles))}"
-            pool = self._pools[service, roles] = ThreadPoolExecutor(THREADS_PER_POOL, thread_name_prefix=name)
-        return pool
+    def _lane(self, call: CallContext) -> Lane:
+        roles = frozenset() if call.caller is None else call.caller.roles
+        lane = self._lanes.get((call.service, roles))
+        if lane is None:
+            name = f"{call.service.rpartition('.')[2]}-{'-'.join(sorted(roles))}"
+            lane = self._lanes[call.service, roles] = Lane(name)
+        return lane
 
 
-async def _request(call: CallContext, handler: Handler) -> Any:
+async def _request(call: CallContext, handler: Handler, lane: Lane) -> Any:
     """The request of a call that has one."""
-    async with aclosing(_requests(call, handler)) as requests:
-        async for request in requests:
-            return request
-    raise CallAborted(grpc.StatusCode.INVALID_ARGUMENT, f"{call.method} needs a request")
+    with lane.awaiting_request(call):
+        data = await call.aio_context.read()
+    if data is aio.EOF:
+        raise CallAborted(grpc.StatusCode.INVALID_ARGUMENT, f"{call.method} needs a request")
+    if call.caller is None and len(data) > PUBLIC_REQUEST_SIZE_MAX:
+        text = f"the request has {len(data)} bytes; at most {PUBLIC_REQUEST_SIZE_MAX} are allowed without a token"
+        raise CallAborted(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+    return _decoded(data, handler)
 
 
 async def _requests(call: CallContext, handler: Handler) -> AsyncGenerator[Any, None]:
@@ -157,14 +180,16 @@ async def _requests(call: CallContext, handler: Handler) -> AsyncGenerator[Any, 
             return
         if data is aio.EOF:
             return
-        if handler.request_deserializer is None:
-            yield data
-            continue
-        try:
-            request = handler.request_deserializer(data)
-        except Exception as malformed:
-            raise CallAborted(grpc.StatusCode.INVALID_ARGUMENT, f"the request is malformed: {malformed}") from malformed
-        yield request
+        yield _decoded(data, handler)
+
+
+def _decoded(data: bytes, handler: Handler) -> Any:
+    if handler.request_deserializer is None:
+        return data
+    try:
+        return handler.request_deserializer(data)
+    except Exception as malformed:
+        raise CallAborted(grpc.StatusCode.INVALID_ARGUMENT, f"the request is malformed: {malformed}") from malformed
 
 
 async def _replies(call: CallContext, behavior: Any, request: Any, *, is_stream: bool) -> AsyncGenerator[Any, None]:

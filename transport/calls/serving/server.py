@@ -1,10 +1,12 @@
-"""Starts and stops gRPC servers: TLS, the standard health service, reflection."""
+"""Starts and stops gRPC servers: TLS, limits, the standard health service, reflection on request."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import resource
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
-from tandemfeed.transport.calls.channels import PING_TIMEOUT_OPTIONS, SIZE_OPTIONS
+from tandemfeed.transport.calls.channels import MESSAGE_SIZE_MAX, PING_TIMEOUT_OPTIONS
 from tandemfeed.transport.calls.serving.call_context import CallAborted, CallContext
 from tandemfeed.transport.calls.serving.handling import CallHandling, Gate
 from tandemfeed.transport.calls.serving.health import HealthService
@@ -26,8 +28,17 @@ BIND_REFUSALS = {
     errno.EADDRINUSE: "another process listens there; end it, or choose another address",
     errno.EADDRNOTAVAIL: "this host does not have that address",
 }
+REQUEST_SIZE_MAX = 256 << 10  # the largest are adapters' reports of a hundred channels, and replays of 10,000 ranges
+CONNECTION_COUNT_MAX = 12_000  # an idle one takes 70 KiB
+FILES_RESERVED = 1_000  # of the process's open files, for everything that is not a connection
+_IDENTITY_ONLY = 1  # of the compression algorithms' bits: a compressed request is refused before it is read
 _OPTIONS = [
-    *SIZE_OPTIONS,
+    ("grpc.max_receive_message_length", REQUEST_SIZE_MAX),
+    ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
+    ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
+    ("grpc.max_concurrent_streams", 128),  # of one connection; a client needs one for each subscription
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 60_000),  # without a call; callers connect again when they need to
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 2_000),
     *PING_TIMEOUT_OPTIONS,
@@ -70,25 +81,29 @@ def serve(
     *,
     on_refused: Callable[[CallContext, CallAborted], None] | None = None,
     unavailable: tuple[type[Exception], ...] = (),
+    offers_reflection: bool = False,
+    settle: Callable[[], Awaitable[None]] | None = None,
 ) -> RpcServer:
-    """Start a TLS server with the standard health service and reflection.
+    """Start a TLS server with the standard health service.
 
     Args:
         registrations: each adds a servicer to what it is given.
         service_names: full names, for health and reflection.
         listen: host:port; port 0 takes a free one.
-        gates, on_refused, unavailable: see `CallHandling`.
+        gates, on_refused, unavailable, settle: see `CallHandling`.
+        offers_reflection: describe the services to callers with the role admin (server reflection).
 
     Raises:
         OSError: the address cannot be bound.
     """
     _check_listen_address(listen)
-    handling, health = CallHandling(gates, on_refused, unavailable), HealthService()
+    handling, health = CallHandling(gates, on_refused, unavailable, settle), HealthService()
     for register in registrations:
         register(handling)
     health_pb2_grpc.add_HealthServicer_to_server(health, handling)
-    reflected = ReflectionServicer((*service_names, HEALTH_NAME, reflection.SERVICE_NAME))
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, handling)
+    if offers_reflection:
+        reflected = ReflectionServicer((*service_names, HEALTH_NAME, reflection.SERVICE_NAME))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, handling)
     credentials = grpc.ssl_server_credentials([(key_pem, certificate_pem)])
     health.set(health_pb2.HealthCheckResponse.SERVING, "", *service_names)
     server, port = run_on_loop(_start(handling, listen, credentials))
@@ -96,13 +111,24 @@ def serve(
 
 
 async def _start(handling: CallHandling, listen: str, credentials: grpc.ServerCredentials) -> tuple[aio.Server, int]:
-    server = aio.server(handlers=[handling], options=_OPTIONS)
+    limit = ("grpc.max_allowed_incoming_connections", _connection_count_max())
+    server = aio.server(handlers=[handling], options=[*_OPTIONS, limit])
     try:
         port = server.add_secure_port(listen, credentials)
     except RuntimeError as refused:
         raise OSError(f"cannot listen on {listen}: {refused}") from refused
     await server.start()
     return server, port
+
+
+def _connection_count_max() -> int:
+    """How many connections to accept, after raising this process's limit of open files as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = max(soft, min(hard, CONNECTION_COUNT_MAX + FILES_RESERVED))
+    with contextlib.suppress(ValueError, OSError):  # a container may forbid it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(max(soft - FILES_RESERVED, soft // 2), CONNECTION_COUNT_MAX)
 
 
 def _check_listen_address(listen: str) -> None:

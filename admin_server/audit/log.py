@@ -1,0 +1,288 @@
+"""The audit log: one entry for everything that was granted, refused or changed, in a hash chain (`chain`).
+
+`write` returns when its entry is on the disk, so that nothing is acknowledged before; `note` never waits, for decisions
+about leases, which must not wait for a disk. One thread writes: what arrives while it flushes is flushed together.
+The log never contains secrets, tokens or keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn, Protocol
+from weakref import WeakSet
+
+import grpc
+
+from tandemfeed.admin_server.audit.chain import Head, encode_fields
+from tandemfeed.admin_server.audit.log_file import FILE_SIZE_MAX, LogFile
+from tandemfeed.admin_server.audit.refusal_counts import RefusalCounts, Refused
+from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
+from tandemfeed.transport.calls.serving.call_context import CallAborted, CallContext
+
+LOG = logging.getLogger("tandemfeed.admin_server.audit")
+REFUSALS = frozenset(
+    {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+)
+NOTES_KEPT_MAX = 10_000  # a few MB of memory while the disk is full
+RETRY_INTERVAL_S = 1.0
+HEAD_INTERVAL_NS = 100_000_000  # a truncation within it is not noticed; more often would delay the notes of leases
+REASON_LENGTH_MAX = 300
+
+
+class AuditUnavailable(OSError):
+    """An entry could not be written, so what it describes must not be granted; the text says why."""
+
+
+class AuditedRecords(Protocol):
+    """Records that keep the head of the log, and whose generation the log keeps, so that each proves the other."""
+
+    @property
+    def generation(self) -> int:
+        """Counts the durable changes of the records."""
+        ...
+
+    def audit_head(self) -> tuple[int, str] | None:
+        """The last noted head of the log: number and digest."""
+        ...
+
+    def note_audit_head(self, number: int, digest: str) -> None:
+        """Remember the head of the log; does not wait for the disk."""
+        ...
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """An entry that is not on the disk.
+
+    Attributes:
+        encoded: empty: only waits for those before.
+        is_kept: whether it is retried if it cannot be written; the writer of any other is told.
+    """
+
+    encoded: str
+    is_kept: bool
+    done: Future[None] = field(default_factory=Future)
+
+
+class AuditLog:
+    """Writes the log. Safe to call from any thread.
+
+    Args:
+        folder: the private folder in which its files are.
+
+    Raises:
+        OSError: the files cannot be used.
+    """
+
+    def __init__(self, folder: Path, file_size_max: int = FILE_SIZE_MAX) -> None:
+        self.folder = folder
+        self._file = LogFile(folder, file_size_max)
+        self._records: AuditedRecords | None = None
+        self._waiting: list[_Waiting] = []
+        self._kept: list[_Waiting] = []  # notes that could not be written; only the writing thread uses them
+        self._lost_count, self._has_failed = 0, False  # used by the writing thread only
+        self._has_kept, self._is_writing, self._is_closed = False, False, False
+        self._head_noted_at_ns, self._is_head_noted = 0, True
+        self._refusals = RefusalCounts()
+        self._recorded: WeakSet[object] = WeakSet()  # calls whose refusal is in the log
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread.start()
+        if self._file.damaged is not None:
+            kept_as, why = self._file.damaged
+            LOG.error("the audit log was damaged at its end", extra={"why": why, "kept_as": kept_as})
+            self.note("audit log repaired", why=why, kept_as=kept_as)
+
+    @property
+    def head(self) -> Head:
+        """The last entry that is on the disk."""
+        return self._file.head
+
+    @property
+    def known_generation(self) -> int:
+        """The highest generation of the records that the log has seen."""
+        return self._file.records
+
+    def use_records(self, records: AuditedRecords) -> None:
+        """From now on, keep the head in these records, and state their generation in every entry.
+
+        Notes it if the records know entries that the log lacks: it was truncated or restored.
+        """
+        noted = records.audit_head()
+        found = self._file.head
+        if noted is not None and noted[0] > found.number:
+            LOG.error(
+                "entries are missing at the end of the audit log", extra={"known": noted[0], "last": found.number}
+            )
+            self.note("audit entries missing", known_number=noted[0], known_digest=noted[1], last_number=found.number)
+        self._records = records
+
+    def write(self, event: str, **fields: object) -> None:
+        """Record something; return when it is on the disk.
+
+        Raises:
+            AuditUnavailable: it is not recorded, so the caller must not grant what it describes.
+        """
+        self.submit(event, **fields).result()
+
+    def submit(self, event: str, **fields: object) -> Future[None]:
+        """Like `write`, for callers that must not block: the outcome comes with the future."""
+        return self._put(_Waiting(encode_fields(time.time_ns(), event, fields), is_kept=False))
+
+    def note(self, event: str, **fields: object) -> None:
+        """Record something soon, without waiting. If the disk is full, it is recorded when there is room."""
+        self._put(_Waiting(encode_fields(time.time_ns(), event, fields), is_kept=True))
+
+    async def settle(self) -> None:
+        """Wait until everything noted so far is on the disk: before a call is answered.
+
+        Raises:
+            AuditUnavailable: it cannot be written now.
+        """
+        with self._changed:
+            if not (self._waiting or self._is_writing or self._has_kept):
+                return
+        await asyncio.wrap_future(self._put(_Waiting("", is_kept=False)))
+
+    def refuse(
+        self, context: grpc.ServicerContext, code: grpc.StatusCode, text: str, event: str, **fields: str
+    ) -> NoReturn:
+        """Record a refusal and end the call with it."""
+        self._recorded.add(context)
+        identity = fields.pop("identity", "")
+        refused = Refused(event, code.name, identity, _address_of(context.peer()), text[:REASON_LENGTH_MAX])
+        self._record(refused, context.peer(), fields)
+        context.abort(code, text)
+
+    def note_refused_call(self, call: CallContext, aborted: CallAborted) -> None:
+        """Record a call that ends with a refusal, unless `refuse` has recorded it."""
+        if aborted.code in REFUSALS and call not in self._recorded:
+            identity = "" if call.caller is None else call.caller.identity
+            reason = aborted.details[:REASON_LENGTH_MAX]
+            refused = Refused("call refused", aborted.code.name, identity, _address_of(call.peer()), reason)
+            self._record(refused, call.peer(), {"method": call.method})
+
+    def close(self) -> None:
+        """Write what waits, and close the file."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._file.close()
+
+    # ---- inside ----
+
+    def _put(self, waiting: _Waiting) -> Future[None]:
+        with self._changed:
+            if self._is_closed:
+                waiting.done.set_exception(AuditUnavailable("the audit log is closed"))
+            else:
+                self._waiting.append(waiting)
+                self._changed.notify_all()
+        return waiting.done
+
+    def _record(self, refused: Refused, peer: str, fields: Mapping[str, str]) -> None:
+        """Record a refusal, or count it if one like it was recorded within the last minute."""
+        with self._changed:
+            is_first = self._refusals.add(refused, time.monotonic_ns())
+        if not is_first:
+            return
+        known = {"code": refused.code, "peer": peer, "identity": refused.identity, "reason": refused.reason}
+        try:
+            self.write(refused.event, **known, **fields)
+        except AuditUnavailable:  # a refusal grants nothing, so the caller is refused nevertheless
+            LOG.warning("could not record a refusal", extra={"lost": refused.event, "identity": refused.identity})
+
+    # ---- in the writing thread ----
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not (self._waiting or self._is_closed):
+                    self._changed.wait(self._pause_s())
+                counted = self._refusals.due(None if self._is_closed else time.monotonic_ns())
+                batch, self._waiting, self._is_writing = self._waiting, [], True
+                is_last = self._is_closed
+            batch += [self._repeated(refused, dict(counts)) for refused, counts in counted]
+            self._commit([*self._kept, *batch])
+            with self._changed:
+                self._is_writing, self._has_kept = False, bool(self._kept)
+            self._note_head(is_urgent=is_last)
+            if is_last:
+                return
+
+    def _pause_s(self) -> float | None:
+        if self._kept:
+            return RETRY_INTERVAL_S
+        if not self._is_head_noted:
+            return HEAD_INTERVAL_NS / 1e9
+        deadline_ns = self._refusals.next_deadline_ns()
+        return None if deadline_ns is None else max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
+
+    @staticmethod
+    def _repeated(refused: Refused, counts: dict[str, object]) -> _Waiting:
+        fields: dict[str, object] = {"code": refused.code, "identity": refused.identity, "address": refused.address}
+        fields |= {"reason": refused.reason, "refused": refused.event, **counts}
+        return _Waiting(encode_fields(time.time_ns(), "refused again", fields), is_kept=True)
+
+    def _commit(self, batch: list[_Waiting]) -> None:
+        entries = [each.encoded for each in batch if each.encoded]
+        if self._lost_count and entries:
+            entries.append(encode_fields(time.time_ns(), "audit notes lost", {"count": self._lost_count}))
+        try:
+            if entries:
+                self._file.append(self._generation(), entries)
+        except OSError as failed:
+            self._fail(batch, failed)
+            return
+        if self._has_failed:
+            LOG.warning("the audit log can be written again", extra={"lost": self._lost_count})
+        self._kept, self._lost_count = [], 0
+        self._is_head_noted = self._is_head_noted and not entries
+        self._has_failed = False
+        for each in batch:
+            if each.done.set_running_or_notify_cancel():
+                each.done.set_result(None)
+
+    def _fail(self, batch: list[_Waiting], failed: OSError) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            LOG.error("cannot write the audit log; nothing is granted until it can be", extra={"why": str(failed)})
+        kept = [each for each in batch if each.is_kept]
+        self._kept = kept[-NOTES_KEPT_MAX:]
+        self._lost_count += len(kept) - len(self._kept)
+        for each in batch:
+            if not each.is_kept and each.done.set_running_or_notify_cancel():
+                each.done.set_exception(AuditUnavailable(f"the audit log cannot be written: {failed}"))
+
+    def _generation(self) -> int:
+        known = self._file.records
+        return known if self._records is None else max(known, self._records.generation)
+
+    def _note_head(self, *, is_urgent: bool) -> None:
+        """Keep the head in the records, so that a truncation of the log is noticed."""
+        now_ns = time.monotonic_ns()
+        if self._records is None or self._is_head_noted:
+            return
+        if not is_urgent and now_ns - self._head_noted_at_ns < HEAD_INTERVAL_NS:
+            return
+        self._head_noted_at_ns = now_ns
+        try:
+            self._records.note_audit_head(self.head.number, self.head.digest)
+        except RecordsUnavailable as failed:
+            LOG.warning("could not note the head of the audit log in the records", extra={"why": str(failed)})
+        self._is_head_noted = True
+
+
+def _address_of(peer: str) -> str:
+    """The host in gRPC's name of a peer, such as ipv4:10.0.0.1:40112."""
+    return peer.rpartition(":")[0]

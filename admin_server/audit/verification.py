@@ -1,0 +1,112 @@
+"""Checks an audit log: every entry continues the one before, and the last is one that the records know.
+
+What is detected: any entry that was changed, removed, inserted or moved inside the log, and a log that was truncated or
+replaced, as long as the records or a head that an operator kept elsewhere know of a later entry. What is not: a log
+that was made anew as a whole, together with the records, by somebody who can write all of the private folder.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tandemfeed.admin_server.audit.chain import BadEntry, Entry, Head, check_continues, decode_entry
+from tandemfeed.admin_server.audit.files import CURRENT, archived_name, audit_files, lines_of
+
+PROBLEMS_MAX = 20
+DATABASE = "leases.sqlite"
+
+
+@dataclass(slots=True)
+class Verification:
+    """The result.
+
+    Attributes:
+        problems: each names file and entry; empty: the chain is whole.
+        notes: what was repaired after a crash.
+    """
+
+    entry_count: int = 0
+    first_number: int = 0
+    head: Head = field(default_factory=Head)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def find(self, problem: str) -> None:
+        """Add a problem, unless there are many."""
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(problem)
+
+
+def verify(folder: Path, *known_heads: Head | None) -> Verification:
+    """Check the log in a folder.
+
+    Args:
+        known_heads: entries that the log must have, read before this is called. A head of number 0 says nothing.
+    """
+    heads = {head.number: head.digest for head in known_heads if head is not None and head.number}
+    found = Verification()
+    for path in audit_files(folder):
+        _verify_file(path, heads, found)
+    for number in sorted(each for each in heads if each > found.head.number):
+        found.find(f"the log ends with entry {found.head.number}; entry {number} was written, so the end is missing")
+    return found
+
+
+def noted_head(folder: Path) -> Head | None:
+    """The head that the records in a state folder know; None if they know none.
+
+    Raises:
+        OSError: the database cannot be read.
+    """
+    path = folder / DATABASE
+    if not path.exists():
+        return None
+    try:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
+            row = database.execute("SELECT number, digest FROM audit_head").fetchone()
+    except sqlite3.Error as failed:
+        raise OSError(f"{path}: {failed}") from failed
+    return None if row is None else Head(int(row[0]), str(row[1]))
+
+
+def _verify_file(path: Path, heads: dict[int, str], found: Verification) -> None:
+    for line_number, line in enumerate(lines_of(path), 1):
+        place = f"{path.name}, line {line_number}"
+        try:
+            entry = decode_entry(line)
+            if found.entry_count:
+                check_continues(entry, found.head)
+            elif entry.number == 1:
+                check_continues(entry, Head())
+        except BadEntry as bad:
+            found.find(f"{place} (entry {found.head.number + 1}): {bad}")
+            entry_or_none = _entry_in(line)
+            if entry_or_none is None:
+                continue
+            entry = entry_or_none
+        if line_number == 1 and path.name not in (CURRENT, archived_name(entry.number)):
+            found.find(f"{place}: the file begins with entry {entry.number}, so its name is wrong")
+        _note(entry, place, heads, found)
+
+
+def _entry_in(line: bytes) -> Entry | None:
+    """The entry in a line that does not continue the chain, from which the check goes on."""
+    try:
+        return decode_entry(line)
+    except BadEntry:
+        return None
+
+
+def _note(entry: Entry, place: str, heads: dict[int, str], found: Verification) -> None:
+    found.first_number = found.first_number or entry.number
+    found.entry_count += 1
+    found.head = entry.head
+    if heads.get(entry.number, found.head.digest) != found.head.digest:
+        found.find(f"{place}: entry {entry.number} is not the one that was written; the log was replaced")
+    if entry.event == "audit log repaired":
+        found.notes.append(f"{place}: a damaged end was set aside in {entry.fields.get('kept_as')} at a start")
+    if entry.event == "audit entries missing":
+        known = entry.fields.get("known_number")
+        found.find(f"{place}: entries {entry.number} to {known} had been written, and were lost or removed")

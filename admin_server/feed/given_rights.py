@@ -1,0 +1,71 @@
+"""What the identities of one feed were given: keys of channels, and tokens that open its adapters' replay.
+
+Recorded before it is handed out. So a right that is lost, while this server runs, while none does, or between two
+servers, ends all that was given: the channel's keys are replaced, and the identity's tokens refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+
+from tandemfeed.admin_server.records.lease_records import ClusterRecords
+from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
+
+
+class GivenRights:
+    """The recorded rights of one feed. Safe to call from any thread; its methods may wait for the disk.
+
+    Attributes:
+        revoked: the tokens that the feed's adapters must refuse.
+    """
+
+    def __init__(self, records: ClusterRecords, feed_id: int) -> None:
+        self._records, self._feed_id = records, feed_id
+        self._lock = threading.Lock()
+        self._given = records.granted(feed_id)
+        self.revoked = RevokedTokens(records.revoked_tokens(feed_id))
+
+    def note(self, identity: str, channel_ids: Collection[int]) -> None:
+        """Record that an identity is about to get keys or a token of these channels, unless that is recorded.
+
+        Raises:
+            RecordsUnavailable: it is not recorded, so it must not be handed out.
+        """
+        with self._lock:
+            new = [channel_id for channel_id in channel_ids if identity not in self._given.get(channel_id, ())]
+            if new:
+                self._records.note_granted(self._feed_id, new, identity)
+            for channel_id in new:
+                self._given.setdefault(channel_id, set()).add(identity)
+
+    def lost(self, is_entitled: Callable[[str, int], bool]) -> dict[int, set[str]]:
+        """channel_id -> the identities that were given it and are no longer entitled to it."""
+        with self._lock:
+            given = {channel_id: set(identities) for channel_id, identities in self._given.items()}
+        found = {
+            channel_id: {each for each in identities if not is_entitled(each, channel_id)}
+            for channel_id, identities in given.items()
+        }
+        return {channel_id: identities for channel_id, identities in found.items() if identities}
+
+    def forget(self, lost: dict[int, set[str]]) -> None:
+        """Record that what was given no longer opens these channels, after their keys were replaced.
+
+        Raises:
+            RecordsUnavailable: the next start does it again.
+        """
+        with self._lock:
+            for channel_id, identities in lost.items():
+                self._records.forget_granted(self._feed_id, channel_id, identities)
+                self._given[channel_id] -= identities
+
+    def revoke_tokens(self, identities: Collection[str]) -> None:
+        """Refuse the tokens that these identities have, from now on and after any restart.
+
+        Raises:
+            RecordsUnavailable: they are refused, but it is not recorded.
+        """
+        with self._lock:
+            self.revoked.revoke(identities)
+            self._records.note_revoked_tokens(self._feed_id, self.revoked.as_dict())

@@ -1,0 +1,58 @@
+"""The processes that send a feed's source packets, as they report themselves.
+
+A gateway reports once a second. One that stops reporting without a last report is dead: only then does its silence say
+something, so an orderly stop is not an alarm.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from tandemfeed.v1 import admin_pb2
+
+DEAD_AFTER_NS = 5_000_000_000  # five reports: a busy machine is late with one or two
+KEPT_COUNT = 4  # of each feed; a new process replaces the oldest that no longer reports
+
+
+@dataclass(slots=True)
+class _Source:
+    identity: str
+    report: admin_pb2.SourceReport
+    heard_at_ns: int
+    heard_unix_ns: int
+
+    def is_reporting(self, now_ns: int) -> bool:
+        return not self.report.is_stopping and now_ns - self.heard_at_ns <= DEAD_AFTER_NS
+
+
+class FeedSources:
+    """The sources of one feed. Safe to call from any thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, _Source] = {}  # by the nonce of the process, the longest known first
+        self._lock = threading.Lock()
+
+    def note(self, identity: str, report: admin_pb2.SourceReport, now_ns: int, now_unix_ns: int) -> None:
+        """Keep a report. A process that begins to report replaces those that have ended."""
+        nonce = report.process_nonce
+        with self._lock:
+            if nonce not in self._known:
+                self._known = {key: each for key, each in self._known.items() if each.is_reporting(now_ns)}
+                for oldest in list(self._known)[: max(len(self._known) - KEPT_COUNT + 1, 0)]:
+                    del self._known[oldest]
+            self._known[nonce] = _Source(identity, report, now_ns, now_unix_ns)
+
+    def statuses(self, now_ns: int) -> list[admin_pb2.SourceStatus]:
+        """The sources, for administrators."""
+        with self._lock:
+            return [
+                admin_pb2.SourceStatus(
+                    identity=each.identity,
+                    report=each.report,
+                    heard_unix_ns=each.heard_unix_ns,
+                    silence_ns=now_ns - each.heard_at_ns,
+                    is_dead=not each.report.is_stopping and not each.is_reporting(now_ns),
+                )
+                for each in self._known.values()
+            ]

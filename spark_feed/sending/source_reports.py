@@ -1,0 +1,122 @@
+"""The gateway's reports to the admin server, so that operators see a dead gateway as dead. In a thread of its own.
+
+The admin server may be away: the gateway sends on, and reports again when it is back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+
+from tandemfeed.journal import JournalError, Tailer
+from tandemfeed.transport.calls.admin_servers import AdminServers
+from tandemfeed.transport.calls.channels import open_channel
+from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.process_shell import Connection
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+
+LOG = logging.getLogger(__name__)
+REPORT_INTERVAL_S = 1.0
+REPORT_TIMEOUT_S = 3.0
+NONCE_SIZE = 16
+
+
+class SourceReporter:
+    """Reports once a second from `start` to `stop`.
+
+    Args:
+        journal: the source journal.
+        describe: fills in the session, the positions and whether everything has been sent; returns (packets sent since
+            the start, position in the journal after the last record that was sent).
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        feed: str,
+        journal: Path,
+        describe: Callable[[admin_pb2.SourceReport], tuple[int, int]],
+    ) -> None:
+        self._servers = AdminServers(connection.admin)
+        self._ca_pem = connection.ca_pem
+        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
+        self._process = admin_pb2.SourceReport(
+            feed=feed,
+            process_nonce=secrets.token_bytes(NONCE_SIZE),
+            process_id=os.getpid(),
+            host=socket.gethostname(),
+        )
+        self._journal, self._describe = journal, describe
+        self._last: tuple[int, float] | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="source-reports", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send the last report, which says that the gateway was asked to stop."""
+        self._stopped.set()
+        self._thread.join(2 * REPORT_TIMEOUT_S)
+
+    def _run(self) -> None:
+        level = logging.WARNING
+        while True:
+            address = self._servers.current
+            try:
+                self._report_to(address)
+            except (grpc.RpcError, AuthenticationRefused, OSError) as failed:
+                pause_s = self._servers.move_on(address, failed)
+                LOG.log(level, "could not report to the admin server; retrying", extra={"why": str(failed)[:300]})
+                level = logging.DEBUG  # warn once per outage
+                if self._stopped.wait(max(pause_s, REPORT_INTERVAL_S)):
+                    return
+            else:
+                level = logging.WARNING
+                if self._stopped.is_set():
+                    return
+
+    def _report_to(self, address: str) -> None:
+        """Report to this server until the gateway stops, or a report fails."""
+        with (
+            open_channel(address, self._ca_pem, ADMIN_SERVER, self._tokens) as channel,
+            Tailer(self._journal) as tailer,
+        ):
+            send = admin_pb2_grpc.AdapterRegistryStub(channel).ReportSource
+            is_stopping = False
+            while not is_stopping:
+                is_stopping = self._stopped.is_set()
+                send(self._present(tailer, is_stopping=is_stopping), timeout=REPORT_TIMEOUT_S)
+                self._servers.answered(address)
+                if not is_stopping:
+                    self._stopped.wait(REPORT_INTERVAL_S)
+
+    def _present(self, tailer: Tailer, *, is_stopping: bool) -> admin_pb2.SourceReport:
+        report = admin_pb2.SourceReport(is_stopping=is_stopping)
+        report.MergeFrom(self._process)
+        count, position = self._describe(report)
+        now_s = time.monotonic()
+        if self._last is not None and now_s > self._last[1]:
+            report.packets_per_second = round((count - self._last[0]) / (now_s - self._last[1]))
+        self._last = count, now_s
+        with suppress(JournalError, OSError):  # the number is for people; the gateway itself reports a damaged journal
+            report.unsent_record_count = records_after(tailer, position)
+        return report
+
+
+def records_after(tailer: Tailer, position: int) -> int:
+    """How many records a journal has from a position on (0: from its start)."""
+    end = tailer.to_end().position
+    first = position or tailer.to_start().position
+    return tailer.count_between(first, end) if first is not None and end is not None and first < end else 0

@@ -1,0 +1,79 @@
+"""What `status --check` says about real processes: killed, paused, and without a source."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tandemfeed.admin_server.command.admin_command import main as admin
+from tests.adapter.processes.clusters import Cluster, Feed, running_cluster
+
+pytestmark = pytest.mark.processes
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+    """Runs `status --check`; returns its exit status and its line."""
+
+    def run(cluster: Cluster, *options: str) -> tuple[int, str]:
+        state = cluster.folder / "state"
+        monkeypatch.setenv("TANDEMFEED_ADMIN", cluster.server.endpoint)
+        monkeypatch.setenv("TANDEMFEED_CA", str(state / "ca.pem"))
+        monkeypatch.setenv("TANDEMFEED_IDENTITY", "operator")
+        monkeypatch.setenv("TANDEMFEED_SECRET_FILE", str(state / "secrets" / "operator.secret"))
+        capsys.readouterr()
+        status = admin(["status", "--check", *options])
+        return status, capsys.readouterr().out
+
+    return run
+
+
+def await_text(run: Callable[[], tuple[int, str]], text: str) -> tuple[int, str]:
+    """Check again until the line contains a text."""
+    end_s = time.monotonic() + WAIT_S
+    while text not in (found := run())[1]:
+        assert time.monotonic() < end_s, found
+        time.sleep(0.1)
+    return found
+
+
+def test_check_tells_what_happened_to_each_process(
+    tmp_path: Path, check: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_cluster(tmp_path, Feed("abc")) as cluster:
+        cluster.start_adapters("abc")
+        for stream in (1, 2):
+            cluster.source.send(stream, 10)
+        active = cluster.await_active("equities", synchronized_count=2).active_adapter_id
+        quiet = ("--source-silence", "0")
+        status, line = await_text(lambda: check(cluster, *quiet), "OK")
+        assert status == 0
+        # The source by hand sends no heartbeats, so its streams fall silent.
+        status, line = await_text(lambda: check(cluster, "--source-silence", "0.5"), "source stream 2 s2 is silent for")
+        assert status == 2
+        assert line.startswith("TANDEMFEED CRITICAL - equities: source stream 1")
+        backups = [name for number, name in enumerate("abc", 1) if number != active]
+        cluster.kill(backups[0])
+        status, line = await_text(lambda: check(cluster, *quiet), f"{backups[0]} is dead or away since")
+        assert (status, line.count("\n")) == (1, 1)
+        cluster.adapters[backups[1]].signal(signal.SIGSTOP)
+        try:
+            status, line = await_text(lambda: check(cluster, *quiet), f"{backups[1]} is connected and silent for")
+            assert status == 2
+            assert "no backup is synchronized" in line
+            capsys.readouterr()
+            assert admin(["status", "--json"]) == 0
+            (feed,) = json.loads(capsys.readouterr().out)["feeds"]
+            states = {row["adapter"]["name"]: row for row in feed["adapters"]}
+            assert states[backups[0]]["attending"] is False
+            assert int(states[backups[0]]["away_since_unix_ns"]) > 0
+            journal = states["abc"[active - 1]]["state"]["output_journal"]
+            assert int(journal["disk_size_bytes"]) > int(journal["disk_free_bytes"]) > 0
+        finally:
+            cluster.adapters[backups[1]].signal(signal.SIGCONT)
