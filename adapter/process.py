@@ -124,7 +124,7 @@ class AdapterProcess:
         self._subscribers = Subscribers()
         self._protocol = b""
         self._replaced_by = ""  # the process that replaced this one
-        self._tokens = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
+        self._tokens = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.credential)
 
     def run(self) -> None:
         """Serve until the stop signal.

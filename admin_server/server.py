@@ -14,8 +14,15 @@ from pathlib import Path
 
 from tandemfeed.admin_server.audit.log import AuditLog, AuditUnavailable
 from tandemfeed.admin_server.audit.service import AuditAdministrationService
-from tandemfeed.admin_server.authentication import AuthenticationService
 from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.identity.administration import IdentityAdministrationService
+from tandemfeed.admin_server.identity.authentication import AuthenticationService, Ways
+from tandemfeed.admin_server.identity.certificate_book import CertificateBook
+from tandemfeed.admin_server.identity.certificate_login import CertificateLogin
+from tandemfeed.admin_server.identity.identity_book import IdentityBook
+from tandemfeed.admin_server.identity.issuers import Issuers
+from tandemfeed.admin_server.identity.scram import SecretLogin
+from tandemfeed.admin_server.identity.token_login import TokenLogin
 from tandemfeed.admin_server.policy.policy_gate import PolicyGate
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.policy_service import PolicyAdministrationService
@@ -36,12 +43,12 @@ from tandemfeed.admin_server.services.adapter_registry import AdapterRegistrySer
 from tandemfeed.admin_server.services.operations import OperationsService
 from tandemfeed.admin_server.services.roles import PUBLIC_SERVICES, ROLES_BY_SERVICE
 from tandemfeed.admin_server.services.stream_administration import StreamAdministrationService
-from tandemfeed.admin_server.settings import FeedSettings, load_cluster
+from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.transport.calls.death_notice import DeathNoticeReceiver
 from tandemfeed.transport.calls.revoked_tokens import EVERYBODY, RevokedTokens
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
-from tandemfeed.transport.calls.serving.server import RpcServer, serve
+from tandemfeed.transport.calls.serving.server import MutualTls, RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
@@ -75,6 +82,8 @@ class AdminServer:
         subscriber_count_max: the limit of clients connected at the same time.
         zookeeper: where several servers share their records; None: the records are in the folder of this only server.
         offers_reflection: describe the services to administrators.
+        listen_mutual_tls: a second address, which requires a client's certificate; None: there is none.
+        issuers: the file of outside issuers of tokens; None: there are none.
 
     Raises:
         SettingsError: a settings file cannot be used.
@@ -92,6 +101,8 @@ class AdminServer:
         zookeeper: ZooKeeperSettings | None = None,
         *,
         offers_reflection: bool = False,
+        listen_mutual_tls: str | None = None,
+        issuers: Path | None = None,
     ) -> None:
         self._feeds = load_cluster(cluster)
         self.policy = PolicyKeeper(policy, cluster, self._feeds)
@@ -100,19 +111,27 @@ class AdminServer:
         # Only what a restored backup refuses. This server decides by the policy, so it need not refuse lost rights.
         self._refused_tokens = RevokedTokens()
         self._distrusting = threading.Lock()
-        server_names = _server_names(self._feeds, self.policy)
+        self._issuers = Issuers(issuers)
         with ExitStack() as opened:
             if zookeeper is None:
-                self.folder = StateFolder(state, server_names)
+                self.folder = StateFolder(state)
             else:
                 client = connect(zookeeper)
                 opened.callback(client.close)
                 opened.callback(client.stop)
                 known = cluster_fingerprint(client, zookeeper)
-                self.folder = StateFolder(state, server_names, must_be_prepared=bool(known))
+                self.folder = StateFolder(state, must_be_prepared=bool(known))
             opened.callback(self.folder.close)
             self._audit = AuditLog(state)
             opened.callback(self._audit.close)
+            self.identities = IdentityBook(
+                self.policy.policy_has,
+                self._end_disabled,
+                self._refuse_tokens,
+                self._audit,
+                self.folder.token_key.private_bytes_raw(),
+            )
+            self.certificates = CertificateBook(self.folder.authority, state, self._names_served_by, self._audit)
             if zookeeper is None:
                 store = Store(state / "leases.sqlite")
                 opened.callback(store.close)
@@ -125,7 +144,9 @@ class AdminServer:
             opened.callback(self.policy.stop)
             self.policy.watch(self._audit, self._enforce_policy)
             self._death_notices = DeathNoticeReceiver()
-            self._rpc = self._serve(listen, subscriber_count_max, offers_reflection=offers_reflection)
+            self._rpc = self._serve(
+                listen, listen_mutual_tls, subscriber_count_max, offers_reflection=offers_reflection
+            )
             opened.callback(self._rpc.stop)
             self._death_notices.listen(self._rpc.endpoint, self._on_death_notice)
             opened.callback(self._death_notices.close)
@@ -138,6 +159,7 @@ class AdminServer:
                 election.start()
             self._opened = opened.pop_all()
         self.endpoint = self._rpc.endpoint
+        self.mutual_tls_endpoint = self._rpc.mutual_tls_endpoint
 
     def stop(self) -> None:
         """End every stream, then the server."""
@@ -151,15 +173,17 @@ class AdminServer:
     # ---- called by the election (interface Candidate) ----
 
     def prepare(self, records: ClusterRecords) -> None:
-        """Create the brokers from the records, and end what the records gave and the policy no longer grants."""
+        """Load the identities, and create the brokers, from the records; end what the policy no longer grants."""
         doubt = sign_of_restored_records(records, self._audit)
         if isinstance(records, Store):
             doubt = sign_of_restored_folder(self.folder.path, records) or doubt
         self._audit.use_records(records)
         self._has_distrusted = False
+        self._load_identities(records)
         for name, feed in self._feeds.items():
             # Replaces the stopped broker of a former leadership, which ends any call that still uses it.
             self.brokers[name] = FeedBroker(feed, records, self._audit, self._on_rollback)
+            self.brokers[name].shut_out(self.identities.disabled)
         self._adopt_refused_tokens()
         if doubt:
             self._on_rollback(doubt)
@@ -167,6 +191,16 @@ class AdminServer:
         self._end_lost_rights(self.brokers.values())
         if isinstance(records, Store):
             renew_mark(self.folder.path, records)
+
+    def _load_identities(self, records: ClusterRecords) -> None:
+        """Load the identities and certificates, with what the folder has for those that are new."""
+        names = list(self.policy.policy.identities)
+        self.identities.load(records, self.folder.credentials)
+        self.folder.note_imported()
+        for name in self.identities.without_record(names):
+            if (verifier := self.folder.make_secret(name)) is not None:
+                self.identities.add(name, verifier, by="start")
+        self.certificates.load(records, names)
 
     def open(self) -> None:
         """Become active: serve calls."""
@@ -239,14 +273,53 @@ class AdminServer:
         except (OSError, RecordsUnavailable):
             LOG.exception("could not mark the state folder; the next start will take it for a restored one")
 
+    def _end_disabled(self, disabled: frozenset[str]) -> None:
+        """Exactly these identities are disabled now: end what they have, and replace the keys that they know."""
+        for broker in self.served.values():
+            broker.shut_out(disabled)
+        self.policy.disable(disabled)
+
+    def _refuse_tokens(self, identity: str) -> None:
+        """Adapters refuse the tokens that an identity has; this server asks its records."""
+        for broker in self.served.values():
+            broker.refuse_tokens(identity)
+
+    def _names_served_by(self, name: str) -> tuple[str, ...]:
+        """The names of what an identity serves: adapters, by the cluster file, and the gap fills of its feeds."""
+        feeds, identity = self._feeds.values(), self.policy.policy.identities.get(name)
+        roles = frozenset() if identity is None else identity.roles
+        adapters = [
+            adapter_server(feed.name, adapter.name)
+            for feed in feeds
+            for adapter in feed.adapters
+            if adapter.identity == name
+        ]
+        gateways = [source_gateway(feed.name) for feed in feeds if feed.has_source(name, roles)]
+        return (*adapters, *gateways)
+
     def _stop_brokers(self) -> None:
         for broker in self.brokers.values():
             broker.stop()
 
-    def _serve(self, listen: str, subscriber_count_max: int, *, offers_reflection: bool) -> RpcServer:
+    def _mutual_tls_port(self) -> int | None:
+        endpoint = self._rpc.mutual_tls_endpoint
+        return int(endpoint.rpartition(":")[2]) if endpoint else None
+
+    def _serve(
+        self, listen: str, listen_mutual_tls: str | None, subscriber_count_max: int, *, offers_reflection: bool
+    ) -> RpcServer:
         public_key = self.folder.token_key.public_key().public_bytes_raw()
-        self.authentication = AuthenticationService(self.folder, self.policy, self._audit, self._prepare_token)
-        policy_gate = PolicyGate(self.policy)
+        ways = Ways(
+            SecretLogin(self.identities.verifiers),
+            CertificateLogin(self.certificates, self._mutual_tls_port),
+            TokenLogin(self._issuers),
+            self._mutual_tls_port,
+        )
+        self.authentication = AuthenticationService(
+            self.folder.token_key, ways, self.policy, self.identities, self._audit, self._prepare_token
+        )
+        identity = IdentityAdministrationService(self.identities, self.certificates, self.policy, self._audit)
+        policy_gate = PolicyGate(self.policy, self.identities.why_refused)
         registry = AdapterRegistryService(self.brokers, public_key, self._audit, self._death_notices.key)
         operations = OperationsService(self.brokers, self.policy, self._audit)
         policy = PolicyAdministrationService(self.policy, self._audit)
@@ -256,6 +329,7 @@ class AdminServer:
         administration = StreamAdministrationService(
             self.brokers, self.policy, policy_gate, self._audit, verifier, subscriber_count_max
         )
+        authority = self.folder.authority.pem(self.folder.authority.certificate)
         return serve(
             [
                 lambda server: admin_pb2_grpc.add_AuthenticationServicer_to_server(self.authentication, server),
@@ -264,6 +338,7 @@ class AdminServer:
                 lambda server: admin_pb2_grpc.add_OperationsServicer_to_server(operations, server),
                 lambda server: admin_pb2_grpc.add_PolicyAdministrationServicer_to_server(policy, server),
                 lambda server: admin_pb2_grpc.add_AuditAdministrationServicer_to_server(audit, server),
+                lambda server: admin_pb2_grpc.add_IdentityAdministrationServicer_to_server(identity, server),
             ],
             [*ROLES_BY_SERVICE, *PUBLIC_SERVICES],
             listen,
@@ -278,21 +353,5 @@ class AdminServer:
             unavailable=(RecordsUnavailable, AuditUnavailable),
             offers_reflection=offers_reflection,
             settle=self._audit.settle,
+            mutual_tls=None if listen_mutual_tls is None else MutualTls(listen_mutual_tls, authority),
         )
-
-
-def _server_names(
-    feeds: Mapping[str, FeedSettings], identities: Mapping[str, IdentitySettings]
-) -> dict[str, tuple[str, ...]]:
-    """What each identity serves: the adapters that the cluster file makes it; a source, the gap fills of every feed."""
-    names: dict[str, tuple[str, ...]] = {}
-    for name, identity in identities.items():
-        adapters = [
-            adapter_server(feed.name, adapter.name)
-            for feed in feeds.values()
-            for adapter in feed.adapters
-            if adapter.identity == name
-        ]
-        gateways = [source_gateway(feed) for feed in feeds] if "source" in identity.roles else []
-        names[name] = (*adapters, *gateways)
-    return names

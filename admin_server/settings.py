@@ -6,7 +6,7 @@ key before the server serves anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -141,6 +141,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         on_silence: with no active and no admin server, a backup forwards provisionally ("proceed") or waits ("hold").
         fail_policy: which backup asks to be failed when one of them is repeatedly out of sync.
         fail_threshold: the health score below which a backup fails; None unless fail_policy is "below_threshold".
+        source_identity: the only identity that may be the feed's source; None: any with the role "source".
         source_lines: "sealed": the feed's source seals its packets; "open": lines that come directly from an exchange.
         session_state: the conversion state at the start of a session: empty ("reset"), or as the previous session left
             it ("carry").
@@ -165,6 +166,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     on_silence: Literal["proceed", "hold"] = "proceed"
     fail_policy: Literal["lowest", "lower_than_any", "lower_than_one", "below_threshold"] = "lowest"
     fail_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
+    source_identity: Name | None = None
     source_lines: Literal["sealed", "open"] = "sealed"
     session_state: Literal["reset", "carry"] = "reset"
     session_grace_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
@@ -195,6 +197,10 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     def sync_interval_ns(self) -> int:
         """How often the active sends its state to the backups."""
         return self.sync_interval_ms * MS
+
+    def has_source(self, identity: str, roles: Collection[str]) -> bool:
+        """Whether an identity with these roles may be the feed's source."""
+        return "source" in roles and self.source_identity in (None, identity)
 
     @property
     def delay_ns(self) -> int:

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 admin=connection.admin,
                 ca=connection.ca_pem,
                 identity=connection.identity,
-                secret=connection.secret,
+                secret=connection.credential,
                 interface=connection.interface,
             ) as client,
         ):

@@ -14,6 +14,7 @@ from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
 from tandemfeed.feedcore.topics import TopicEntry
+from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, TokenFile
 from tandemfeed.transport.dgram import check_interface
 
 
@@ -112,8 +113,11 @@ def connect(
     *,
     admin: str,
     ca: str | Path | bytes,
-    identity: str,
-    secret: str,
+    identity: str = "",
+    secret: Credential | None = None,
+    certificate_file: str | Path | None = None,
+    key_file: str | Path | None = None,
+    token_file: str | Path | None = None,
     interface: str = "127.0.0.1",
     timeout_s: float = 10.0,
 ) -> Client:
@@ -122,27 +126,49 @@ def connect(
     Args:
         admin: host:port of the administration server, or host:port,host:port if there are several.
         ca: the cluster's certificate authority: the path of a PEM file, or its contents.
-        identity: the name to log in as.
+        identity: the name to log in as; with a certificate or token, "" or the name that it must have.
         secret: the secret of that identity; it is not sent (SCRAM-SHA-256).
+        certificate_file, key_file: instead of a secret: a client's certificate and its private key (PEM).
+        token_file: instead of a secret: a token of an outside issuer (JWT). These files are read at each login, so they
+            may be renewed while the client runs.
         interface: the IP address of the network interface on which to join multicast groups.
         timeout_s: how long a login may take. If nothing listens at the address, or its name or certificate is wrong,
             `connect` gives up earlier, within three seconds: a server that is starting has 1.5 s to listen.
 
     Raises:
-        AuthenticationRefused: the server does not accept the identity and secret.
+        AuthenticationRefused: the server does not accept the identity and its credential.
         AdminUnavailable: no administration server answered; the text names the address and says what is wrong.
-        ValueError: this host has no such interface.
+        ValueError: this host has no such interface, or not exactly one way to log in is given.
     """
-    _check_text(admin=admin, identity=identity, secret=secret)
+    _check_text(admin=admin, identity=identity)
+    credential = _credential(secret, certificate_file, key_file, token_file)
     check_interface(interface)
     ca_pem = ca if isinstance(ca, bytes) else Path(ca).read_bytes()
-    session = Session(admin, ca_pem, identity, secret, timeout_s=timeout_s)
+    session = Session(admin, ca_pem, identity, credential, timeout_s=timeout_s)
     session.ensure_token()
     return Client(session, interface)
+
+
+def _credential(
+    secret: Credential | None,
+    certificate_file: str | Path | None,
+    key_file: str | Path | None,
+    token_file: str | Path | None,
+) -> Credential:
+    """The one way of logging in that was given."""
+    if secret is not None and not isinstance(secret, Credential):
+        raise TypeError(f"secret is of type {type(secret).__name__}; expected text")
+    if [secret, certificate_file, token_file].count(None) != 2 or (certificate_file is None) != (key_file is None):
+        raise ValueError("give one of secret, certificate_file with key_file, and token_file")
+    if certificate_file is not None and key_file is not None:
+        return CertificateFiles(Path(certificate_file), Path(key_file))
+    if token_file is not None:
+        return TokenFile(Path(token_file))
+    assert secret is not None
+    return secret
 
 
 def _check_text(**arguments: object) -> None:
     for name, value in arguments.items():
         if not isinstance(value, str):
-            shown = f"of type {type(value).__name__}" if name == "secret" else repr(value)
-            raise TypeError(f"{name} is {shown}; expected text")
+            raise TypeError(f"{name} is {value!r}; expected text")

@@ -22,9 +22,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from tandemfeed.transport.calls.credentials import (
+    CertificateFiles,
+    Credential,
+    CredentialUnusable,
+    SecretFile,
+    TokenFile,
+)
 from tandemfeed.transport.profiles import add_profile_argument, complete
 
 LOOPBACK = "127.0.0.1"
+WAYS = ("secret_file", "certificate_file", "token_file")  # of logging in
 ADDRESS = re.compile(r"\S+:\d{1,5}")
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -108,12 +116,14 @@ class Connection:
 
     Attributes:
         admin: host:port; host:port,host:port if there are several, one of which is active.
+        identity: "" with a token, whose issuer's settings say whose it is.
+        credential: what this process logs in with.
     """
 
     admin: str
     ca_pem: bytes
     identity: str
-    secret: str = field(repr=False)
+    credential: Credential = field(repr=False)
     interface: str
 
 
@@ -141,8 +151,11 @@ def _add_login_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentG
         help="the stream administration server, or all of them; the process finds the active one",
     )
     group.add_argument("--ca", type=Path, metavar="FILE", help="certificate of the CA to trust (PEM)")
-    group.add_argument("--identity", metavar="NAME", help="identity of this process")
-    group.add_argument("--secret-file", type=Path, metavar="FILE", help="file with the identity's secret")
+    group.add_argument("--identity", metavar="NAME", help="identity of this process; needed with --secret-file only")
+    group.add_argument("--secret-file", type=Path, metavar="FILE", help="log in with the identity's secret")
+    group.add_argument("--certificate-file", type=Path, metavar="FILE", help="log in with a client's certificate (PEM)")
+    group.add_argument("--key-file", type=Path, metavar="FILE", help="private key of --certificate-file (PEM)")
+    group.add_argument("--token-file", type=Path, metavar="FILE", help="log in with a token of an outside issuer (JWT)")
     add_profile_argument(group)
     parser.set_defaults(connection_options=group._group_actions)
     return group
@@ -185,21 +198,46 @@ def connection_from(parser: argparse.ArgumentParser, arguments: argparse.Namespa
     """Complete the options, and read the files that they name. If one cannot be used, end the process with a clear
     message, which says where the value comes from."""
     options = [option for option in arguments.connection_options if option.dest != "profile"]
-    origins = complete(parser, arguments, options, needed={"admin", "ca", "identity", "secret_file"})
-    ca_pem = _read(parser, arguments.ca, origins["ca"])
-    secret = _read(parser, arguments.secret_file, origins["secret_file"]).decode(errors="replace").strip()
-    interface = getattr(arguments, "interface", None) or LOOPBACK
-    return Connection(arguments.admin, ca_pem, arguments.identity, secret, interface)
-
-
-def _read(parser: argparse.ArgumentParser, path: Path, origin: str) -> bytes:
+    if any(getattr(arguments, way) is not None for way in WAYS):  # the profile's way does not count then
+        options = [option for option in options if option.dest not in (*WAYS, "key_file")]
+    origins = complete(parser, arguments, options, needed={"admin", "ca"})
     try:
-        return path.read_bytes()
+        ca_pem = arguments.ca.read_bytes()
     except OSError as missing:
         parser.error(
-            f"cannot read {path} (from {origin}): {missing.strerror}; "
-            "the files for --ca and --secret-file are in the admin server's state folder"
+            f"cannot read {arguments.ca} (from {origins['ca']}): {missing.strerror}; --ca needs the file ca.pem of the "
+            "admin server's state folder"
         )
+    credential = _credential_from(parser, arguments)
+    identity = arguments.identity or ""
+    try:
+        credential.read()
+        if isinstance(credential, CertificateFiles):
+            if identity not in ("", credential.identity()):
+                parser.error(f"--identity is {identity}, but --certificate-file is that of {credential.identity()}")
+            identity = credential.identity()
+    except CredentialUnusable as bad:
+        parser.error(str(bad))
+    interface = getattr(arguments, "interface", None) or LOOPBACK
+    return Connection(arguments.admin, ca_pem, identity, credential, interface)
+
+
+def _credential_from(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace
+) -> SecretFile | CertificateFiles | TokenFile:
+    """The one way of logging in that the options give."""
+    given = [getattr(arguments, way) for way in WAYS]
+    if sum(each is not None for each in given) != 1:
+        parser.error("give one of --secret-file, --certificate-file and --token-file: what this process logs in with")
+    if (arguments.certificate_file is None) != (arguments.key_file is None):
+        parser.error("--certificate-file and --key-file need each other")
+    if arguments.secret_file is not None:
+        if not arguments.identity:
+            parser.error("--secret-file needs --identity: whose secret it is")
+        return SecretFile(arguments.secret_file)
+    if arguments.token_file is not None:
+        return TokenFile(arguments.token_file)
+    return CertificateFiles(arguments.certificate_file, arguments.key_file)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ import grpc
 
 from tandemfeed.transport.calls.admin_servers import AdminServers
 from tandemfeed.transport.calls.channels import open_channel
+from tandemfeed.transport.calls.credentials import from_words, to_words
 from tandemfeed.transport.calls.death_notice import KEY_SIZE, DeathNoticeSender
 from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
@@ -129,7 +130,7 @@ class Lifeline:
             "admin": connection.admin,
             "ca": connection.ca_pem.decode(),
             "identity": connection.identity,
-            "secret": connection.secret,
+            "credential": to_words(connection.credential),
         }
         self._process.stdin.write(json.dumps(words).encode())
         self._process.stdin.close()
@@ -157,7 +158,7 @@ class _Guard:
     def __init__(self, connection: Connection) -> None:
         self._servers = AdminServers(connection.admin)
         self._ca_pem = connection.ca_pem
-        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
+        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.credential)
         self._messages = _Messages()  # of the open call
         self._sender: DeathNoticeSender | None = None
         self._lock = threading.Lock()
@@ -215,7 +216,9 @@ def main() -> int:
     configure_logging("lifeline", "info")
     page = _SharedPage(int(sys.argv[1]))
     words = json.load(sys.stdin)
-    guard = _Guard(Connection(words["admin"], words["ca"].encode(), words["identity"], words["secret"], ""))
+    guard = _Guard(
+        Connection(words["admin"], words["ca"].encode(), words["identity"], from_words(words["credential"]), "")
+    )
     if page.lock() and page.incarnation:
         guard.report_end(page.incarnation, page.key)
         # The report is out. A normal interpreter exit takes some 25 ms of processor time, which a takeover needs now.

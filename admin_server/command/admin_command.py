@@ -13,6 +13,7 @@ from tandemfeed.admin_server.command.alerts import Level
 from tandemfeed.admin_server.command.confirmation import NotConfirmed
 from tandemfeed.admin_server.command.registry import CommandAdder, add_commands
 from tandemfeed.admin_server.command.server_calls import ServerCalls
+from tandemfeed.transport.calls.credentials import CredentialUnusable
 from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import Unreachable, failure_text
 from tandemfeed.transport.process_shell import connection_from
@@ -39,7 +40,7 @@ def _run(words: list[str]) -> int:
     connection = connection_from(parser, arguments)
     try:
         status = arguments.run(arguments, ServerCalls(connection))
-    except (AuthenticationRefused, Unreachable, NotConfirmed) as refused:
+    except (AuthenticationRefused, CredentialUnusable, Unreachable, NotConfirmed) as refused:
         _refuse(arguments, str(refused))
     except grpc.RpcError as error:
         _refuse(arguments, failure_text(error, connection.admin, connection.ca_pem))

@@ -25,6 +25,7 @@ ROOMS = {
     "tandemfeed.admin_server.command.access": ("clients", "grants", "keys"),
     "tandemfeed.admin_server.policy.commands": ("policy",),
     "tandemfeed.admin_server.audit.commands": ("audit",),
+    "tandemfeed.admin_server.identity.commands": ("identity", "cert"),
     "tandemfeed.admin_server.command.secrets": ("hash-secret",),
 }
 

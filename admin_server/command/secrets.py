@@ -8,7 +8,7 @@ import json
 import sys
 
 from tandemfeed.admin_server.command.registry import CommandAdder
-from tandemfeed.admin_server.records.state_folder import hash_secret
+from tandemfeed.admin_server.identity.verifiers import credentials_row, verifier_of
 
 
 def add_commands(adder: CommandAdder) -> None:
@@ -21,5 +21,5 @@ def _hash_secret(_arguments: argparse.Namespace) -> int:
     if not secret:
         print("admin: the secret is empty; enter one", file=sys.stderr)
         return 2
-    print(json.dumps(hash_secret(secret)))
+    print(json.dumps(credentials_row(verifier_of(secret))))
     return 0

@@ -51,7 +51,7 @@ class ServerCalls:
 
     @cached_property
     def _session(self) -> Login:
-        known = self._servers, self._connection.ca_pem, self._connection.identity, self._connection.secret
+        known = self._servers, self._connection.ca_pem, self._connection.identity, self._connection.credential
         return call_or_explain(
             lambda timeout_s: login(*known, timeout_s=timeout_s),
             self._servers.addresses,

@@ -48,6 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="limit of clients connected at the same time (default %(default)s)",
     )
     add_reflection_argument(parser)
+    parser.add_argument(
+        "--listen-mutual-tls",
+        metavar="HOST:PORT",
+        help="a second address, for logins by certificate; it requires one of the cluster's authority",
+    )
+    parser.add_argument(
+        "--issuers", type=Path, metavar="FILE", help="file with outside issuers whose tokens are accepted (TOML)"
+    )
     add_zookeeper_arguments(parser)
     add_process_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -65,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.subscriber_count_max,
             zookeeper_from(arguments),
             offers_reflection=arguments.reflection,
+            listen_mutual_tls=arguments.listen_mutual_tls,
+            issuers=arguments.issuers,
         )
     except (SettingsError, RecordsUnavailable, OSError) as refused:
         parser.exit(2, f"admin-server: {refused}\n")
@@ -74,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         server.stop()
         parser.exit(2, f"admin-server: {refused}\n")
     tune_for_low_latency()
-    announce_ready(admin=server.endpoint, ca=str(arguments.state / "ca.pem"))
+    announce_ready(admin=server.endpoint, mutual_tls=server.mutual_tls_endpoint, ca=str(arguments.state / "ca.pem"))
     stop.wait()
     server.stop()
     return 0

@@ -76,6 +76,7 @@ class FeedBroker:
         self._state = FeedState(feed, records, audit, self.key_ring, self.rights.revoked)
         self.operations = FeedOperations(feed, self._state, records)
         self._timekeeper = Timekeeper(feed.name, self._state, self.key_ring)
+        self._disabled: frozenset[str] = frozenset()
         self._timekeeper.start()
 
     @property
@@ -123,6 +124,8 @@ class FeedBroker:
             self._audit.write("attending", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
             if (difference := self._state.other_conversion(adapter.adapter_id)) is not None:
                 self.operations.fail_on_request(adapter, difference)  # both registered before one attended
+        if adapter.identity in self._disabled:  # since the call was admitted
+            self._end_disabled(attendance)
         return attendance
 
     def report(self, attendance: Attendance, report: admin_pb2.AdapterReport) -> None:
@@ -170,6 +173,29 @@ class FeedBroker:
             self._state.skip_epochs(epoch, self._records.reserve_epochs(self.feed.feed_id, epoch))
         except RecordsUnavailable:  # its next report tries again
             LOG.exception("could not reserve epochs", extra={"feed": self.feed.name})
+
+    def shut_out(self, disabled: frozenset[str]) -> None:
+        """From now on, exactly these identities are disabled: end the streams of adapters that have them."""
+        self._disabled = disabled
+        for attendance in self._state.attendances():
+            if attendance.adapter.identity in disabled:
+                self._end_disabled(attendance)
+
+    def _end_disabled(self, attendance: Attendance) -> None:
+        self.leave(attendance)
+        attendance.end()
+        self._state.note("attendance revoked", adapter=attendance.adapter.name, identity=attendance.adapter.identity)
+
+    def refuse_tokens(self, identity: str) -> None:
+        """From now on, the adapters refuse the tokens that an identity has.
+
+        Raises:
+            RecordsUnavailable: they are refused, but it is not recorded.
+        """
+        try:
+            self.rights.revoke_tokens([identity])
+        finally:
+            self._state.announce()
 
     # ---- subscribers ----
 
@@ -233,7 +259,7 @@ class FeedBroker:
         if "adapter" in roles and any(adapter.identity == identity for adapter in self.feed.adapters):
             return True
         if channel_id == SOURCE:
-            return "source" in roles
+            return self.feed.has_source(identity, roles)
         topics = [channel.topic for channel in self.feed.channels if channel.channel_id == channel_id]
         return any(policy.extent(identity, topic) for topic in topics)
 

@@ -257,6 +257,11 @@ class FeedState:
         with self._changed:
             return next((each for each in self._attending.values() if each.incarnation == incarnation), None)
 
+    def attendances(self) -> list[Attendance]:
+        """The open streams of adapters."""
+        with self._changed:
+            return list(self._attending.values())
+
     # ---- subscribers ----
 
     def add_subscriber(self, subscriber: Subscriber) -> None:

@@ -23,6 +23,7 @@ class KeyRing:
     Safe to call from any thread.
 
     Attributes:
+        channel_ids: of the keys; SOURCE is that of the source's.
         next_change_unix_ns: when `refresh` may next change something.
     """
 
@@ -30,7 +31,7 @@ class KeyRing:
         self, records: ClusterRecords, feed_id: int, channel_ids: Iterable[int], *, source_is_sealed: bool = True
     ) -> None:
         self._records, self._feed_id = records, feed_id
-        self._channel_ids = (SOURCE, *channel_ids) if source_is_sealed else tuple(channel_ids)
+        self.channel_ids = (SOURCE, *channel_ids) if source_is_sealed else tuple(channel_ids)
         self._keys: dict[int, list[ChannelKey]] = {}
         self._changing = threading.Lock()
         self._to_replace: set[int] = set()
@@ -60,11 +61,6 @@ class KeyRing:
             for key in keys
         ]
 
-    @property
-    def channel_ids(self) -> tuple[int, ...]:
-        """The channels that have keys; SOURCE stands for the source."""
-        return self._channel_ids
-
     def refresh(self, now_unix_ns: int) -> None:
         """Load the present keys, creating those that are due. Waits for the disk.
 
@@ -87,13 +83,13 @@ class KeyRing:
 
     def replace_all(self) -> None:
         """Replace every key, also that of the source. Behaves like `replace`."""
-        self.replace(self._channel_ids)
+        self.replace(self.channel_ids)
 
     def _refresh(self, now_unix_ns: int) -> None:
         for channel_id in sorted(self._to_replace):
             self._records.replace_stream_key(self._feed_id, channel_id)
             self._to_replace.discard(channel_id)
-        keys = {channel_id: self._records.stream_keys(self._feed_id, channel_id) for channel_id in self._channel_ids}
+        keys = {channel_id: self._records.stream_keys(self._feed_id, channel_id) for channel_id in self.channel_ids}
         self._keys = keys
         times = [time_ns for each in keys.values() for time_ns in self._changes(each)]
         self.next_change_unix_ns = min(time_ns for time_ns in times if time_ns > now_unix_ns)

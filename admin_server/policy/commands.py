@@ -87,6 +87,8 @@ def _explanation(request: admin_pb2.ExplainPolicyRequest, reply: admin_pb2.Expla
         return f"{request.identity} may {what}: {reply.file}, line {reply.rule.line}: {reply.rule.name}"
     if not reply.known_identity:
         return f"{request.identity} may not {what}: {reply.file} has no such identity"
+    if reply.is_disabled:
+        return f"{request.identity} may not {what}: it is disabled; see `tandemfeed admin identity list`"
     if reply.HasField("too_young_for"):
         rule, delay_s = reply.too_young_for, reply.delay_ns / 1e9
         return (

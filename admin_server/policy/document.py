@@ -231,18 +231,23 @@ def _covers(words: list[str], topic: str) -> bool:
 
 
 def check_adapters(path: Path, feeds: Mapping[str, FeedSettings], policy: Policy) -> None:
-    """Check that the identity of every adapter exists and has the role "adapter".
+    """Check that the identities of every adapter and source exist and have the roles "adapter" and "source".
 
     Args:
         path: the cluster file, for the error text.
 
     Raises:
-        SettingsError: an adapter's identity is not in the policy, or lacks the role.
+        SettingsError: an identity is not in the policy, or lacks the role.
     """
     for feed_place, feed in enumerate(feeds.values()):
         for place, adapter in enumerate(feed.adapters):
-            known = policy.identities.get(adapter.identity)
-            if known is None or "adapter" not in known.roles:
-                why = 'lacks the role "adapter" in the policy' if known else "is not in the policy; add it there"
-                keys = ("feed", feed_place, "adapter", place, "identity")
-                raise SettingsFile(path).error(keys, f'is "{adapter.identity}", which {why}')
+            _require_role(path, policy, adapter.identity, "adapter", "feed", feed_place, "adapter", place, "identity")
+        if feed.source_identity is not None:
+            _require_role(path, policy, feed.source_identity, "source", "feed", feed_place, "source_identity")
+
+
+def _require_role(path: Path, policy: Policy, identity: str, role: Role, *keys: str | int) -> None:
+    known = policy.identities.get(identity)
+    if known is None or role not in known.roles:
+        why = f'lacks the role "{role}" in the policy' if known else "is not in the policy; add it there"
+        raise SettingsFile(path).error(keys, f'is "{identity}", which {why}')

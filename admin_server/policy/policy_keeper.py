@@ -15,7 +15,15 @@ from pathlib import Path
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.policy.document import check_adapters, load_policy
-from tandemfeed.admin_server.policy.rules import Action, Decision, Extent, IdentitySettings, Policy
+from tandemfeed.admin_server.policy.rules import (
+    NOTHING,
+    REFUSED,
+    Action,
+    Decision,
+    Extent,
+    IdentitySettings,
+    Policy,
+)
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.settings import FeedSettings
 from tandemfeed.transport.settings_file import SettingsError
@@ -37,6 +45,7 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
     Attributes:
         loaded_unix_ns: when the policy in force was loaded.
         refusal: why the file's present content is not in force; empty if it is.
+        disabled: identities that have no rights, whatever the policy grants them.
     """
 
     def __init__(self, path: Path, cluster: Path, feeds: Mapping[str, FeedSettings]) -> None:
@@ -44,6 +53,8 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         self._stamp = _stamp_of(path)
         self._policy, self._digest = self._load(self._content())
         self.loaded_unix_ns, self.refusal = time.time_ns(), ""
+        self.disabled: frozenset[str] = frozenset()
+        self._on_change: Callable[[], None] = lambda: None
         self._reloading, self._announcing = threading.Lock(), threading.Lock()
         self._is_enforced = True
         self._stopped = threading.Event()
@@ -54,22 +65,32 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         """The policy in force."""
         return self._policy
 
+    def policy_has(self, identity: str) -> bool:
+        """Whether the policy has an identity, disabled or not."""
+        return identity in self._policy.identities
+
     def decide(self, identity: str, action: Action, topic: str) -> Decision:
         """Whether an identity may do this now, on a topic or on a feed by its name."""
+        if identity in self.disabled:
+            return REFUSED
         return self._policy.decide(identity, action, topic, time.time_ns())
 
     def allows(self, identity: str, action: Action, topics: Iterable[str]) -> bool:
         """Whether an identity may do this now on every one of the topics or feeds."""
         policy, now = self._policy, time.time_ns()
+        if identity in self.disabled:
+            return False
         return all(policy.decide(identity, action, topic, now).is_allowed for topic in topics)
 
     def extent(self, identity: str, topic: str) -> Extent:
         """How much of a channel an identity may receive now."""
+        if identity in self.disabled:
+            return NOTHING
         return self._policy.extent(identity, topic, time.time_ns())
 
     def roles_of(self, identity: str) -> frozenset[str]:
-        """The roles of an identity; none if the policy does not name it."""
-        known = self._policy.identities.get(identity)
+        """The roles of an identity; none if the policy does not name it, or it is disabled."""
+        known = None if identity in self.disabled else self._policy.identities.get(identity)
         return frozenset() if known is None else self._policy.roles_of(known)
 
     def is_granted_on_every_feed(self, identity: str, action: Action) -> bool:
@@ -80,6 +101,8 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
 
     def __getitem__(self, name: str) -> IdentitySettings:
         policy, now = self._policy, time.time_ns()
+        if name in self.disabled:
+            raise KeyError(name)
         identity = policy.identities[name]
         topics = [
             channel.topic
@@ -91,10 +114,15 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         return IdentitySettings(name, policy.roles_of(identity), tuple(topics), tuple(feeds))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._policy.identities)
+        return (name for name in self._policy.identities if name not in self.disabled)
 
     def __len__(self) -> int:
-        return len(self._policy.identities)
+        return sum(1 for _ in self)
+
+    def disable(self, identities: frozenset[str]) -> None:
+        """From now on, exactly these identities are disabled; returns when lost rights have ended."""
+        self.disabled = identities
+        self._announce_change()
 
     # ---- replacing it ----
 

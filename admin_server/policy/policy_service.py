@@ -48,7 +48,8 @@ class PolicyAdministrationService(admin_pb2_grpc.PolicyAdministrationServicer):
             allowed=rule is not None,
             rule=None if rule is None else _describe(rule),
             file=str(self._policy.path),
-            known_identity=request.identity in self._policy,
+            known_identity=request.identity in self._policy.policy.identities,
+            is_disabled=request.identity in self._policy.disabled,
         )
         if rule is None and action == Action.SUBSCRIBE:
             self._explain_refused_topic(request, reply)

@@ -187,6 +187,14 @@ class ClusterRecords(LeaseRecords, Protocol):
         """
         ...
 
+    def documents(self, kind: str) -> dict[str, bytes]:
+        """Every document of a kind, by its name: what the server keeps of identities and certificates."""
+        ...
+
+    def note_document(self, kind: str, name: str, document: bytes) -> None:
+        """Record a document in place of its former content. Durable when this returns."""
+        ...
+
     # ---- rights that were given out, and what proves a restored backup ----
 
     @property

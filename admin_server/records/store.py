@@ -55,6 +55,7 @@ CREATE TABLE IF NOT EXISTS audit_head (only_row INTEGER PRIMARY KEY CHECK (only_
 CREATE TABLE IF NOT EXISTS generation (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 0), value INTEGER NOT NULL, folder_mark TEXT NOT NULL);
 INSERT OR IGNORE INTO generation VALUES (0, 0, '');
+CREATE TABLE IF NOT EXISTS documents (kind TEXT, name TEXT, document BLOB NOT NULL, PRIMARY KEY (kind, name));
 """
 
 
@@ -380,6 +381,16 @@ class Store:
         """Remember the last entry of the audit log; does not wait for the disk."""
         with self._audit.used() as database:
             database.execute("INSERT OR REPLACE INTO audit_head VALUES (0, ?, ?)", (number, digest))
+
+    def documents(self, kind: str) -> dict[str, bytes]:
+        """Every document of a kind, by its name."""
+        with self._database.used() as database:
+            return dict(database.execute("SELECT name, document FROM documents WHERE kind = ?", (kind,)).fetchall())
+
+    def note_document(self, kind: str, name: str, document: bytes) -> None:
+        """Record a document; on the disk when this returns."""
+        with self._changed() as database:
+            database.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", (kind, name, document))
 
     def close(self) -> None:
         """Close the database."""

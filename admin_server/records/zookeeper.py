@@ -6,6 +6,7 @@ Nodes under the root, all JSON:
     leader                            the active server; the node's version is the *generation*, the fencing token
     election/                         one ephemeral, numbered node per candidate
     incarnations, key_ids             the newest number used
+    identities/<name>, certificates/<serial>, last_logins/<name>    sealed documents
     feeds/<id>/epochs, lease, failed, adapters/<id>, incarnations/<id>, keys/<channel>
 """
 
@@ -159,7 +160,7 @@ def note_fingerprint(client: KazooClient, settings: ZooKeeperSettings, own: str,
     if cluster_fingerprint(client, settings) != own:
         raise ZooKeeperRefused(
             f"{folder} has a different ca.pem or token.key than the cluster at {settings.hosts}{settings.root}; copy "
-            "ca.pem, ca.key, token.key and credentials.json from another admin server's state folder"
+            "ca.pem, ca.key and token.key from another admin server's state folder"
         )
 
 

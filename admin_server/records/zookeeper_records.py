@@ -270,6 +270,16 @@ class ZooKeeperRecords:
 
         self._until_done(attempt)
 
+    def documents(self, kind: str) -> dict[str, bytes]:
+        """Every document of a kind, by its name."""
+        rows = {name: self._read(f"{kind}/{name}")[0] for name in self._names(kind)}
+        return {name: self._sealer.open(row["sealed"], f"{kind} {name}") for name, row in rows.items()}
+
+    def note_document(self, kind: str, name: str, document: bytes) -> None:
+        """Record a document, sealed, so that only admin servers can read or make one."""
+        row = {"sealed": self._sealer.seal(document, f"{kind} {name}")}
+        self._change(f"{kind}/{name}", lambda _row: row)
+
     def _add_key(self, feed_id: int, channel_id: int, rows: list[Row], version: int, begins: int) -> list[Row]:
         """Commit these rows of a channel with a new key after them."""
         now = time.time_ns()
@@ -357,11 +367,13 @@ class ZooKeeperRecords:
 
     def _read_all(self, path: str) -> dict[int, Any]:
         """The nodes under a path, by their numbers."""
+        return {int(name): self._read(f"{path}/{name}")[0] for name in self._names(path)}
+
+    def _names(self, path: str) -> list[str]:
+        """The names of the nodes under a path."""
         self._guarded(lambda: self._ensure(path))
-        names = self._guarded(
-            lambda: self._client.get_children_async(f"{self._root}/{path}").get(timeout=self._timeout_s)
-        )
-        return {int(name): self._read(f"{path}/{name}")[0] for name in names}
+        children = self._client.get_children_async
+        return self._guarded(lambda: list(children(f"{self._root}/{path}").get(timeout=self._timeout_s)))
 
     def _change(self, path: str, change: Callable[[Any], Any]) -> None:
         def attempt() -> None:

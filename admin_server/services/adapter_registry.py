@@ -102,8 +102,8 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         """The feed's description, which contains no secrets."""
         broker = find_feed(self._brokers, request.feed, context)
         caller = caller_of(context)
-        if "source" not in caller.roles and not caller.is_adapter_of(broker.feed.name):
-            detail = f"{caller.identity} is not an adapter of feed {broker.feed.name!r}"
+        if not broker.feed.has_source(caller.identity, caller.roles) and not caller.is_adapter_of(broker.feed.name):
+            detail = f"{caller.identity} is neither the source nor an adapter of feed {broker.feed.name!r}"
             self._refuse(context, broker, detail, "description refused")
         description = broker.describe()
         description.token_public_key = self._token_public_key
@@ -115,8 +115,8 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         """The keys that the feed's source seals with."""
         broker = find_feed(self._brokers, request.feed, context)
         caller = caller_of(context)
-        if "source" not in caller.roles:
-            detail = f'{caller.identity} lacks the role "source", which is required for source keys'
+        if not broker.feed.has_source(caller.identity, caller.roles):
+            detail = f"{caller.identity} is not the source of feed {broker.feed.name!r}"
             self._refuse(context, broker, detail, "source keys refused")
         if not broker.feed.source_is_sealed:
             detail = f"the source packets of feed {broker.feed.name!r} are not sealed (source_lines = 'open')"

@@ -8,5 +8,6 @@ ROLES_BY_SERVICE = {
     "tandemfeed.v1.Operations": frozenset({"admin"}),
     "tandemfeed.v1.PolicyAdministration": frozenset({"admin"}),
     "tandemfeed.v1.AuditAdministration": frozenset({"admin"}),
+    "tandemfeed.v1.IdentityAdministration": frozenset({"admin"}),
 }
 PUBLIC_SERVICES = frozenset({"tandemfeed.v1.Authentication"})

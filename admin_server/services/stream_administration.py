@@ -116,6 +116,11 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
 
     def _write(self, peer: str, identity: str, outgoing: Outgoing) -> None:
         fields, grant = outgoing.fields, outgoing.update.grant
+        if outgoing.refused is not None:
+            refused = outgoing.refused
+            known = {"identity": identity, **refused.fields}
+            self._audit.note_refusal(peer, refused.code, str(refused), outgoing.event, **known)
+            return
         if grant.channels:
             broker = self._brokers[grant.feed.name]
             decisions = [self._policy.decide(identity, Action.SUBSCRIBE, each.topic) for each in grant.channels]
@@ -123,7 +128,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             broker.rights.note(identity, [each.channel_id for each in grant.channels])
             if not all(self._policy.extent(identity, each.topic) for each in grant.channels):
                 broker.end_lost_rights(self._policy)  # what was lost since the update was made, and now is noted
-        self._audit.write(outgoing.event, peer=peer, **fields)
+        self._audit.write(outgoing.event, **fields, peer=peer)
 
     def _refuse_one_more(self, context: grpc.ServicerContext) -> None:
         self._audit.refuse(

@@ -122,9 +122,10 @@ class ClientCall:
                 await self._work.wait()
 
     def _check_caller(self) -> None:
-        """End the call of an identity that left the policy, and one whose token has expired."""
-        if (refusal := self._gate.expulsion(self._session.caller.identity)) is not None:
+        """End the call of an identity that left the policy or was disabled, and one whose token has expired."""
+        caller = self._session.caller
+        if (refusal := self._gate.expulsion(caller.identity, caller.issued_unix_ns)) is not None:
             self._context.abort(grpc.StatusCode.UNAUTHENTICATED, refusal)
-        if time.time_ns() >= self._session.caller.expires_unix_ns:
+        if time.time_ns() >= caller.expires_unix_ns:
             text = "the call's token has expired; authenticate again (RenewRequest continues a call without a break)"
             self._context.abort(grpc.StatusCode.UNAUTHENTICATED, text)

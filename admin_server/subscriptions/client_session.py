@@ -62,11 +62,12 @@ class GrantingFeed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """An update to send. What `event` and `fields` say must be recorded before."""
+    """An update to send. What `event` and `fields` say must be recorded before. `refused`: the request was."""
 
     update: admin_pb2.SubscriptionUpdate
     event: str
     fields: dict[str, object] = field(default_factory=dict)
+    refused: Refused | None = None
 
 
 @dataclass(slots=True)
@@ -209,8 +210,7 @@ class ClientSession:
                 case _:
                     raise unusable("the request is of no kind that this server knows; use this server's version")
         except Refused as refused:
-            update = request_refused(refused)
-            answer = self._outgoing(update, "subscription refused", code=refused.code.name, **refused.fields)
+            answer = Outgoing(request_refused(refused), "subscription refused", refused=refused)
         self._requests.popleft()
         answer.update.request_id = request.request_id
         return answer
@@ -362,7 +362,7 @@ class ClientSession:
         self._open.end(self.caller.identity)
 
     def _outgoing(self, update: admin_pb2.SubscriptionUpdate, event: str, **fields: object) -> Outgoing:
-        return Outgoing(update, event, {"identity": self.caller.identity, **fields})
+        return Outgoing(update, event, {"feed": fields.pop("feed", ""), "identity": self.caller.identity, **fields})
 
 
 def _is_granted(pattern: str, feed: GrantingFeed, available: Mapping[str, Extent]) -> bool:

@@ -1,5 +1,5 @@
 """The client's login: obtains a token, and renews it before it expires. Used at the start and by background threads,
-never by the loop. The secret is not sent: the login is a challenge-response."""
+never by the loop. A secret is not sent: that login is a challenge-response."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tandemfeed.client_lib.errors import AdminUnavailable, AuthenticationRefused
 from tandemfeed.transport.calls import login as transport_login
 from tandemfeed.transport.calls.admin_servers import AdminServers
 from tandemfeed.transport.calls.channels import open_channel
+from tandemfeed.transport.calls.credentials import Credential, CredentialUnusable
 from tandemfeed.transport.calls.reachability import Unreachable, call_or_explain
 
 RETRY_AFTER_S = 0.2  # when no administration server has answered; doubled after each further round
@@ -28,11 +29,13 @@ class Session:
         timeout_s: how long a login may take.
     """
 
-    def __init__(self, servers: str, ca_pem: bytes, identity: str, secret: str, *, timeout_s: float = 10) -> None:
+    def __init__(
+        self, servers: str, ca_pem: bytes, identity: str, credential: Credential, *, timeout_s: float = 10
+    ) -> None:
         self.servers = AdminServers(servers, pause_s=RETRY_AFTER_S, pause_max_s=RETRY_AFTER_MAX_S)
         self.identity = identity
         self._ca_pem = ca_pem
-        self._secret = secret
+        self._credential = credential
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._login: transport_login.Login | None = None
@@ -42,7 +45,7 @@ class Session:
         """Ensure that the token is valid, with a new login if necessary.
 
         Raises:
-            AuthenticationRefused: wrong identity or secret.
+            AuthenticationRefused: wrong identity, or wrong or unreadable credential.
             AdminUnavailable: no administration server answered.
         """
         with self._lock:
@@ -50,7 +53,7 @@ class Session:
                 return
             try:
                 self._login = self._new_login()
-            except transport_login.AuthenticationRefused as refused:
+            except (transport_login.AuthenticationRefused, CredentialUnusable) as refused:
                 raise AuthenticationRefused(str(refused)) from refused
             except grpc.RpcError as error:
                 raise client_error(error, self.servers.current) from error
@@ -58,7 +61,7 @@ class Session:
             self._renew_at_unix_ns = self._login.expires_unix_ns - min(RENEW_BEFORE_NS, life_ns // 2)
 
     def _new_login(self) -> transport_login.Login:
-        known = self.servers, self._ca_pem, self.identity, self._secret
+        known = self.servers, self._ca_pem, self.identity, self._credential
         try:
             return call_or_explain(
                 lambda timeout_s: transport_login.login(*known, timeout_s=timeout_s),

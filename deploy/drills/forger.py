@@ -328,7 +328,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     connection = connection_from(parser, arguments)
     stop = StopSignal()
     letters: queue.SimpleQueue[GrantLetter] = queue.SimpleQueue()
-    session = Session(connection.admin, connection.ca_pem, connection.identity, connection.secret)
+    session = Session(connection.admin, connection.ca_pem, connection.identity, connection.credential)
     grants = GrantStream(session)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:

@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             admin=connection.admin,
             ca=connection.ca_pem,
             identity=connection.identity,
-            secret=connection.secret,
+            secret=connection.credential,
             interface=connection.interface,
         ) as client,
         client.subscribe(arguments.feed, start=start, verify=arguments.verify) as subscription,

@@ -92,7 +92,7 @@ def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescripti
         AuthenticationRefused, grpc.RpcError.
     """
     servers = AdminServers(connection.admin)
-    tokens = TokenSource(servers, connection.ca_pem, connection.identity, connection.secret)
+    tokens = TokenSource(servers, connection.ca_pem, connection.identity, connection.credential)
 
     def ask(address: str, timeout_s: float) -> common_pb2.FeedDescription:
         with open_channel(address, connection.ca_pem, ADMIN_SERVER, tokens) as channel:

@@ -55,7 +55,7 @@ class SourceKeys:
     def __init__(self, connection: Connection, feed: str, sealer: SourceSealer) -> None:
         self._connection, self._feed, self._sealer = connection, feed, sealer
         self._servers = AdminServers(connection.admin)
-        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
+        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.credential)
         self._stopped = threading.Event()
         self._refresh()
         self._thread = threading.Thread(target=self._keep_current, name="source-keys", daemon=True)

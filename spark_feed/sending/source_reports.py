@@ -49,7 +49,7 @@ class SourceReporter:
     ) -> None:
         self._servers = AdminServers(connection.admin)
         self._ca_pem = connection.ca_pem
-        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
+        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.credential)
         self._process = admin_pb2.SourceReport(
             feed=feed,
             process_nonce=secrets.token_bytes(NONCE_SIZE),

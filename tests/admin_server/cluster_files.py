@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 
@@ -114,13 +114,15 @@ def running_server(
     cluster_text: str = CLUSTER,
     policy_text: str = POLICY,
     listen: str = "127.0.0.1:0",
-    *,
-    offers_reflection: bool = False,
+    **options: Any,
 ) -> Iterator[AdminServer]:
-    """A server on a free port of the loopback interface, unless the test chooses the address."""
+    """A server on a free port of the loopback interface, unless the test chooses the address.
+
+    Args:
+        options: others of `AdminServer`.
+    """
     cluster, policy = write_settings(folder, cluster_text, policy_text)
-    state = folder / "state"
-    server = AdminServer(cluster, policy, state, listen, subscriber_count_max, offers_reflection=offers_reflection)
+    server = AdminServer(cluster, policy, folder / "state", listen, subscriber_count_max, **options)
     try:
         yield server
     finally:

@@ -213,11 +213,11 @@ def test_a_server_that_cannot_start_says_why_and_exits_with_status_2(tmp_path: P
     ],
 )
 def test_invalid_credentials_are_refused_with_their_place(tmp_path: Path, content: str, error: str) -> None:
-    StateFolder(tmp_path, {"reader": ()}).close()
+    StateFolder(tmp_path).close()
     path = tmp_path / "credentials.json"
     path.write_text(content)
     with pytest.raises(SettingsError) as refused:
-        StateFolder(tmp_path, {"reader": ()})
+        StateFolder(tmp_path)
     assert str(refused.value).startswith(f"{path}{error}")
 
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tandemfeed.admin_server.authentication import CLIENT_FIRST_SIZE_MAX, CONVERSATION_COUNT_MAX
+from tandemfeed.admin_server.identity.scram import CLIENT_FIRST_SIZE_MAX, CONVERSATION_COUNT_MAX
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER

@@ -179,7 +179,7 @@ def test_an_adapter_of_one_feed_has_no_rights_on_another(tmp_path: Path) -> None
                 assert stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed=feed)).name == feed
         with channel_as(server, "adapter-b") as channel:
             stub = admin_pb2_grpc.AdapterRegistryStub(channel)
-            with pytest.raises(grpc.RpcError, match="adapter-b is not an adapter of feed 'bonds'") as refused:
+            with pytest.raises(grpc.RpcError, match="neither the source nor an adapter of feed 'bonds'") as refused:
                 stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed="bonds"))
             assert code_of(refused) is grpc.StatusCode.PERMISSION_DENIED
         session = login(server.endpoint, ca_of(server), "adapter-b", secret_of(server, "adapter-b"))
@@ -235,7 +235,7 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
     path = server.folder.path
     assert path.stat().st_mode & 0o777 == 0o700
     for name in (
-        "credentials.json",
+        "crl.pem",
         "token.key",
         "ca.key",
         "server.key",
@@ -244,7 +244,7 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
         "audit.jsonl",
     ):
         assert (path / name).stat().st_mode & 0o777 == 0o600
-    assert secret_of(server, "reader") not in (path / "credentials.json").read_text()
+    assert secret_of(server, "reader") not in (path / "leases.sqlite").read_bytes().decode("latin1")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,19 @@ import tandemfeed
 from tests.client_lib.toy_cluster import IDENTITY, SECRET, ToyCluster
 
 
-@pytest.mark.parametrize("name", ["admin", "identity", "secret"])
+@pytest.mark.parametrize("name", ["admin", "identity"])
 def test_connect_expects_text(name: str) -> None:
     arguments: dict[str, Any] = {"admin": "127.0.0.1:7400", "ca": b"", "identity": "reader", "secret": "hunter2"}
     with pytest.raises(TypeError, match=f"{name} is .*; expected text"):
         tandemfeed.connect(**arguments | {name: None})
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"secret": "hunter2", "token_file": "token"}, {"certificate_file": "reader.crt"}, {"key_file": "key"}]
+)
+def test_connect_expects_one_way_to_log_in(given: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="give one of secret, certificate_file with key_file, and token_file"):
+        tandemfeed.connect(admin="127.0.0.1:7400", ca=b"", identity="reader", **given)  # type: ignore[arg-type]
 
 
 def test_a_secret_of_the_wrong_type_is_not_shown() -> None:

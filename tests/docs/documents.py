@@ -13,6 +13,7 @@ from lxml import etree
 
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
 from tandemfeed.adapter.conversion.table.user_functions import known_functions
+from tandemfeed.admin_server.identity.issuers import Issuers
 from tandemfeed.admin_server.policy.document import load_policy
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.deploy.cluster.topology import EXAMPLES
@@ -30,7 +31,7 @@ DIAGRAMS = ("flowchart", "sequenceDiagram", "stateDiagram-v2")
 
 
 def load_toml(text: str, folder: Path) -> None:
-    """A cluster file, or a policy."""
+    """A cluster file, a policy, or a file of issuers."""
     if not (folder / "message-model.xml").exists():
         shutil.copy(EXAMPLES / "message-model.xml", folder)
     keys = set(tomllib.loads(text))
@@ -40,8 +41,10 @@ def load_toml(text: str, folder: Path) -> None:
         load_cluster(path)
     elif keys <= {"identity", "group", "rule"}:
         load_policy(path)
+    elif keys == {"issuer"}:
+        Issuers(path)
     else:
-        raise BadExample(f"neither a cluster file nor a policy: {sorted(keys)}")
+        raise BadExample(f"neither a cluster file, a policy nor a file of issuers: {sorted(keys)}")
 
 
 def load_xml(text: str, folder: Path) -> None:

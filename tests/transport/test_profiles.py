@@ -49,9 +49,12 @@ def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connect:
 
 
 def test_the_default_profile_needs_no_flag(connect: Connect) -> None:
-    assert connect() == Connection(
-        "admin-1:7400,admin-2:7400", b"certificate", "operator", "open sesame", interface="127.0.0.1"
+    connection = connect()
+    assert connection.credential.read() == "open sesame"
+    expected = Connection(
+        "admin-1:7400,admin-2:7400", b"certificate", "operator", connection.credential, interface="127.0.0.1"
     )
+    assert connection == expected
 
 
 def test_a_flag_goes_before_the_environment_and_the_environment_before_a_profile(

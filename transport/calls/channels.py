@@ -33,14 +33,23 @@ class _BearerPlugin(grpc.AuthMetadataPlugin):
         callback((("authorization", f"Bearer {self._bearer(self._server_name)}"),), None)
 
 
-def open_channel(endpoint: str, ca_pem: bytes, server_name: str, bearer: BearerFor | None = None) -> grpc.Channel:
+def open_channel(
+    endpoint: str,
+    ca_pem: bytes,
+    server_name: str,
+    bearer: BearerFor | None = None,
+    *,
+    certificate: tuple[bytes, bytes] | None = None,
+) -> grpc.Channel:
     """A TLS channel that soon notices a dead peer and, given bearers, authenticates every call.
 
     Args:
         server_name: what the server's certificate must name (`transport.calls.server_names`), at any address.
         bearer: server name -> what to send to that server.
+        certificate: (certificate, key) of this client in PEM format, for a port that requires them.
     """
-    credentials = grpc.ssl_channel_credentials(root_certificates=ca_pem)
+    chain, key = certificate or (None, None)
+    credentials = grpc.ssl_channel_credentials(ca_pem, key, chain)
     if bearer is not None:
         credentials = grpc.composite_channel_credentials(
             credentials, grpc.metadata_call_credentials(_BearerPlugin(server_name, bearer))

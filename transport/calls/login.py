@@ -1,21 +1,25 @@
-"""Authentication of this process at the admin server: SCRAM-SHA-256 (RFC 5802, RFC 7677) with the `scramp` library.
+"""Authentication of this process at the admin server, by a secret, a certificate or an outside issuer's token.
 
-The secret never travels, and the server proves that it knows the verifier. The client's nonce is a new public key, so
-that both proofs cover it: the token is bound to this key, and is of no use to a server that relays the login.
+With a secret, it is SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels, and the server proves that it knows
+the verifier. The client's nonce is a new public key, so that both proofs cover it. The other ways send this key over
+TLS, to a server whose name TLS has checked. The token is bound to the key, so it is of no use to anyone who sees it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import scramp
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
-from tandemfeed.transport.calls.channels import open_channel
+from tandemfeed.transport.calls.channels import open_channel, status_of
+from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, CredentialUnusable, TokenFile
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.tokens import PROOF_VALID_S, SEPARATOR, key_to_text, make_proof
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
@@ -27,7 +31,7 @@ TRY_AGAIN_NS = 10_000_000_000
 
 
 class AuthenticationRefused(Exception):
-    """The admin server does not accept the identity and secret, or failed to prove itself."""
+    """The admin server does not accept the identity and its credential, or failed to prove itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,51 +53,100 @@ class Login:
         return f"{self.token}{SEPARATOR}{proof}"
 
 
-def login(servers: str | AdminServers, ca_pem: bytes, identity: str, secret: str, *, timeout_s: float = 10) -> Login:
+def login(
+    servers: str | AdminServers, ca_pem: bytes, identity: str, credential: Credential, *, timeout_s: float = 10
+) -> Login:
     """Authenticate once, at whichever server is active.
 
     Args:
         servers: host:port, or host:port,host:port, or existing knowledge about them.
+        identity: with a certificate or token, "" or what it must name.
+        credential: a secret, or the files of a credential.
 
     Raises:
-        AuthenticationRefused: wrong identity or secret, or a server that is not what it claims to be.
+        AuthenticationRefused: the identity or its credential is wrong, or a server is not what it claims to be.
+        CredentialUnusable: a file of the credential cannot be used, such as an expired certificate.
         grpc.RpcError: no server can be reached.
     """
     known = AdminServers(servers) if isinstance(servers, str) else servers
-
-    def ask(address: str, try_timeout_s: float) -> Login:
-        return _login_at(address, ca_pem, identity, secret, try_timeout_s, is_only=not known.are_several)
-
-    return ask_active(known, ask, timeout_s)
+    return ask_active(known, _asker(ca_pem, identity, credential, is_only=not known.are_several), timeout_s)
 
 
-def _login_at(endpoint: str, ca_pem: bytes, identity: str, secret: str, timeout_s: float, *, is_only: bool) -> Login:
-    key = Ed25519PrivateKey.generate()
-    nonce = key_to_text(key.public_key().public_bytes_raw())
-    with open_channel(endpoint, ca_pem, ADMIN_SERVER) as channel:
+def _asker(ca_pem: bytes, identity: str, credential: Credential, *, is_only: bool) -> Callable[[str, float], Login]:
+    """What logs in at one server, given its address and a time limit."""
+
+    def ask(address: str, timeout_s: float) -> Login:
+        # With several servers, one that is unreachable is skipped.
+        call = {"timeout": timeout_s, "wait_for_ready": is_only}
+        key = Ed25519PrivateKey.generate()
+        try:
+            match credential:
+                case CertificateFiles():
+                    reply = _log_in_with_certificate(address, ca_pem, credential, key, call)
+                case TokenFile():
+                    reply = _log_in_with_token(address, ca_pem, credential, key, call)
+                case _:
+                    secret = credential if isinstance(credential, str) else credential.read()
+                    return _log_in_with_secret(address, ca_pem, identity, secret, key, call)
+        except grpc.RpcError as error:
+            if status_of(error)[0] is grpc.StatusCode.UNAUTHENTICATED:
+                raise AuthenticationRefused(f"{identity}: {status_of(error)[1]}".removeprefix(": ")) from error
+            raise
+        if identity not in ("", reply.identity):
+            raise AuthenticationRefused(f"the credential is that of {reply.identity}, not of {identity}")
+        return Login(reply.token, reply.expires_unix_ns, key)
+
+    return ask
+
+
+def _log_in_with_secret(
+    address: str, ca_pem: bytes, identity: str, secret: str, key: Ed25519PrivateKey, call: dict[str, Any]
+) -> Login:
+    nonce = key_to_text(_public(key))
+    with open_channel(address, ca_pem, ADMIN_SERVER) as channel:
         stub = admin_pb2_grpc.AuthenticationStub(channel)
         try:
             client = scramp.ScramClient([MECHANISM], identity, secret, c_nonce=nonce)
-            begun = stub.Begin(
-                admin_pb2.BeginAuthenticationRequest(client_first=client.get_client_first()),
-                timeout=timeout_s,
-                wait_for_ready=is_only,  # with several servers, skip one that is unreachable
-            )
+            begun = stub.Begin(admin_pb2.BeginAuthenticationRequest(client_first=client.get_client_first()), **call)
             client.set_server_first(begun.server_first)
             finished = stub.Finish(
                 admin_pb2.FinishAuthenticationRequest(
                     conversation_id=begun.conversation_id, client_final=client.get_client_final()
                 ),
-                timeout=timeout_s,
+                **call,
             )
             client.set_server_final(finished.server_final)
         except scramp.ScramException as refused:
             raise AuthenticationRefused(f"{identity}: {refused}") from refused
-        except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-                raise AuthenticationRefused(f"{identity}: {error.details()}") from error
-            raise
     return Login(finished.token, finished.expires_unix_ns, key)
+
+
+def _log_in_with_certificate(
+    address: str, ca_pem: bytes, files: CertificateFiles, key: Ed25519PrivateKey, call: dict[str, Any]
+) -> admin_pb2.LogInReply:
+    """Ask for the port that requires certificates, and log in there."""
+    files.check(ca_pem)
+    certificate = files.read()
+    with open_channel(address, ca_pem, ADMIN_SERVER) as channel:
+        ways = admin_pb2_grpc.AuthenticationStub(channel).GetLoginWays(admin_pb2.GetLoginWaysRequest(), **call)
+    if not ways.mutual_tls_port:
+        raise AuthenticationRefused(f"{address} accepts no certificates; start it with --listen-mutual-tls")
+    secured = f"{address.rpartition(':')[0]}:{ways.mutual_tls_port}"
+    with open_channel(secured, ca_pem, ADMIN_SERVER, certificate=certificate) as channel:
+        request = admin_pb2.LogInWithCertificateRequest(public_key=_public(key))
+        return admin_pb2_grpc.AuthenticationStub(channel).LogInWithCertificate(request, **call)
+
+
+def _log_in_with_token(
+    address: str, ca_pem: bytes, file: TokenFile, key: Ed25519PrivateKey, call: dict[str, Any]
+) -> admin_pb2.LogInReply:
+    request = admin_pb2.LogInWithTokenRequest(token=file.read(), public_key=_public(key))
+    with open_channel(address, ca_pem, ADMIN_SERVER) as channel:
+        return admin_pb2_grpc.AuthenticationStub(channel).LogInWithToken(request, **call)
+
+
+def _public(key: Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes_raw()
 
 
 class TokenSource:
@@ -103,9 +156,9 @@ class TokenSource:
     a login attempt. So the cluster's processes continue to talk to each other without the admin server.
     """
 
-    def __init__(self, servers: str | AdminServers, ca_pem: bytes, identity: str, secret: str) -> None:
+    def __init__(self, servers: str | AdminServers, ca_pem: bytes, identity: str, credential: Credential) -> None:
         known = AdminServers(servers) if isinstance(servers, str) else servers
-        self._arguments = (known, ca_pem, identity, secret)
+        self._arguments = (known, ca_pem, identity, credential)
         self._lock = threading.Lock()
         self._login: Login | None = None
         self._renew_at_ns = self._renewal_asked_at_ns = 0
@@ -114,7 +167,8 @@ class TokenSource:
         """What to send to this server; logs in if there is no token or half its life is over.
 
         Raises:
-            AuthenticationRefused, grpc.RpcError: as in `login`; the latter only if no valid token is left.
+            AuthenticationRefused, CredentialUnusable, grpc.RpcError: as in `login`; the latter two only if no valid
+                token is left.
         """
         with self._lock:
             now_ns = time.time_ns()
@@ -136,7 +190,7 @@ class TokenSource:
         present = self._login if self._login is not None and now_ns < self._login.expires_unix_ns else None
         try:
             fresh = login(*self._arguments, timeout_s=PATIENCE_S if present is None else PATIENCE_WITH_TOKEN_S)
-        except grpc.RpcError:
+        except (grpc.RpcError, CredentialUnusable):  # the latter: the file is being replaced
             if present is None:
                 raise
             self._renew_at_ns = min(now_ns + TRY_AGAIN_NS, present.expires_unix_ns)

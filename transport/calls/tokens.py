@@ -106,7 +106,7 @@ class TokenVerifier:
             tuple(claims.get("topics", ())),
             frozenset(claims.get("feeds", ())),
             int(claims["exp"] * 1_000_000_000),
-            round(claims.get("iat", 0) * 1e9),
+            round(float(claims.get("iat", 0)) * 1e9),
         )
         self.require_valid(caller)
         return caller

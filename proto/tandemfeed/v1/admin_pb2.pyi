@@ -71,6 +71,115 @@ DOCUMENT_KIND_CONVERTER_TABLE: DocumentKind.ValueType  # 3
 Global___DocumentKind: _TypeAlias = DocumentKind  # noqa: Y015
 
 @_typing.final
+class GetLoginWaysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLoginWaysRequest: _TypeAlias = GetLoginWaysRequest  # noqa: Y015
+
+@_typing.final
+class GetLoginWaysReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MUTUAL_TLS_PORT_FIELD_NUMBER: _builtins.int
+    ACCEPTS_TOKENS_FIELD_NUMBER: _builtins.int
+    mutual_tls_port: _builtins.int
+    """at the same host, for LogInWithCertificate; 0: none"""
+    accepts_tokens: _builtins.bool
+    """of outside issuers"""
+    def __init__(
+        self,
+        *,
+        mutual_tls_port: _builtins.int = ...,
+        accepts_tokens: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepts_tokens", b"accepts_tokens", "mutual_tls_port", b"mutual_tls_port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLoginWaysReply: _TypeAlias = GetLoginWaysReply  # noqa: Y015
+
+@_typing.final
+class LogInWithCertificateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    public_key: _builtins.bytes
+    """Ed25519, raw: of this login; the token is bound to it"""
+    def __init__(
+        self,
+        *,
+        public_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["public_key", b"public_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogInWithCertificateRequest: _TypeAlias = LogInWithCertificateRequest  # noqa: Y015
+
+@_typing.final
+class LogInWithTokenRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """JSON Web Token of the issuer"""
+    public_key: _builtins.bytes
+    """as in LogInWithCertificateRequest"""
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        public_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["public_key", b"public_key", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogInWithTokenRequest: _TypeAlias = LogInWithTokenRequest  # noqa: Y015
+
+@_typing.final
+class LogInReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    EXPIRES_UNIX_NS_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """as in FinishAuthenticationReply"""
+    expires_unix_ns: _builtins.int
+    identity: _builtins.str
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        expires_unix_ns: _builtins.int = ...,
+        identity: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_unix_ns", b"expires_unix_ns", "identity", b"identity", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogInReply: _TypeAlias = LogInReply  # noqa: Y015
+
+@_typing.final
 class BeginAuthenticationRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2602,11 +2711,14 @@ class ExplainPolicyReply(_message.Message):
     TOO_YOUNG_FOR_FIELD_NUMBER: _builtins.int
     DELAY_NS_FIELD_NUMBER: _builtins.int
     SYMBOLS_FIELD_NUMBER: _builtins.int
+    IS_DISABLED_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
     file: _builtins.str
     known_identity: _builtins.bool
     delay_ns: _builtins.int
     """of the topic's feed"""
+    is_disabled: _builtins.bool
+    """an admin has disabled the identity, so no rule grants it anything"""
     @_builtins.property
     def rule(self) -> Global___PolicyRule:
         """the deciding one; absent if no rule allows the action"""
@@ -2629,10 +2741,11 @@ class ExplainPolicyReply(_message.Message):
         too_young_for: Global___PolicyRule | None = ...,
         delay_ns: _builtins.int = ...,
         symbols: _abc.Iterable[_builtins.str] | None = ...,
+        is_disabled: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule", "too_young_for", b"too_young_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "delay_ns", b"delay_ns", "file", b"file", "known_identity", b"known_identity", "rule", b"rule", "symbols", b"symbols", "too_young_for", b"too_young_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "delay_ns", b"delay_ns", "file", b"file", "is_disabled", b"is_disabled", "known_identity", b"known_identity", "rule", b"rule", "symbols", b"symbols", "too_young_for", b"too_young_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2954,3 +3067,461 @@ class TokensRevoked(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TokensRevoked: _TypeAlias = TokensRevoked  # noqa: Y015
+
+@_typing.final
+class SecretVerifier(_message.Message):
+    """What the server keeps of a secret (RFC 5802): it cannot be used to log in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SALT_FIELD_NUMBER: _builtins.int
+    STORED_KEY_FIELD_NUMBER: _builtins.int
+    SERVER_KEY_FIELD_NUMBER: _builtins.int
+    ITERATIONS_FIELD_NUMBER: _builtins.int
+    salt: _builtins.bytes
+    stored_key: _builtins.bytes
+    server_key: _builtins.bytes
+    iterations: _builtins.int
+    def __init__(
+        self,
+        *,
+        salt: _builtins.bytes = ...,
+        stored_key: _builtins.bytes = ...,
+        server_key: _builtins.bytes = ...,
+        iterations: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["iterations", b"iterations", "salt", b"salt", "server_key", b"server_key", "stored_key", b"stored_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecretVerifier: _TypeAlias = SecretVerifier  # noqa: Y015
+
+@_typing.final
+class ListIdentitiesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """empty: all"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListIdentitiesRequest: _TypeAlias = ListIdentitiesRequest  # noqa: Y015
+
+@_typing.final
+class IdentityStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    WAYS_FIELD_NUMBER: _builtins.int
+    IS_DISABLED_FIELD_NUMBER: _builtins.int
+    LAST_LOGIN_UNIX_NS_FIELD_NUMBER: _builtins.int
+    LAST_LOGIN_WAY_FIELD_NUMBER: _builtins.int
+    FORMER_SECRET_UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    ITERATIONS_FIELD_NUMBER: _builtins.int
+    IS_IN_POLICY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    is_disabled: _builtins.bool
+    last_login_unix_ns: _builtins.int
+    """to the minute; 0: never"""
+    last_login_way: _builtins.str
+    """"secret", "certificate", "token" """
+    former_secret_until_unix_ns: _builtins.int
+    """0: no former secret is valid"""
+    salt: _builtins.bytes
+    """The parameters of the present verifier, which any caller of Begin gets: a new one that shall be valid beside it
+    needs the same. Empty without a secret.
+    """
+    iterations: _builtins.int
+    is_in_policy: _builtins.bool
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def ways(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of logging in that it can use now: "secret", "certificate" """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+        ways: _abc.Iterable[_builtins.str] | None = ...,
+        is_disabled: _builtins.bool = ...,
+        last_login_unix_ns: _builtins.int = ...,
+        last_login_way: _builtins.str = ...,
+        former_secret_until_unix_ns: _builtins.int = ...,
+        salt: _builtins.bytes = ...,
+        iterations: _builtins.int = ...,
+        is_in_policy: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["former_secret_until_unix_ns", b"former_secret_until_unix_ns", "is_disabled", b"is_disabled", "is_in_policy", b"is_in_policy", "iterations", b"iterations", "last_login_unix_ns", b"last_login_unix_ns", "last_login_way", b"last_login_way", "name", b"name", "roles", b"roles", "salt", b"salt", "ways", b"ways"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IdentityStatus: _TypeAlias = IdentityStatus  # noqa: Y015
+
+@_typing.final
+class ListIdentitiesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def identities(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdentityStatus]: ...
+    def __init__(
+        self,
+        *,
+        identities: _abc.Iterable[Global___IdentityStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identities", b"identities"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListIdentitiesReply: _TypeAlias = ListIdentitiesReply  # noqa: Y015
+
+@_typing.final
+class AddIdentityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERIFIER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def verifier(self) -> Global___SecretVerifier: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        verifier: Global___SecretVerifier | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verifier", b"verifier"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "verifier", b"verifier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddIdentityRequest: _TypeAlias = AddIdentityRequest  # noqa: Y015
+
+@_typing.final
+class AddIdentityReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddIdentityReply: _TypeAlias = AddIdentityReply  # noqa: Y015
+
+@_typing.final
+class RotateIdentityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERIFIER_FIELD_NUMBER: _builtins.int
+    OVERLAP_NS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    overlap_ns: _builtins.int
+    """how long the former secret stays valid; 0: it ends now, and so do the tokens issued before"""
+    @_builtins.property
+    def verifier(self) -> Global___SecretVerifier: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        verifier: Global___SecretVerifier | None = ...,
+        overlap_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verifier", b"verifier"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "overlap_ns", b"overlap_ns", "verifier", b"verifier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateIdentityRequest: _TypeAlias = RotateIdentityRequest  # noqa: Y015
+
+@_typing.final
+class RotateIdentityReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateIdentityReply: _TypeAlias = RotateIdentityReply  # noqa: Y015
+
+@_typing.final
+class DisableIdentityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DisableIdentityRequest: _TypeAlias = DisableIdentityRequest  # noqa: Y015
+
+@_typing.final
+class DisableIdentityReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DisableIdentityReply: _TypeAlias = DisableIdentityReply  # noqa: Y015
+
+@_typing.final
+class EnableIdentityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableIdentityRequest: _TypeAlias = EnableIdentityRequest  # noqa: Y015
+
+@_typing.final
+class EnableIdentityReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableIdentityReply: _TypeAlias = EnableIdentityReply  # noqa: Y015
+
+@_typing.final
+class IssueCertificateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SIGNING_REQUEST_FIELD_NUMBER: _builtins.int
+    VALID_DAYS_FIELD_NUMBER: _builtins.int
+    PURPOSE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    signing_request: _builtins.bytes
+    """PKCS #10, PEM: proves that the caller has the key. Its names are not used"""
+    valid_days: _builtins.int
+    """0: the default"""
+    purpose: _builtins.str
+    """"client", "server"; empty: "server" for an identity that serves"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        signing_request: _builtins.bytes = ...,
+        valid_days: _builtins.int = ...,
+        purpose: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "purpose", b"purpose", "signing_request", b"signing_request", "valid_days", b"valid_days"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IssueCertificateRequest: _TypeAlias = IssueCertificateRequest  # noqa: Y015
+
+@_typing.final
+class IssueCertificateReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    certificate: _builtins.bytes
+    """PEM"""
+    @_builtins.property
+    def status(self) -> Global___CertificateStatus: ...
+    def __init__(
+        self,
+        *,
+        certificate: _builtins.bytes = ...,
+        status: Global___CertificateStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IssueCertificateReply: _TypeAlias = IssueCertificateReply  # noqa: Y015
+
+@_typing.final
+class RevokeCertificatesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHICH_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    which: _builtins.str
+    """a serial number in hexadecimal, or the name of an identity: all of its certificates"""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        which: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "which", b"which"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeCertificatesRequest: _TypeAlias = RevokeCertificatesRequest  # noqa: Y015
+
+@_typing.final
+class RevokeCertificatesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVOKED_FIELD_NUMBER: _builtins.int
+    DISABLED_IDENTITIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def revoked(self) -> _containers.RepeatedCompositeFieldContainer[Global___CertificateStatus]: ...
+    @_builtins.property
+    def disabled_identities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those whose server certificates were revoked"""
+
+    def __init__(
+        self,
+        *,
+        revoked: _abc.Iterable[Global___CertificateStatus] | None = ...,
+        disabled_identities: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disabled_identities", b"disabled_identities", "revoked", b"revoked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeCertificatesReply: _TypeAlias = RevokeCertificatesReply  # noqa: Y015
+
+@_typing.final
+class ListCertificatesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCertificatesRequest: _TypeAlias = ListCertificatesRequest  # noqa: Y015
+
+@_typing.final
+class CertificateStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIAL_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    PURPOSE_FIELD_NUMBER: _builtins.int
+    SERVER_NAMES_FIELD_NUMBER: _builtins.int
+    NOT_BEFORE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    NOT_AFTER_UNIX_NS_FIELD_NUMBER: _builtins.int
+    REVOKED_UNIX_NS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    serial: _builtins.str
+    identity: _builtins.str
+    purpose: _builtins.str
+    not_before_unix_ns: _builtins.int
+    not_after_unix_ns: _builtins.int
+    revoked_unix_ns: _builtins.int
+    """0: it is not revoked"""
+    reason: _builtins.str
+    @_builtins.property
+    def server_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        serial: _builtins.str = ...,
+        identity: _builtins.str = ...,
+        purpose: _builtins.str = ...,
+        server_names: _abc.Iterable[_builtins.str] | None = ...,
+        not_before_unix_ns: _builtins.int = ...,
+        not_after_unix_ns: _builtins.int = ...,
+        revoked_unix_ns: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "not_after_unix_ns", b"not_after_unix_ns", "not_before_unix_ns", b"not_before_unix_ns", "purpose", b"purpose", "reason", b"reason", "revoked_unix_ns", b"revoked_unix_ns", "serial", b"serial", "server_names", b"server_names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CertificateStatus: _TypeAlias = CertificateStatus  # noqa: Y015
+
+@_typing.final
+class ListCertificatesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CERTIFICATES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def certificates(self) -> _containers.RepeatedCompositeFieldContainer[Global___CertificateStatus]: ...
+    def __init__(
+        self,
+        *,
+        certificates: _abc.Iterable[Global___CertificateStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificates", b"certificates"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCertificatesReply: _TypeAlias = ListCertificatesReply  # noqa: Y015

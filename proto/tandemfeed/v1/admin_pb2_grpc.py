@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class AuthenticationStub:
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels.
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login.
     """
 
     def __init__(self, channel):
@@ -46,20 +46,57 @@ class AuthenticationStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationReply.FromString,
                 _registered_method=True)
+        self.GetLoginWays = channel.unary_unary(
+                '/tandemfeed.v1.Authentication/GetLoginWays',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysReply.FromString,
+                _registered_method=True)
+        self.LogInWithCertificate = channel.unary_unary(
+                '/tandemfeed.v1.Authentication/LogInWithCertificate',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.LogInWithCertificateRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.LogInReply.FromString,
+                _registered_method=True)
+        self.LogInWithToken = channel.unary_unary(
+                '/tandemfeed.v1.Authentication/LogInWithToken',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.LogInWithTokenRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.LogInReply.FromString,
+                _registered_method=True)
 
 
 class AuthenticationServicer:
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels.
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login.
     """
 
     def Begin(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shared secret, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Finish(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLoginWays(self, request, context):
+        """Which other ways this server offers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LogInWithCertificate(self, request, context):
+        """The certificate of the TLS connection; only on the port that requires one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LogInWithToken(self, request, context):
+        """A signed token of an outside issuer.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -77,6 +114,21 @@ def add_AuthenticationServicer_to_server(servicer, server):
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationReply.SerializeToString,
             ),
+            'GetLoginWays': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLoginWays,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysReply.SerializeToString,
+            ),
+            'LogInWithCertificate': grpc.unary_unary_rpc_method_handler(
+                    servicer.LogInWithCertificate,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.LogInWithCertificateRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.LogInReply.SerializeToString,
+            ),
+            'LogInWithToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.LogInWithToken,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.LogInWithTokenRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.LogInReply.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'tandemfeed.v1.Authentication', rpc_method_handlers)
@@ -86,7 +138,7 @@ def add_AuthenticationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Authentication:
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels.
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login.
     """
 
     @staticmethod
@@ -133,6 +185,87 @@ class Authentication:
             '/tandemfeed.v1.Authentication/Finish',
             tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.FinishAuthenticationReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLoginWays(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Authentication/GetLoginWays',
+            tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.GetLoginWaysReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LogInWithCertificate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Authentication/LogInWithCertificate',
+            tandemfeed_dot_v1_dot_admin__pb2.LogInWithCertificateRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.LogInReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LogInWithToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Authentication/LogInWithToken',
+            tandemfeed_dot_v1_dot_admin__pb2.LogInWithTokenRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.LogInReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1438,6 +1571,387 @@ class AuditAdministration:
             '/tandemfeed.v1.AuditAdministration/VerifyAudit',
             tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.VerifyAuditReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class IdentityAdministrationStub:
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ListIdentities = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/ListIdentities',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesReply.FromString,
+                _registered_method=True)
+        self.AddIdentity = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/AddIdentity',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.AddIdentityRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.AddIdentityReply.FromString,
+                _registered_method=True)
+        self.RotateIdentity = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/RotateIdentity',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityReply.FromString,
+                _registered_method=True)
+        self.DisableIdentity = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/DisableIdentity',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityReply.FromString,
+                _registered_method=True)
+        self.EnableIdentity = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/EnableIdentity',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityReply.FromString,
+                _registered_method=True)
+        self.IssueCertificate = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/IssueCertificate',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateReply.FromString,
+                _registered_method=True)
+        self.RevokeCertificates = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/RevokeCertificates',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesReply.FromString,
+                _registered_method=True)
+        self.ListCertificates = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/ListCertificates',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.FromString,
+                _registered_method=True)
+
+
+class IdentityAdministrationServicer:
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    def ListIdentities(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddIdentity(self, request, context):
+        """FAILED_PRECONDITION if the policy has no such identity, ALREADY_EXISTS if it has a secret.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateIdentity(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DisableIdentity(self, request, context):
+        """A disabled identity has no rights: its streams, tokens and keys end within a second.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EnableIdentity(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def IssueCertificate(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeCertificates(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCertificates(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_IdentityAdministrationServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ListIdentities': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListIdentities,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesReply.SerializeToString,
+            ),
+            'AddIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddIdentity,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.AddIdentityRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.AddIdentityReply.SerializeToString,
+            ),
+            'RotateIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateIdentity,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityReply.SerializeToString,
+            ),
+            'DisableIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.DisableIdentity,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityReply.SerializeToString,
+            ),
+            'EnableIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnableIdentity,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityReply.SerializeToString,
+            ),
+            'IssueCertificate': grpc.unary_unary_rpc_method_handler(
+                    servicer.IssueCertificate,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateReply.SerializeToString,
+            ),
+            'RevokeCertificates': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeCertificates,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesReply.SerializeToString,
+            ),
+            'ListCertificates': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCertificates,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tandemfeed.v1.IdentityAdministration', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tandemfeed.v1.IdentityAdministration', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class IdentityAdministration:
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    @staticmethod
+    def ListIdentities(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/ListIdentities',
+            tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ListIdentitiesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/AddIdentity',
+            tandemfeed_dot_v1_dot_admin__pb2.AddIdentityRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.AddIdentityReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/RotateIdentity',
+            tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.RotateIdentityReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DisableIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/DisableIdentity',
+            tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.DisableIdentityReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnableIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/EnableIdentity',
+            tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.EnableIdentityReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IssueCertificate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/IssueCertificate',
+            tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.IssueCertificateReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeCertificates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/RevokeCertificates',
+            tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.RevokeCertificatesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCertificates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/ListCertificates',
+            tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -28,32 +28,47 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AuthenticationStub:
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AuthenticationAsyncStub: ...
     Begin: _grpc.UnaryUnaryMultiCallable[_admin_pb2.BeginAuthenticationRequest, _admin_pb2.BeginAuthenticationReply]
+    """Shared secret, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
     Finish: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FinishAuthenticationRequest, _admin_pb2.FinishAuthenticationReply]
+    GetLoginWays: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetLoginWaysRequest, _admin_pb2.GetLoginWaysReply]
+    """Which other ways this server offers."""
+    LogInWithCertificate: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LogInWithCertificateRequest, _admin_pb2.LogInReply]
+    """The certificate of the TLS connection; only on the port that requires one."""
+    LogInWithToken: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LogInWithTokenRequest, _admin_pb2.LogInReply]
+    """A signed token of an outside issuer."""
 
 @_typing.type_check_only
 class AuthenticationAsyncStub(AuthenticationStub):
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Begin: _aio.UnaryUnaryMultiCallable[_admin_pb2.BeginAuthenticationRequest, _admin_pb2.BeginAuthenticationReply]  # type: ignore[assignment]
+    """Shared secret, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
     Finish: _aio.UnaryUnaryMultiCallable[_admin_pb2.FinishAuthenticationRequest, _admin_pb2.FinishAuthenticationReply]  # type: ignore[assignment]
+    GetLoginWays: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetLoginWaysRequest, _admin_pb2.GetLoginWaysReply]  # type: ignore[assignment]
+    """Which other ways this server offers."""
+    LogInWithCertificate: _aio.UnaryUnaryMultiCallable[_admin_pb2.LogInWithCertificateRequest, _admin_pb2.LogInReply]  # type: ignore[assignment]
+    """The certificate of the TLS connection; only on the port that requires one."""
+    LogInWithToken: _aio.UnaryUnaryMultiCallable[_admin_pb2.LogInWithTokenRequest, _admin_pb2.LogInReply]  # type: ignore[assignment]
+    """A signed token of an outside issuer."""
 
 class AuthenticationServicer(metaclass=_abc_1.ABCMeta):
-    """Shared-secret authentication, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
+    """Three ways to log in. Each yields the same token, bound to a key that the caller makes for this login."""
 
     @_abc_1.abstractmethod
     def Begin(
         self,
         request: _admin_pb2.BeginAuthenticationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.BeginAuthenticationReply, _abc.Awaitable[_admin_pb2.BeginAuthenticationReply]]: ...
+    ) -> _typing.Union[_admin_pb2.BeginAuthenticationReply, _abc.Awaitable[_admin_pb2.BeginAuthenticationReply]]:
+        """Shared secret, SCRAM-SHA-256 (RFC 5802, RFC 7677): the secret never travels."""
 
     @_abc_1.abstractmethod
     def Finish(
@@ -61,6 +76,30 @@ class AuthenticationServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.FinishAuthenticationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.FinishAuthenticationReply, _abc.Awaitable[_admin_pb2.FinishAuthenticationReply]]: ...
+
+    @_abc_1.abstractmethod
+    def GetLoginWays(
+        self,
+        request: _admin_pb2.GetLoginWaysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetLoginWaysReply, _abc.Awaitable[_admin_pb2.GetLoginWaysReply]]:
+        """Which other ways this server offers."""
+
+    @_abc_1.abstractmethod
+    def LogInWithCertificate(
+        self,
+        request: _admin_pb2.LogInWithCertificateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.LogInReply, _abc.Awaitable[_admin_pb2.LogInReply]]:
+        """The certificate of the TLS connection; only on the port that requires one."""
+
+    @_abc_1.abstractmethod
+    def LogInWithToken(
+        self,
+        request: _admin_pb2.LogInWithTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.LogInReply, _abc.Awaitable[_admin_pb2.LogInReply]]:
+        """A signed token of an outside issuer."""
 
 def add_AuthenticationServicer_to_server(servicer: AuthenticationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -491,3 +530,106 @@ class AuditAdministrationServicer(metaclass=_abc_1.ABCMeta):
         """Checks the whole log; may take seconds."""
 
 def add_AuditAdministrationServicer_to_server(servicer: AuditAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class IdentityAdministrationStub:
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> IdentityAdministrationAsyncStub: ...
+    ListIdentities: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListIdentitiesRequest, _admin_pb2.ListIdentitiesReply]
+    AddIdentity: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AddIdentityRequest, _admin_pb2.AddIdentityReply]
+    """FAILED_PRECONDITION if the policy has no such identity, ALREADY_EXISTS if it has a secret."""
+    RotateIdentity: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateIdentityRequest, _admin_pb2.RotateIdentityReply]
+    DisableIdentity: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DisableIdentityRequest, _admin_pb2.DisableIdentityReply]
+    """A disabled identity has no rights: its streams, tokens and keys end within a second."""
+    EnableIdentity: _grpc.UnaryUnaryMultiCallable[_admin_pb2.EnableIdentityRequest, _admin_pb2.EnableIdentityReply]
+    IssueCertificate: _grpc.UnaryUnaryMultiCallable[_admin_pb2.IssueCertificateRequest, _admin_pb2.IssueCertificateReply]
+    RevokeCertificates: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeCertificatesRequest, _admin_pb2.RevokeCertificatesReply]
+    ListCertificates: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListCertificatesRequest, _admin_pb2.ListCertificatesReply]
+
+@_typing.type_check_only
+class IdentityAdministrationAsyncStub(IdentityAdministrationStub):
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ListIdentities: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListIdentitiesRequest, _admin_pb2.ListIdentitiesReply]  # type: ignore[assignment]
+    AddIdentity: _aio.UnaryUnaryMultiCallable[_admin_pb2.AddIdentityRequest, _admin_pb2.AddIdentityReply]  # type: ignore[assignment]
+    """FAILED_PRECONDITION if the policy has no such identity, ALREADY_EXISTS if it has a secret."""
+    RotateIdentity: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateIdentityRequest, _admin_pb2.RotateIdentityReply]  # type: ignore[assignment]
+    DisableIdentity: _aio.UnaryUnaryMultiCallable[_admin_pb2.DisableIdentityRequest, _admin_pb2.DisableIdentityReply]  # type: ignore[assignment]
+    """A disabled identity has no rights: its streams, tokens and keys end within a second."""
+    EnableIdentity: _aio.UnaryUnaryMultiCallable[_admin_pb2.EnableIdentityRequest, _admin_pb2.EnableIdentityReply]  # type: ignore[assignment]
+    IssueCertificate: _aio.UnaryUnaryMultiCallable[_admin_pb2.IssueCertificateRequest, _admin_pb2.IssueCertificateReply]  # type: ignore[assignment]
+    RevokeCertificates: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeCertificatesRequest, _admin_pb2.RevokeCertificatesReply]  # type: ignore[assignment]
+    ListCertificates: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListCertificatesRequest, _admin_pb2.ListCertificatesReply]  # type: ignore[assignment]
+
+class IdentityAdministrationServicer(metaclass=_abc_1.ABCMeta):
+    """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
+    travel: the command makes them, and sends a verifier or a signing request. A change is answered once it is recorded.
+    """
+
+    @_abc_1.abstractmethod
+    def ListIdentities(
+        self,
+        request: _admin_pb2.ListIdentitiesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListIdentitiesReply, _abc.Awaitable[_admin_pb2.ListIdentitiesReply]]: ...
+
+    @_abc_1.abstractmethod
+    def AddIdentity(
+        self,
+        request: _admin_pb2.AddIdentityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AddIdentityReply, _abc.Awaitable[_admin_pb2.AddIdentityReply]]:
+        """FAILED_PRECONDITION if the policy has no such identity, ALREADY_EXISTS if it has a secret."""
+
+    @_abc_1.abstractmethod
+    def RotateIdentity(
+        self,
+        request: _admin_pb2.RotateIdentityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RotateIdentityReply, _abc.Awaitable[_admin_pb2.RotateIdentityReply]]: ...
+
+    @_abc_1.abstractmethod
+    def DisableIdentity(
+        self,
+        request: _admin_pb2.DisableIdentityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DisableIdentityReply, _abc.Awaitable[_admin_pb2.DisableIdentityReply]]:
+        """A disabled identity has no rights: its streams, tokens and keys end within a second."""
+
+    @_abc_1.abstractmethod
+    def EnableIdentity(
+        self,
+        request: _admin_pb2.EnableIdentityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.EnableIdentityReply, _abc.Awaitable[_admin_pb2.EnableIdentityReply]]: ...
+
+    @_abc_1.abstractmethod
+    def IssueCertificate(
+        self,
+        request: _admin_pb2.IssueCertificateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.IssueCertificateReply, _abc.Awaitable[_admin_pb2.IssueCertificateReply]]: ...
+
+    @_abc_1.abstractmethod
+    def RevokeCertificates(
+        self,
+        request: _admin_pb2.RevokeCertificatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RevokeCertificatesReply, _abc.Awaitable[_admin_pb2.RevokeCertificatesReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListCertificates(
+        self,
+        request: _admin_pb2.ListCertificatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListCertificatesReply, _abc.Awaitable[_admin_pb2.ListCertificatesReply]]: ...
+
+def add_IdentityAdministrationServicer_to_server(servicer: IdentityAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -64,16 +64,16 @@ def test_a_certificate_is_kept_while_its_purpose_is_the_same_and_is_replaced_whe
 
 
 def test_a_certificate_of_another_authority_is_kept_and_checked(tmp_path: Path) -> None:
-    StateFolder(tmp_path, {}).close()
+    StateFolder(tmp_path).close()
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     both = issued(other, tmp_path / "other", "both", ADMIN_SERVER, "admin.example.com")
     (tmp_path / "server.crt").write_bytes(both)
-    StateFolder(tmp_path, {}).close()
+    StateFolder(tmp_path).close()
     assert (tmp_path / "server.crt").read_bytes() == both
     (tmp_path / "server.crt").write_bytes(issued(other, tmp_path / "other", "old", "admin.example.com"))
     with pytest.raises(WrongCertificate, match=r"it names admin\.example\.com"):
-        StateFolder(tmp_path, {})
+        StateFolder(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,18 @@ def test_a_feeds_history_outlives_the_server(implementation: EmbeddedRecords | S
     assert records.history(2) == []
 
 
+def test_documents_are_kept_by_kind_and_name(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
+    assert records.documents("identities") == {}
+    records.note_document("identities", "reader", b"first")
+    records.note_document("identities", "reader", b"second \xff")
+    records.note_document("identities", "feed.reader-1", b"")
+    records.note_document("certificates", "reader", b"another kind")
+    records = implementation.reopened()
+    assert records.documents("identities") == {"reader": b"second \xff", "feed.reader-1": b""}
+    assert records.documents("certificates") == {"reader": b"another kind"}
+
+
 def test_records_that_cannot_be_used_raise_records_unavailable(implementation: EmbeddedRecords | SharedRecords) -> None:
     records = implementation.records
     implementation.close()
@@ -315,6 +327,8 @@ def test_records_that_cannot_be_used_raise_records_unavailable(implementation: E
         records.note_lease(1, 1, 1)
     with pytest.raises(RecordsUnavailable):
         records.note_ttl(1, 1)
+    with pytest.raises(RecordsUnavailable):
+        records.note_document("identities", "reader", b"")
 
 
 def test_a_server_that_may_write_may_grant(implementation: EmbeddedRecords | SharedRecords) -> None:

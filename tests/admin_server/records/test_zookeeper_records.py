@@ -113,6 +113,8 @@ def test_stream_keys_are_sealed_and_only_readable_with_the_credential(
     with leading(ours, token_key) as leader:
         (key,) = leader.lead().stream_keys(1, 1)
         stored, _ = leader.client.get(f"{root}/feeds/1/keys/1")
+        leader.lead().note_document("identities", "reader", b"a verifier")
+        assert b"a verifier" not in leader.client.get(f"{root}/identities/reader")[0]
         for secret in (key.key, key.decision_key):
             assert secret not in stored
             assert secret.hex().encode() not in stored

@@ -32,9 +32,11 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 class Pair:
     """The two servers. The first one is active initially; a killed server can be restarted."""
 
-    def __init__(self, folder: Path, zookeeper: ZooKeeperServer, cluster: str, opened: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, zookeeper: ZooKeeperServer, cluster: str, opened: ExitStack, *options: str
+    ) -> None:
         self._folder, self._cluster, self._opened = folder, cluster, opened
-        self._options = ["--zookeeper", zookeeper.hosts, "--zookeeper-session-ms", str(SESSION_MS)]
+        self._options = ["--zookeeper", zookeeper.hosts, "--zookeeper-session-ms", str(SESSION_MS), *options]
         self.first = self.start("first")
         await_serving(self.first)
         state = folder / "second" / "state"

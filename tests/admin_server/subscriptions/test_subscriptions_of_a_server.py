@@ -126,7 +126,7 @@ def test_a_call_ends_with_its_token_and_a_renewed_one_does_not(server: AdminServ
 
 def test_the_client_renews_its_call_before_the_token_expires(server: AdminServer) -> None:
     issue = server.authentication.issue_token
-    server.authentication.issue_token = lambda identity, key: issue(identity, key, 2)  # type: ignore[method-assign]
+    server.authentication.issue_token = lambda identity, key, **_: issue(identity, key, 2)  # type: ignore[method-assign]
     session, letters = session_of(server), list[GrantLetter]()
     stream = GrantStream(session)
     subscription_id, _ = stream.subscribe("equities", (), letters.append, WAIT_S)

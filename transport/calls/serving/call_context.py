@@ -7,7 +7,7 @@ thread may use it, also after the caller has left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -52,6 +52,7 @@ class CallContext:
         self.trailing_metadata: Metadata = ()
         self.recheck: Callable[[], None] = lambda: None
         self._peer = str(aio_context.peer())  # now: a thread may ask for it after the call has ended
+        self._auth_context: Mapping[str, Iterable[bytes]] = aio_context.auth_context()
         self._metadata: Metadata = tuple(aio_context.invocation_metadata())
 
     @property
@@ -62,6 +63,10 @@ class CallContext:
     def peer(self) -> str:
         """The caller's address."""
         return self._peer
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """What TLS knows of the caller, such as its certificate."""
+        return self._auth_context
 
     def invocation_metadata(self) -> Metadata:
         """The metadata sent by the caller."""

@@ -48,10 +48,19 @@ _OPTIONS = [
 
 
 @dataclass(frozen=True, slots=True)
+class MutualTls:
+    """A port that requires a client's certificate. Attributes: authority_pem: whose certificates are accepted."""
+
+    listen: str
+    authority_pem: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class RpcServer:
-    """A running server. Attributes: endpoint: host:port as bound."""
+    """A running server. Attributes: endpoint, mutual_tls_endpoint: host:port as bound; "" if there is none."""
 
     endpoint: str
+    mutual_tls_endpoint: str
     _server: aio.Server
     _handling: CallHandling
     _health: HealthService
@@ -83,6 +92,7 @@ def serve(
     unavailable: tuple[type[Exception], ...] = (),
     offers_reflection: bool = False,
     settle: Callable[[], Awaitable[None]] | None = None,
+    mutual_tls: MutualTls | None = None,
 ) -> RpcServer:
     """Start a TLS server with the standard health service.
 
@@ -92,11 +102,11 @@ def serve(
         listen: host:port; port 0 takes a free one.
         gates, on_refused, unavailable, settle: see `CallHandling`.
         offers_reflection: describe the services to callers with the role admin (server reflection).
+        mutual_tls: a second port, which requires a client's certificate.
 
     Raises:
         OSError: the address cannot be bound.
     """
-    _check_listen_address(listen)
     handling, health = CallHandling(gates, on_refused, unavailable, settle), HealthService()
     for register in registrations:
         register(handling)
@@ -104,21 +114,31 @@ def serve(
     if offers_reflection:
         reflected = ReflectionServicer((*service_names, HEALTH_NAME, reflection.SERVICE_NAME))
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, handling)
-    credentials = grpc.ssl_server_credentials([(key_pem, certificate_pem)])
+    own = [(key_pem, certificate_pem)]
+    ports = [(listen, grpc.ssl_server_credentials(own))]
+    if mutual_tls is not None:
+        ports.append((mutual_tls.listen, grpc.ssl_server_credentials(own, mutual_tls.authority_pem, True)))
+    for address, _ in ports:
+        _check_listen_address(address)
     health.set(health_pb2.HealthCheckResponse.SERVING, "", *service_names)
-    server, port = run_on_loop(_start(handling, listen, credentials))
-    return RpcServer(f"{listen.rpartition(':')[0]}:{port}", server, handling, health, tuple(service_names))
+    server, endpoints = run_on_loop(_start(handling, ports))
+    return RpcServer(endpoints[0], "".join(endpoints[1:]), server, handling, health, tuple(service_names))
 
 
-async def _start(handling: CallHandling, listen: str, credentials: grpc.ServerCredentials) -> tuple[aio.Server, int]:
+async def _start(
+    handling: CallHandling, ports: Sequence[tuple[str, grpc.ServerCredentials]]
+) -> tuple[aio.Server, list[str]]:
+    """A started server, and its addresses as bound."""
     limit = ("grpc.max_allowed_incoming_connections", _connection_count_max())
-    server = aio.server(handlers=[handling], options=[*_OPTIONS, limit])
-    try:
-        port = server.add_secure_port(listen, credentials)
-    except RuntimeError as refused:
-        raise OSError(f"cannot listen on {listen}: {refused}") from refused
+    server, endpoints = aio.server(handlers=[handling], options=[*_OPTIONS, limit]), []
+    for listen, credentials in ports:
+        try:
+            port = server.add_secure_port(listen, credentials)
+        except RuntimeError as refused:
+            raise OSError(f"cannot listen on {listen}: {refused}") from refused
+        endpoints.append(f"{listen.rpartition(':')[0]}:{port}")
     await server.start()
-    return server, port
+    return server, endpoints
 
 
 def _connection_count_max() -> int:

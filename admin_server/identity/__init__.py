@@ -1,0 +1,1 @@
+"""Who callers are: three ways to log in, the verifiers and certificates of identities, and the commands for them."""
