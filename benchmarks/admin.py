@@ -1,4 +1,4 @@
-"""The admin server's decisions: how many a second, when the policy has 1, 1,000 and 1,000,000 topic patterns.
+"""The admin server's calls (`admin_calls`), and its decisions a second at 1, 1,000 and 1,000,000 topic patterns.
 
 A decision asks whether an identity may subscribe to one of a thousand topics. The policy remembers the rules that it
 found for a topic, so a look-up, which finds them for the first time, is measured by itself: for all topics, and for
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tandemfeed.admin_server.policy.rules import Action, Identity, Policy, Rule
+from tandemfeed.benchmarks import admin_calls
 
 SIZES = (1, 1_000, 1_000_000)
 SLOTS, ROUNDS_PER_SLOT = 25, 10
@@ -92,4 +93,6 @@ def run(_arguments: argparse.Namespace) -> dict[str, object]:
         best = best_rates(calls, topics)
         figures[f"{name}_per_second"] = {f"{size:,}": round(each) for size, each in best.items()}
         figures[f"{name}_at_a_million_to_one"] = round(best[SIZES[-1]] / best[1], 3)
-    return figures
+    gc.unfreeze()
+    del policies
+    return figures | admin_calls.measure()

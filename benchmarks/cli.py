@@ -13,7 +13,7 @@ from tandemfeed.benchmarks.machine import describe_machine
 
 BENCHMARKS = {
     "adapter": "rate and latency of one adapter and of a bare forwarder",
-    "admin": "decisions of a policy of up to a million topic patterns",
+    "admin": "subscriptions, logins, revocations; a policy of a million patterns",
     "conversion": "compiled kernels: tick table, ITCH books, many symbols",
     "journal": "append, read and recovery; SQLite, LMDB, a plain file",
     "merge": "the client's merge alone: processor time per packet",

@@ -309,7 +309,9 @@ def gateway(argv: Sequence[str] | None = None) -> int:
         with sealing_with(connection, description) as sealer, sole_gateway(arguments.journal, description):
             source_gateway = SourceGateway(options, description, connection.interface, pacer, sealer)
             serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
-            reporter = SourceReporter(connection, arguments.feed, arguments.journal, source_gateway.describe)
+            reporter = SourceReporter(
+                connection, arguments.feed, arguments.journal, source_gateway.describe, source_gateway.revoked
+            )
             reporter.start()
             try:
                 source_gateway.run(stop)

@@ -22,8 +22,9 @@ from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction
 from tandemfeed.adapter.convert_command import compiling, dead_letters
 from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
 from tandemfeed.adapter.convert_command.explaining import explain, users_functions
-from tandemfeed.adapter.convert_command.outputs import open_output
-from tandemfeed.adapter.convert_command.reading import READ_ERRORS, READER_OF_FORMAT, READERS
+from tandemfeed.adapter.convert_command.findings import report_findings
+from tandemfeed.adapter.convert_command.outputs import KINDS, open_output
+from tandemfeed.adapter.convert_command.reading import READ_ERRORS, READER_OF_FORMAT, READERS, Findings
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.commands.options import REFUSALS
 
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, summary in (
         ("check", "load and check the three documents; an error names file, line and reason"),
         ("explain", "print the table as readable text"),
-        ("file", "convert a file to SBE, Parquet or CSV"),
+        ("file", "convert a file to SBE, Parquet, Arrow or CSV"),
     ):
         task = tasks.add_parser(name, allow_abbrev=False, help=summary, description=summary)
         add_document_arguments(task)
@@ -74,15 +75,17 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 def _add_file_arguments(task: argparse.ArgumentParser) -> None:
     task.add_argument("input", type=Path, help="the file to convert; may be compressed with gzip or zstd")
     task.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="output folder, created if missing")
-    kinds = ("sbe", "parquet", "csv")
     task.add_argument(
-        "--as", dest="kind", choices=kinds, default="parquet", help="output format (default: %(default)s)"
+        "--as", dest="kind", choices=KINDS, default="parquet", help="output format (default: %(default)s)"
     )
     task.add_argument("--reader", choices=sorted(READERS), help="the file's layout (default: by the source format)")
     task.add_argument(
         "--session", type=int, default=0, metavar="YYYYMMDD", help="trading day, for times since midnight"
     )
     task.add_argument("--symbol", default="", help="symbol of a file that does not contain it")
+    task.add_argument(
+        "--strict", action="store_true", help="stop at the first bad datagram or missing message of a capture"
+    )
     units = ("s", "ms", "us", "ns")
     task.add_argument("--time-unit", default="ns", choices=units, help="unit of a tick table's times")
 
@@ -121,16 +124,19 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
     options = TableOptions(arguments.symbol, arguments.time_unit)
     out, read, written = np.zeros(OUT_SIZE, np.uint8), 0, 0
     refused: list[DeadLetter] = []
+    findings = Findings()
     began = time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task(arguments.input.name, total=arguments.input.stat().st_size, status="")
-        for chunk in READERS[name](arguments.input, documents.source_format, options):
+        for chunk in READERS[name](arguments.input, documents.source_format, options, findings):
+            if arguments.strict and (findings.refused or findings.missing):
+                break
             packet = chunk.source_packet(feed_id=0, source_stream_id=0, session=arguments.session)
             done = 0
             while done < chunk.message_count:
                 result = converter.convert(packet, done, chunk.message_count - done, out, 0, OUT_SIZE)
-                output.write(memoryview(out.data)[: result.end])
+                output.write(out[: result.end])
                 done += result.source_count
                 written += result.message_count
             read += chunk.message_count
@@ -138,7 +144,7 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
             progress.update(bar, advance=len(chunk.frames), status=f"{read:,} messages")
     output.close()
     _report(converter, refused, read, written, time.perf_counter() - began, console)
-    return 0
+    return report_findings(findings, arguments, written, console)
 
 
 def _report(

@@ -3,40 +3,106 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
 from tandemfeed.feedcore.sbe.messages import Block, Column, MessageType, VarData
+from tandemfeed.feedcore.sbe.types import CompositeType, SimpleType
+
+DEFAULT_CHARSET = "latin-1"  # it has a character for every byte
+TIME_MEANING = "UTCTimestamp"
+TIME, TIME_SIZE = pa.timestamp("ns", "UTC"), 8
 
 
-def column(field: Column, values: NDArray[Any]) -> Any:
-    """One field of many messages, as an Arrow array."""
-    values = np.ascontiguousarray(values)
-    if field.kind.name == "char":
-        return pa.array([text.decode("latin-1") for text in values.tolist()], pa.string())
-    if field.length > 1:
-        return pa.array(values.tolist(), pa.list_(pa.from_numpy_dtype(values.dtype)))
-    mask = None
-    if field.null is not None:
-        mask = np.isnan(values) if isinstance(field.null, float) else values == values.dtype.type(field.null)
-    if field.exponent >= 0:
-        return pa.array(values * 10**field.exponent if field.exponent else values, mask=mask)
-    wide = np.zeros((len(values), 2), np.int64)  # 128 bits: the number, then its sign bits
-    wide[:, 0] = values.astype(np.int64) if values.dtype.kind == "i" else values.astype(np.uint64).view(np.int64)
-    wide[:, 1] = np.where(values < 0, -1, 0)
-    plain = pa.Array.from_buffers(pa.decimal128(20, -field.exponent), len(values), [None, pa.py_buffer(wide.tobytes())])
-    return plain if mask is None else pa.compute.if_else(pa.array(~mask), plain, pa.scalar(None, plain.type))
+class ColumnType(NamedTuple):
+    """How a column of a message appears in a table.
+
+    Attributes:
+        charset: of a text.
+        is_time: nanoseconds since the Unix epoch, by the schema's semantic type.
+    """
+
+    column: Column
+    charset: str
+    is_time: bool
+
+    def array(self, values: NDArray[Any]) -> Any:
+        """The values of many messages, as an Arrow array."""
+        field, values = self.column, np.ascontiguousarray(values)
+        if field.kind.name == "char":
+            return _texts(values, self.charset, is_optional=field.null is not None)
+        if field.length > 1:
+            return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), field.length)
+        nulls = _nulls(field, values)
+        if self.is_time and values.dtype.itemsize == TIME_SIZE:
+            return _plain(TIME, values.view(np.int64), nulls)
+        if field.exponent >= 0:
+            return pa.array(values * 10**field.exponent if field.exponent else values, mask=nulls)
+        wide = np.zeros((len(values), 2), np.int64)  # 128 bits: the number, then its sign bits
+        wide[:, 0] = values.astype(np.int64) if values.dtype.kind == "i" else values.astype(np.uint64).view(np.int64)
+        wide[:, 1] = np.where(values < 0, -1, 0)
+        return _plain(pa.decimal128(20, -field.exponent), wide, nulls)
+
+
+def column_types(block: Block) -> dict[str, ColumnType]:
+    """The columns of a block, by name."""
+    found = {}
+    for field in block.fields.values():
+        for column in field.columns():
+            kind = field.type
+            if isinstance(kind, CompositeType):
+                kind = kind.members[column.name.rpartition(".")[2]].type if "." in column.name else kind
+            charset = (kind.character_encoding if isinstance(kind, SimpleType) else "") or DEFAULT_CHARSET
+            is_time = isinstance(kind, SimpleType) and kind.semantic_type == TIME_MEANING and column.exponent == 0
+            found[column.name] = ColumnType(column, charset, is_time)
+    return found
+
+
+def _nulls(field: Column, values: NDArray[Any]) -> NDArray[np.bool_] | None:
+    if field.null is None:
+        return None
+    return np.asarray(np.isnan(values) if isinstance(field.null, float) else values == values.dtype.type(field.null))
+
+
+def _plain(kind: Any, data: NDArray[Any], nulls: NDArray[np.bool_] | None) -> Any:
+    """An array of a type with a fixed size, from its bytes."""
+    valid = None if nulls is None or not nulls.any() else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(data), [valid, pa.py_buffer(np.ascontiguousarray(data))])
+
+
+def _texts(values: NDArray[Any], charset: str, *, is_optional: bool) -> Any:
+    """Texts as a dictionary array: each distinct text is decoded once. An optional text that is empty is null."""
+    raw = pa.Array.from_buffers(pa.binary(values.dtype.itemsize), len(values), [None, pa.py_buffer(values)])
+    encoded = raw.dictionary_encode()
+    texts = [text.rstrip(b"\0").decode(charset, "replace") for text in encoded.dictionary.to_pylist()]
+    codes = encoded.indices
+    if is_optional and "" in texts:
+        codes = pc.if_else(pc.equal(codes, texts.index("")), pa.scalar(None, codes.type), codes)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(texts, pa.string()))
+
+
+class FixedColumns:
+    """Makes record batches of messages of one type without groups and variable data."""
+
+    def __init__(self, message: MessageType) -> None:
+        self._types = column_types(message)
+
+    def batch(self, rows: NDArray[np.void]) -> Any:
+        """The messages as a record batch."""
+        columns = [kind.array(rows[name]) for name, kind in self._types.items()]
+        return pa.RecordBatch.from_arrays(columns, names=list(self._types))
 
 
 class _Blocks:
     """Consecutive blocks of one kind, and the parts that follow each block."""
 
     def __init__(self, block: Block) -> None:
-        self._block = block
+        self._block, self._types = block, column_types(block)
         self._bytes, self.count = bytearray(), 0
         self._groups = [(group, [0], _Blocks(group)) for group in block.groups.values()]
         self._data: list[tuple[VarData, list[bytes]]] = [(each, []) for each in block.data.values()]
@@ -61,10 +127,10 @@ class _Blocks:
     def arrays(self) -> dict[str, Any]:
         """The columns, by name."""
         found: dict[str, Any] = {}
-        kind = self._block.dtype("<")
-        rows = np.frombuffer(bytes(self._bytes), kind, self.count) if kind.itemsize else np.empty(self.count, kind)
-        for name, field in self._block.columns.items():
-            found[name] = column(field, rows[name])
+        row = self._block.dtype("<")
+        rows = np.frombuffer(bytes(self._bytes), row, self.count) if row.itemsize else np.empty(self.count, row)
+        for name, kind in self._types.items():
+            found[name] = kind.array(rows[name])
         for group, offsets, entries in self._groups:
             inner = entries.arrays()
             structs = (
@@ -119,8 +185,8 @@ def flat(batch: Any) -> Any:
 def _as_text(array: Any) -> Any:
     if pa.types.is_binary(array.type):
         return pa.array([value.hex() for value in array.to_pylist()], pa.string())
-    return pa.array([json.dumps(value, default=_plain) for value in array.to_pylist()], pa.string())
+    return pa.array([json.dumps(value, default=_shown) for value in array.to_pylist()], pa.string())
 
 
-def _plain(value: object) -> str:
+def _shown(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,7 +1,8 @@
-"""The output files of converted messages: one SBE file, or a Parquet or CSV file per message type."""
+"""The output files of converted messages: one SBE file, or a Parquet, Arrow or CSV file per message type."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,21 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+from numpy.typing import NDArray
 
-from tandemfeed.adapter.convert_command.columns import MessageColumns, column, flat
-from tandemfeed.feedcore.documents.message_model import MessageModel, frame_dtype
-from tandemfeed.feedcore.sbe.messages import MessageType
-from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
-
-SOFH_SIZE = 6  # FIX Simple Open Framing Header: message length u32, encoding type u16, both big-endian
-SOFH_SBE_LITTLE_ENDIAN = 0xEB50
-GATHERED_MAX = 20_000  # messages of one variable-size type; the number that a reader delivers at a time
+from tandemfeed.adapter.convert_command.columns import flat
+from tandemfeed.adapter.convert_command.frame_kernels import SOFH_SIZE, write_open_framing
+from tandemfeed.adapter.convert_command.row_groups import FrameIndex, RecordBatch, RowGroups, decoded
+from tandemfeed.feedcore.documents.message_model import MessageModel
 
 
 class Output(Protocol):
     """Writes output frames, in order."""
 
-    def write(self, frames: memoryview) -> None:
+    def write(self, frames: NDArray[np.uint8]) -> None:
         """Append frames."""
 
     def close(self) -> None:
@@ -34,19 +32,18 @@ class SbeOutput:
     """`messages.sbe`: each message after a Simple Open Framing Header, as the FIX standard frames SBE."""
 
     def __init__(self, folder: Path, model: MessageModel) -> None:
-        self._model = model
+        self._schema_id = model.schema.schema_id
         self._file = (folder / "messages.sbe").open("wb")
+        self._room = np.empty(0, np.uint8)
 
-    def write(self, frames: memoryview) -> None:
+    def write(self, frames: NDArray[np.uint8]) -> None:
         """Append frames."""
-        for _, length, run in self._model.runs(frames):
-            raw = np.frombuffer(run, np.uint8).reshape(-1, length)
-            size = SOFH_SIZE + length - OUTPUT_FRAME_SIZE
-            framed = np.empty((len(raw), size), np.uint8)
-            header = size.to_bytes(4, "big") + SOFH_SBE_LITTLE_ENDIAN.to_bytes(2, "big")
-            framed[:, :SOFH_SIZE] = np.frombuffer(header, np.uint8)
-            framed[:, SOFH_SIZE:] = raw[:, OUTPUT_FRAME_SIZE:]
-            self._file.write(framed.tobytes())
+        index = FrameIndex.of(frames, self._schema_id)
+        size_max = len(frames) + len(index.starts) * SOFH_SIZE
+        if len(self._room) < size_max:
+            self._room = np.empty(size_max, np.uint8)
+        size = write_open_framing(frames, index.starts, index.sizes, len(index.starts), self._room)
+        self._file.write(self._room[:size].data)
 
     def close(self) -> None:
         """Finish the file."""
@@ -60,46 +57,44 @@ class TableOutput:
     """
 
     def __init__(self, folder: Path, model: MessageModel, kind: str) -> None:
-        self._folder, self._model, self._kind = folder, model, kind
+        self._folder, self._kind = folder, kind
+        self._groups = RowGroups(model)
         self._writers: dict[str, Any] = {}
-        self._gathered: dict[str, MessageColumns] = {}
 
-    def write(self, frames: memoryview) -> None:
+    def write(self, frames: NDArray[np.uint8]) -> None:
         """Append frames."""
-        for message, length, run in self._model.runs(frames):
-            if not message.is_fixed:
-                self._gather(message, length, run)
-                continue
-            rows = np.frombuffer(run, frame_dtype(message, length))
-            columns = [column(field, rows[name]) for name, field in message.columns.items()]
-            self._write(message.name, pa.RecordBatch.from_arrays(columns, names=list(message.columns)))
+        for name, batch in self._groups.take(frames):
+            self._write(name, batch)
 
-    def _gather(self, message: MessageType, length: int, run: memoryview) -> None:
-        """Collect messages of variable size and write many at a time, because a run has only one or two of them."""
-        gathered = self._gathered.setdefault(message.name, MessageColumns(message))
-        for at in range(0, len(run), length):
-            gathered.take(run[at : at + length])
-        if gathered.count >= GATHERED_MAX:
-            self._write(message.name, gathered.batch())
-
-    def _write(self, name: str, batch: Any) -> None:
-        batch = batch if self._kind == "parquet" else flat(batch)
+    def _write(self, name: str, batch: RecordBatch) -> None:
+        prepare, make = TABLES[self._kind]
+        batch = prepare(batch)
         if name not in self._writers:
-            path = self._folder / f"{name}.{self._kind}"
-            make = pyarrow.parquet.ParquetWriter if self._kind == "parquet" else pyarrow.csv.CSVWriter
-            self._writers[name] = make(path, batch.schema)
+            self._writers[name] = make(self._folder / f"{name}.{self._kind}", batch.schema)
         self._writers[name].write_batch(batch)
 
     def close(self) -> None:
         """Finish the files."""
-        for name, gathered in self._gathered.items():
-            if gathered.count:
-                self._write(name, gathered.batch())
+        for name, batch in self._groups.rest():
+            self._write(name, batch)
         for writer in self._writers.values():
             writer.close()
 
 
+def _as_it_is(batch: RecordBatch) -> RecordBatch:
+    return batch
+
+
+# How a record batch is prepared for each format, and what writes it.
+TABLES: dict[str, tuple[Callable[[RecordBatch], RecordBatch], Callable[[Path, Any], Any]]] = {
+    "parquet": (_as_it_is, pyarrow.parquet.ParquetWriter),
+    "arrow": (decoded, pa.ipc.new_file),
+    "csv": (lambda batch: flat(decoded(batch)), pyarrow.csv.CSVWriter),
+}
+KINDS = ("sbe", *TABLES)
+
+
 def open_output(folder: Path, model: MessageModel, kind: str) -> Output:
-    """Create the folder, and an output of this kind: sbe, parquet or csv."""
+    """Create the folder, and an output of one of the KINDS."""
     folder.mkdir(parents=True, exist_ok=True)
     return SbeOutput(folder, model) if kind == "sbe" else TableOutput(folder, model, kind)

@@ -28,7 +28,12 @@ from tandemfeed.transport.calls.serving.call_context import CallAborted, CallCon
 
 LOG = logging.getLogger("tandemfeed.admin_server.audit")
 REFUSALS = frozenset(
-    {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.NOT_FOUND,  # also the answer for what the caller may not see
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
 )
 NOTES_KEPT_MAX = 10_000  # a few MB of memory while the disk is full
 RETRY_INTERVAL_S = 1.0

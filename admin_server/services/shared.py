@@ -17,16 +17,15 @@ from tandemfeed.transport.calls.serving.call_context import caller_of
 
 def find_feed(brokers: Mapping[str, FeedBroker], name: str, context: grpc.ServicerContext) -> FeedBroker:
     """The feed that an adapter or a source names. Each sees only its own."""
-    broker = brokers.get(name)
-    if broker is None:
-        caller = caller_of(context)
-        seen = [
-            known
-            for known, each in brokers.items()
-            if each.feed.has_source(caller.identity, caller.roles) or caller.is_adapter_of(known)
-        ]
+    caller = caller_of(context)
+    seen = [
+        known
+        for known, each in brokers.items()
+        if each.feed.has_source(caller.identity, caller.roles) or caller.is_adapter_of(known)
+    ]
+    if name not in seen:
         abort_unknown_feed(name, seen, context)
-    return broker
+    return brokers[name]
 
 
 def abort_unknown_feed(name: str, seen: Iterable[str], context: grpc.ServicerContext) -> NoReturn:

@@ -39,6 +39,7 @@ from tandemfeed.spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, Reco
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import TokenSource
+from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, check_certificate, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
@@ -219,6 +220,7 @@ class SourceGateway:
         self._sender = MulticastSender(
             self._context, interface, datagram_size_max=description.datagram_size_max or 1_472
         )
+        self._verifier = TokenVerifier(source_gateway(options.feed), description.token_public_key)
         self._rpc = self._serve()
         self.packet_count = self.heartbeat_count = 0
 
@@ -226,6 +228,11 @@ class SourceGateway:
     def endpoint(self) -> str:
         """The address that serves SourceReplay."""
         return self._rpc.endpoint
+
+    @property
+    def revoked(self) -> RevokedTokens:
+        """The tokens that the replay service refuses."""
+        return self._verifier.revoked
 
     def describe(self, report: admin_pb2.SourceReport) -> tuple[int, int]:
         """Fill in what this gateway has sent; return (packets sent, journal position after them). For any thread."""
@@ -349,14 +356,13 @@ class SourceGateway:
     def _serve(self) -> RpcServer:
         server_name = source_gateway(self._options.feed)
         check_certificate(self._options.tls_certificate, server_name)
-        verifier = TokenVerifier(server_name, self._description.token_public_key)
         return serve(
             [lambda server: replay_pb2_grpc.add_SourceReplayServicer_to_server(self.replay, server)],
             [SERVICE_NAME],
             self._options.rpc_listen,
             self._options.tls_certificate,
             self._options.tls_key,
-            [Authorization(verifier, {SERVICE_NAME: CALLER_ROLES})],
+            [Authorization(self._verifier, {SERVICE_NAME: CALLER_ROLES})],
             offers_reflection=self._options.reflection,
         )
 

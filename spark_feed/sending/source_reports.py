@@ -11,7 +11,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from tandemfeed.journal import JournalError, Tailer
 from tandemfeed.transport.calls.admin_servers import AdminServers
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
+from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.process_shell import Connection
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
@@ -38,6 +39,7 @@ class SourceReporter:
         journal: the source journal.
         describe: fills in the session, the positions and whether everything has been sent; returns (packets sent since
             the start, position in the journal after the last record that was sent).
+        revoked: receives the tokens that the replay service must refuse.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class SourceReporter:
         feed: str,
         journal: Path,
         describe: Callable[[admin_pb2.SourceReport], tuple[int, int]],
+        revoked: RevokedTokens,
     ) -> None:
+        self._identity, self._revoked = connection.identity, revoked
         self._servers = AdminServers(connection.admin)
         self._ca_pem = connection.ca_pem
         self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.credential)
@@ -97,10 +101,18 @@ class SourceReporter:
             is_stopping = False
             while not is_stopping:
                 is_stopping = self._stopped.is_set()
-                send(self._present(tailer, is_stopping=is_stopping), timeout=REPORT_TIMEOUT_S)
+                answer = send(self._present(tailer, is_stopping=is_stopping), timeout=REPORT_TIMEOUT_S)
+                self._adopt(answer.revoked_tokens)
                 self._servers.answered(address)
                 if not is_stopping:
                     self._stopped.wait(REPORT_INTERVAL_S)
+
+    def _adopt(self, revoked: Iterable[admin_pb2.TokensRevoked]) -> None:
+        """Refuse these tokens from now on, and replace this gateway's own if it is among them."""
+        before = self._revoked.not_before(self._identity)
+        self._revoked.receive(revoked)
+        if self._revoked.not_before(self._identity) > before:
+            self._tokens.renew()
 
     def _present(self, tailer: Tailer, *, is_stopping: bool) -> admin_pb2.SourceReport:
         report = admin_pb2.SourceReport(is_stopping=is_stopping)

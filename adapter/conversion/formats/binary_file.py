@@ -1,4 +1,5 @@
-"""BinaryFILE: a file of a day's messages, each after its length (u16, big-endian); a zero length ends the session.
+"""BinaryFILE: a file of a day's messages, each framed as the source format's document says; for ITCH, each after its
+length (u16, big-endian). A zero length ends the session.
 
 In some recordings all lengths are zero. Then the message type determines the length, and the reader fills it in, so
 that its frames are as the format defines them.
@@ -7,43 +8,58 @@ that its frames are as the format defines them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import BytesIO
+from typing import BinaryIO
+
+import numpy as np
 
 from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
+from tandemfeed.adapter.conversion.formats.frame_walk import FrameWalk
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 LENGTH_SIZE = 2
+BLOCK_SIZE = 4 << 20  # read at a time, so that a file of any size needs little memory
 
 
 def read_binary_file(
-    data: bytes, source_format: SourceFormat, messages_max: int = MESSAGE_COUNT_MAX
+    file: BinaryIO, source_format: SourceFormat, messages_max: int = MESSAGE_COUNT_MAX, block_size: int = BLOCK_SIZE
 ) -> Iterator[FrameChunk]:
     """The messages of a file, in chunks, numbered from 1.
 
     Args:
-        data: the file's bytes, decompressed.
-        source_format: provides the lengths of messages if the file does not.
+        file: the messages, decompressed.
+        source_format: provides the framing, and the lengths of messages if the file does not.
         messages_max: the number of messages per chunk.
+        block_size: the number of bytes to read at a time.
 
     Raises:
         FormatError: with the offset; a truncated last message is an error too.
     """
+    data = file.read(max(block_size, LENGTH_SIZE + 1))
     if len(data) > LENGTH_SIZE and not any(data[:LENGTH_SIZE]):
-        data = _with_lengths(data, source_format)
-    first, start, offset, count = 1, 0, 0, 0
-    while offset < len(data):
-        length = int.from_bytes(data[offset : offset + LENGTH_SIZE], "big")
-        if length == 0 and offset + LENGTH_SIZE == len(data):
-            break  # end of session
-        end = offset + LENGTH_SIZE + length
-        if length == 0 or end > len(data):
-            raise FormatError(f"offset {offset}: a message has {length} bytes, but only {len(data) - offset} are left")
-        count += 1
-        offset = end
-        if count == messages_max:
-            yield FrameChunk(data[start:offset], count, first)
-            first, start, count = first + count, offset, 0
-    if count:
-        yield FrameChunk(data[start:offset], count, first)
+        file = BytesIO(_with_lengths(data + file.read(), source_format))
+        data = file.read(block_size)
+    walk = FrameWalk(source_format.framing)
+    sequence, offset = 1, 0  # of the first message in `data`, in the whole file
+    while data:
+        view, start, more = np.frombuffer(data, np.uint8), 0, file.read(block_size)
+        while True:
+            end, count = walk.skip(view, start, messages_max)
+            if count == 0 or (count < messages_max and more):  # the next block may complete this chunk
+                break
+            yield FrameChunk(data[start:end], count, sequence)
+            sequence, start = sequence + count, end
+        if not more:
+            _check_end(data[start:], offset + start)
+            return
+        offset, data = offset + start, data[start:] + more
+
+
+def _check_end(rest: bytes, offset: int) -> None:
+    """Check what follows the last message: nothing, or the zero length that ends a session."""
+    if rest and (len(rest) != LENGTH_SIZE or any(rest)):
+        length = int.from_bytes(rest[:LENGTH_SIZE], "big")
+        raise FormatError(f"offset {offset}: a message has {length} bytes, but only {len(rest)} are left")
 
 
 def _with_lengths(data: bytes, source_format: SourceFormat) -> bytes:

@@ -38,12 +38,16 @@ class IexSegment(NamedTuple):
     sent_at_ns: int
     frames: bytes
 
+    @property
+    def session(self) -> bytes:
+        """The name of the numbered stream: channel and session."""
+        return f"{self.channel_id}/{self.session_id}".encode()
+
     def chunk(self) -> FrameChunk | None:
         """The messages; None for a heartbeat."""
         if self.message_count == 0:
             return None
-        session = f"{self.channel_id}/{self.session_id}".encode()
-        return FrameChunk(self.frames, self.message_count, self.sequence, self.sent_at_ns, session)
+        return FrameChunk(self.frames, self.message_count, self.sequence, self.sent_at_ns, self.session)
 
 
 def decode_iex_segment(datagram: bytes) -> IexSegment:

@@ -899,12 +899,19 @@ Global___SourceReport: _TypeAlias = SourceReport  # noqa: Y015
 class SourceReported(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
+        """refused by the source's replay service, as by adapters"""
+
     def __init__(
         self,
+        *,
+        revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revoked_tokens", b"revoked_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

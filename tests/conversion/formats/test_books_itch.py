@@ -6,6 +6,7 @@ import gzip
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ TEST_DAY = "itch50/ex20101224.TEST_ITCH_50.gz"
 def chunks_of(file: str) -> list[FrameChunk]:
     data = shared_file(file).read_bytes()
     data = gzip.decompress(data) if file.endswith(".gz") else data
-    return list(read_binary_file(data, load_source_format(document("itch50.xml")), 5_000))
+    return list(read_binary_file(BytesIO(data), load_source_format(document("itch50.xml")), 5_000))
 
 
 def bodies(chunks: list[FrameChunk]) -> Iterator[bytes]:

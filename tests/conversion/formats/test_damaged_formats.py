@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from io import BytesIO
 
 import pytest
 from hypothesis import given, settings
@@ -63,8 +64,11 @@ DBN_HEAD = DBN_HEAD[:4] + (len(DBN_HEAD) - 8).to_bytes(4, "little") + DBN_HEAD[8
 ITCH = frames_of(FORMATS["itch50"], 1)
 IEX = frames_of(FORMATS["iex"], 1)
 READERS: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
-    "itch50 file": (ITCH, lambda data: list(read_binary_file(data, FORMATS["itch50"]))),
-    "itch50 file without lengths": (b"\0\0" + ITCH[2:14], lambda data: list(read_binary_file(data, FORMATS["itch50"]))),
+    "itch50 file": (ITCH, lambda data: list(read_binary_file(BytesIO(data), FORMATS["itch50"]))),
+    "itch50 file without lengths": (
+        b"\0\0" + ITCH[2:14],
+        lambda data: list(read_binary_file(BytesIO(data), FORMATS["itch50"])),
+    ),
     "MoldUDP64": (encode_mold_packet(b"S", 1, [b"abc", b"de"]), decode_mold_packet),
     "IEX-TP": (IEX_TP_HEADER.pack(1, 0x8003, 1, 1, len(IEX), 14, 0, 1, 0) + IEX, decode_iex_segment),
     "dbn": (DBN_HEAD + frames_of(FORMATS["dbn"], 1), lambda data: list(read_dbn(data).chunks())),

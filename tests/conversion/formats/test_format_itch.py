@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -181,7 +182,7 @@ def test_every_message_type_reads_as_another_decoder_reads_it(kind: bytes) -> No
 
 def test_the_opening_of_a_real_day_reads_as_another_decoder_reads_it() -> None:
     data = shared_file("itch50/12302019_SNIPPET.NASDAQ_ITCH50").read_bytes()
-    chunks = list(read_binary_file(data, FORMAT, messages_max=300))
+    chunks = list(read_binary_file(BytesIO(data), FORMAT, messages_max=300))
     assert [(chunk.sequence, chunk.message_count) for chunk in chunks] == [(1, 300), (301, 300), (601, 300), (901, 100)]
     assert b"".join(chunk.frames for chunk in chunks) == data
     assert sum(check_all(chunk.frames) for chunk in chunks) == 1_000
@@ -189,7 +190,7 @@ def test_the_opening_of_a_real_day_reads_as_another_decoder_reads_it() -> None:
 
 def test_a_file_with_zero_lengths_reads_as_another_decoder_reads_it() -> None:
     data = gzip.decompress(shared_file("itch50/ex20101224.TEST_ITCH_50.gz").read_bytes())
-    (chunk,) = read_binary_file(data, FORMAT)
+    (chunk,) = read_binary_file(BytesIO(data), FORMAT)
     assert chunk.message_count == 12_012
     assert len(chunk.frames) == len(data)
     assert check_all(chunk.frames) == 12_012
@@ -201,15 +202,15 @@ def framed(*bodies: bytes) -> bytes:
 
 def test_a_zero_length_ends_a_file_and_any_other_truncation_is_refused() -> None:
     event = b"S" + bytes(11)
-    (chunk,) = read_binary_file(framed(event, event) + b"\0\0", FORMAT)
+    (chunk,) = read_binary_file(BytesIO(framed(event, event) + b"\0\0"), FORMAT)
     assert (chunk.message_count, chunk.frames) == (2, framed(event, event))
-    assert list(read_binary_file(b"", FORMAT)) == []
+    assert list(read_binary_file(BytesIO(b""), FORMAT)) == []
     for damaged in (framed(event)[:-1], framed(event) + b"\0", framed(event) + b"\0\0" + framed(event)):
         with pytest.raises(FormatError, match=r"offset 1?[04]"):
-            list(read_binary_file(damaged, FORMAT))
+            list(read_binary_file(BytesIO(damaged), FORMAT))
     for damaged in (b"\0\0" + event[:-1], b"\0\0?" + event, b"\0\0" + event + framed(event)):
         with pytest.raises(FormatError, match=r"offset (0|14)"):
-            list(read_binary_file(damaged, FORMAT))
+            list(read_binary_file(BytesIO(damaged), FORMAT))
 
 
 @pytest.mark.parametrize(

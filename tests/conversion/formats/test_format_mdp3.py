@@ -32,7 +32,7 @@ from tandemfeed.adapter.conversion.formats.mdp3 import (
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.adapter.conversion.table.table import ConverterTable
-from tandemfeed.adapter.convert_command.reading import READER_OF_FORMAT, READERS
+from tandemfeed.adapter.convert_command.reading import READER_OF_FORMAT, READERS, Findings
 from tandemfeed.client_lib.messages.sbe_reading import SbeReader
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.xml_document import DocumentError
@@ -340,7 +340,7 @@ def test_the_formats_reader_reads_the_same_numbers_as_the_sbe_reader() -> None:
 
 def test_the_convert_command_reads_both_lines_of_a_capture_as_one_stream() -> None:
     path = shared_file("cme/v1.8-MdIncrementalRefreshVolume.pcap")
-    chunks = list(READERS[READER_OF_FORMAT["mdp3"]](path, table().source_format, TableOptions()))
+    chunks = list(READERS[READER_OF_FORMAT["mdp3"]](path, table().source_format, TableOptions(), Findings()))
     payloads = {datagram.payload for datagram in CaptureReader(path.read_bytes())}
     messages = sum(decode_mdp_packet(payload).message_count for payload in payloads)
     assert sum(chunk.message_count for chunk in chunks) == messages, "each packet once"

@@ -260,7 +260,8 @@ def test_every_number_is_delivered_or_declared_once_despite_loss_duplicates_and_
 
 def test_a_real_opening_sent_as_packets_becomes_source_packets() -> None:
     source_format = load_source_format(document("itch50.xml"))
-    (whole,) = read_binary_file(shared_file("itch50/12302019_SNIPPET.NASDAQ_ITCH50").read_bytes(), source_format)
+    with shared_file("itch50/12302019_SNIPPET.NASDAQ_ITCH50").open("rb") as file:
+        (whole,) = read_binary_file(file, source_format)
     places = list(FrameReader(source_format).walk(whole.frames))
     receiver, delivered = MoldReceiver(), b""
     for first in range(0, 1_000, 40):

@@ -7,6 +7,7 @@ import gzip
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
+from io import BytesIO
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -166,7 +167,7 @@ class ItchExpectation:
 def test_itch_recordings_are_converted_completely(file: str, count: int) -> None:
     data = shared_file(f"itch50/{file}").read_bytes()
     data = gzip.decompress(data) if file.endswith(".gz") else data
-    chunks = list(read_binary_file(data, load_source_format(document("itch50.xml"))))
+    chunks = list(read_binary_file(BytesIO(data), load_source_format(document("itch50.xml"))))
     expectation, parser, expected = ItchExpectation(), MessageParser(), []
     for chunk in chunks:
         offset = 0
@@ -341,7 +342,7 @@ def recorded(name: str) -> list[FrameChunk]:
     """A real recording of a shipped format."""
     if name == "itch50":
         data = gzip.decompress(shared_file("itch50/ex20101224.TEST_ITCH_50.gz").read_bytes())
-        return list(read_binary_file(data, load_source_format(document("itch50.xml")), 5_000))
+        return list(read_binary_file(BytesIO(data), load_source_format(document("itch50.xml")), 5_000))
     if name == "iex":
         return [chunk for chunk, _ in iex_chunks()]
     return list(read_dbn(shared_file("futures/esh4-glbx-mdp3-20231224.mbo.dbn.zst").read_bytes()).chunks(1_000))

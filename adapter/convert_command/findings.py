@@ -1,0 +1,57 @@
+"""Reports what was wrong with the input of `convert file`, and decides its exit status."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+from rich.console import Console
+
+from tandemfeed.adapter.convert_command.reading import Findings
+
+SHOWN_MAX = 5
+MISSING_FILE = "missing.csv"
+COMPLETE, REFUSED, INCOMPLETE = 0, 2, 3  # exit statuses
+
+
+def report_findings(findings: Findings, arguments: argparse.Namespace, written: int, console: Console) -> int:
+    """Print what was refused or is missing, and write what is missing to a table; returns the exit status.
+
+    Args:
+        written: the number of messages written.
+    """
+    for text in _lines(findings):
+        console.print(f"  {text}", markup=False, highlight=False)
+    if findings.missing:
+        _write_missing(arguments.to / MISSING_FILE, findings)
+    if findings.all_were_refused:
+        count = findings.datagram_count
+        text = f"none of its {count:,} datagrams follows the format that the reader expects"
+        advice = "choose another with --reader, or another source format"
+        console.print(f"convert: {arguments.input}: {text}; {advice}", markup=False, highlight=False)
+        return REFUSED
+    if arguments.strict and (findings.refused or findings.missing):
+        console.print("convert: stopped, because of --strict; the output is incomplete")
+        return REFUSED
+    return INCOMPLETE if findings.missing else COMPLETE
+
+
+def _lines(findings: Findings) -> list[str]:
+    lines = [f"{findings.duplicate_count:,} duplicates dropped"] if findings.duplicate_count else []
+    if findings.passed_over:
+        lines.append(f"{findings.passed_over:,} frames without a whole UDP datagram passed over")
+    lines += [f"{count:,} datagrams refused: {reason}" for reason, count in findings.refused.most_common(SHOWN_MAX)]
+    lines += [f"datagram {number}, sent to {where}: {reason}" for number, where, reason in findings.samples]
+    for stream, first, end in findings.missing[:SHOWN_MAX]:
+        lines.append(f"stream {stream}: {end - first:,} missing, {first} to {end - 1}")
+    if len(findings.missing) > SHOWN_MAX:
+        lines.append(f"… and {len(findings.missing) - SHOWN_MAX:,} more; {MISSING_FILE} lists all")
+    return lines
+
+
+def _write_missing(path: Path, findings: Findings) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("stream", "first", "last", "count"))
+        writer.writerows((stream, first, end - 1, end - first) for stream, first, end in findings.missing)
