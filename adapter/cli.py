@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 
+from tandemfeed.adapter.documents import ConversionFiles, DocumentsMissing
 from tandemfeed.adapter.feed_settings import FeedSettingsUnknown
 from tandemfeed.adapter.process import AdapterOptions, AdapterProcess, MoldOptions
 from tandemfeed.adapter.reporting.registry import AnotherProcessRuns
@@ -33,8 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed adapter", description=main.__doc__)
     parser.add_argument("--feed", required=True, metavar="NAME", help="the feed's name in the cluster file")
     parser.add_argument("--name", required=True, metavar="NAME", help="this adapter's name in the feed")
-    parser.add_argument("--source-format", required=True, type=Path, metavar="FILE", help="source format (XML)")
-    parser.add_argument("--table", required=True, type=Path, metavar="FILE", help="converter table (XML)")
+    parser.add_argument(
+        "--source-format", type=Path, metavar="FILE", help="source format (XML) (default: that of the cluster file)"
+    )
+    parser.add_argument(
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="converter table (XML) for all channels (default: as --source-format)",
+    )
     parser.add_argument(
         "--journal", required=True, type=Path, metavar="DIR", help="folder of the output journal, created if missing"
     )
@@ -79,13 +87,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging(f"adapter-{arguments.name}", arguments.log_level)
     connection = connection_from(parser, arguments)
     mold = _mold_options(parser, arguments)
+    if (arguments.source_format is None) is not (arguments.table is None):
+        parser.error(
+            "--source-format and --table belong together; give both, or neither to use those of the cluster file"
+        )
+    own_files = None if arguments.table is None else ConversionFiles(arguments.source_format, arguments.table)
     stop = StopSignal()
     try:
         options = AdapterOptions(
             arguments.feed,
             arguments.name,
-            arguments.source_format,
-            arguments.table,
+            own_files,
             arguments.journal,
             arguments.rpc_listen,
             arguments.tls_cert.read_bytes(),
@@ -101,7 +113,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.exit(REPLACED_STATUS, f"adapter: {refused}\n")
     except grpc.RpcError as error:
         parser.exit(2, f"adapter: admin server {failure_text(error, connection.admin, connection.ca_pem)}\n")
-    except (DocumentError, FeedSettingsUnknown, JournalError, BadGroup, AuthenticationRefused, OSError) as refused:
+    except (
+        DocumentError,
+        DocumentsMissing,
+        FeedSettingsUnknown,
+        JournalError,
+        BadGroup,
+        AuthenticationRefused,
+        OSError,
+    ) as refused:
         parser.exit(2, f"adapter: {refused}\n")
     return 0
 

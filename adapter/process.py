@@ -12,6 +12,7 @@ import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.adapter.conversion import load_converter
+from tandemfeed.adapter.documents import ConversionFiles, claimed_conversions, conversion_files, own_conversion
 from tandemfeed.adapter.feed_settings import engine_config
 from tandemfeed.adapter.loop import AdapterLoop, SourceLine
 from tandemfeed.adapter.mailbox import Mailbox
@@ -76,6 +77,7 @@ class AdapterOptions:
     """The command line's options.
 
     Attributes:
+        own_files: by which to convert all channels; None: by the documents of the feed's definition.
         dead_letters: folder of the dead-letter journal; None: next to the output journal.
         replace: replace the process that runs as this adapter.
         reflection: describe the services to administrators.
@@ -83,8 +85,7 @@ class AdapterOptions:
 
     feed: str
     name: str
-    source_format: Path
-    table: Path
+    own_files: ConversionFiles | None
     journal: Path
     rpc_listen: str
     tls_certificate: bytes
@@ -99,6 +100,11 @@ class AdapterOptions:
     def dead_letter_folder(self) -> Path:
         """The dead-letter journal's folder."""
         return self.dead_letters or Path(f"{self.journal.resolve()}-dead-letters")
+
+    @property
+    def document_folder(self) -> Path:
+        """Where the documents that the admin server sent are written."""
+        return Path(f"{self.journal.resolve()}-documents")
 
 
 class AdapterProcess:
@@ -126,14 +132,16 @@ class AdapterProcess:
         Raises:
             AnotherProcessRuns: another process runs as this adapter, or has replaced this one.
         """
-        rpc = self._start_services()
         options = self._options
-        request = admin_pb2.RegisterRequest(
+        own = own_conversion(options.own_files)
+        rpc = self._start_services()
+        self._request = request = admin_pb2.RegisterRequest(
             feed=options.feed,
             adapter=options.name,
             rpc_endpoint=rpc.endpoint,
             public_key=self._private_key.public_key().public_bytes_raw(),
             replace=options.replace,
+            conversions=own,
             unicast_server_key=self._subscribers.server_key,
         )
         connection = self._connection
@@ -217,14 +225,10 @@ class AdapterProcess:
         past = self._journal.resumable(feed.feed_id, session)
         # Even if the journal shows no earlier process: it may have ended before it saved a state.
         config = engine_config(registered, session=session, previous_process_ended_ns=self._journal.held_since_ns)
+        files = conversion_files(registered, self._options.own_files, self._options.document_folder)
         converters = {
-            each.channel_id: load_converter(
-                self._options.source_format,
-                self._options.table,
-                registered.message_model,
-                feed.datagram_size_max,
-            )
-            for each in feed.channels
+            channel_id: load_converter(*each, registered.message_model, feed.datagram_size_max)
+            for channel_id, each in files.items()
         }
         self._engine = engine = AdapterEngine(config, converters, self._counters, time.monotonic_ns())
         for snapshot, runs in past:
@@ -310,6 +314,9 @@ class AdapterProcess:
         protocol = registered.protocol.SerializeToString(deterministic=True)
         if self._sealer is None:
             self._protocol = protocol
+            claimed = claimed_conversions(registered, list(self._request.conversions))
+            del self._request.conversions[:]
+            self._request.conversions.extend(claimed)
             return
         if protocol != self._protocol:
             LOG.warning("the feed's protocol settings changed; restart this adapter to apply them")

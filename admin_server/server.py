@@ -223,10 +223,11 @@ class AdminServer:
             broker.end(incarnation)
 
     def _enforce_policy(self) -> None:
-        """End what the changed policy no longer grants: first the streams, which must not receive the new keys."""
+        """End what the changed policy no longer grants. It is in force already, so no client that has lost a channel is
+        sent the new keys."""
         served = list(self.served.values())
         for broker in served:
-            broker.end_ungranted(self.policy)
+            broker.limit_subscribers(self.policy)
         self._end_lost_rights(served)
 
     def _end_lost_rights(self, brokers: Iterable[FeedBroker]) -> None:
@@ -318,13 +319,16 @@ class AdminServer:
             self.folder.token_key, ways, self.policy, self.identities, self._audit, self._prepare_token
         )
         identity = IdentityAdministrationService(self.identities, self.certificates, self.policy, self._audit)
-        administration = StreamAdministrationService(self.brokers, self.policy, self._audit, subscriber_count_max)
+        policy_gate = PolicyGate(self.policy, self.identities.why_refused)
         registry = AdapterRegistryService(self.brokers, public_key, self._audit, self._death_notices.key)
         operations = OperationsService(self.brokers, self.policy, self._audit)
         policy = PolicyAdministrationService(self.policy, self._audit)
         audit = AuditAdministrationService(self.policy, self._audit)
         certificate, key = self.folder.server_certificate
         verifier = TokenVerifier(ADMIN_SERVER, public_key, self._refused_tokens)
+        administration = StreamAdministrationService(
+            self.brokers, self.policy, policy_gate, self._audit, verifier, subscriber_count_max
+        )
         authority = self.folder.authority.pem(self.folder.authority.certificate)
         return serve(
             [
@@ -343,7 +347,7 @@ class AdminServer:
             [
                 self._gate,
                 Authorization(verifier, ROLES_BY_SERVICE, PUBLIC_SERVICES, ends_streams=False),
-                PolicyGate(self.policy, self.identities.why_refused),
+                policy_gate,
             ],
             on_refused=self._audit.note_refused_call,
             unavailable=(RecordsUnavailable, AuditUnavailable),

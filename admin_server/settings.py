@@ -7,14 +7,21 @@ key before the server serves anything.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from tandemfeed.admin_server.document_files import (
+    ConverterTableFile,
+    MessageModelFile,
+    SourceFormatFile,
+    read_document_file,
+)
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.symbol_words import symbol_columns
-from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.documents.versions import VersionedDocument
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from tandemfeed.transport.dgram import BadGroup, parse_group
 from tandemfeed.transport.settings_file import InvalidSetting, Key, SettingsFile, shown
@@ -38,11 +45,9 @@ Id = Annotated[int, Meta(ge=1, le=65_535)]
 Groups = Annotated[Mapping[int, str], Meta(description='a table of channel_id = "GROUP:PORT"')]
 
 
-class MessageModelDocument(bytes):
-    """An SBE message schema (XML), which the cluster file names by its path."""
-
-
-ModelPath = Annotated[MessageModelDocument, Meta(description="the path of an SBE message schema (XML)")]
+ModelPath = Annotated[MessageModelFile, Meta(description="the path of an SBE message schema (XML)")]
+FormatPath = Annotated[SourceFormatFile, Meta(description="the path of a source format (XML)")]
+TablePath = Annotated[ConverterTableFile, Meta(description="the path of a converter table (XML)")]
 
 
 class _Table(Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,6 +59,7 @@ class ChannelSettings(_Table, frozen=True, kw_only=True):
 
     Attributes:
         topic: the name that the policy grants.
+        table: the id of the feed's converter table for this channel; None: the adapters bring their own.
         symbol_field: the field of the messages that has the symbol; None: the feed's, or only the whole channel can be
             granted.
     """
@@ -61,7 +67,33 @@ class ChannelSettings(_Table, frozen=True, kw_only=True):
     channel_id: Id
     topic: Topic
     source_stream_ids: tuple[int, ...]
+    table: Name | None = None
     symbol_field: str | None = None
+
+
+class TableSettings(_Table, frozen=True, kw_only=True):
+    """A converter table and the source format that it is made for, which the server hands to the feed's adapters."""
+
+    id: Name
+    file: TablePath
+    format_file: FormatPath = field(name="source_format")
+
+    def __post_init__(self) -> None:
+        wanted, found = self.file.source_format_name, self.format_file.title
+        if wanted != found:
+            reason = f'is the source format "{found}", but the table is made for "{wanted}"'
+            raise InvalidSetting(reason, "source_format")
+
+    @property
+    def document(self) -> VersionedDocument:
+        """The converter table, by the id that channels name."""
+        found = self.file.document
+        return VersionedDocument(found.kind, self.id, found.content, found.files)
+
+    @property
+    def source_format(self) -> VersionedDocument:
+        """The source format that it is made for."""
+        return self.format_file.document
 
 
 class SourceStreamSettings(_Table, frozen=True, kw_only=True):
@@ -123,7 +155,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     feed_id: Id
     name: Name
     session: Annotated[int, Meta(ge=19_700_101, le=99_991_231)]
-    message_model: ModelPath
+    model_file: ModelPath = field(name="message_model")
     source_replay_endpoint: Endpoint
     lease_ttl_ms: Annotated[int, Meta(ge=50, le=60_000)] = 300
     sync_interval_ms: Annotated[int, Meta(ge=10, le=10_000)] = 100
@@ -145,6 +177,16 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     channels: Annotated[tuple[ChannelSettings, ...], Meta(min_length=1)] = field(name="channel")
     source_streams: Annotated[tuple[SourceStreamSettings, ...], Meta(min_length=1)] = field(name="source_stream")
     adapters: Annotated[tuple[AdapterSettings, ...], Meta(min_length=1)] = field(name="adapter")
+    tables: tuple[TableSettings, ...] = field(name="table", default=())
+
+    @property
+    def message_model(self) -> VersionedDocument:
+        """The schema of the feed's output."""
+        return self.model_file.document
+
+    def table_of(self, channel: ChannelSettings) -> TableSettings | None:
+        """The converter table that the definition names for a channel."""
+        return next((table for table in self.tables if table.id == channel.table), None)
 
     @property
     def lease_ttl_ns(self) -> int:
@@ -178,8 +220,10 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         _require_distinct("channel", self.channels, "channel_id", "topic")
         _require_distinct("source_stream", self.source_streams, "source_stream_id")
         _require_distinct("adapter", self.adapters, "adapter_id", "name")
+        _require_distinct("table", self.tables, "id")
         self._check_streams()
         self._check_groups()
+        self._check_tables()
         if self.fail_policy == "below_threshold" and self.fail_threshold is None:
             reason = 'is missing; fail_policy = "below_threshold" needs a number from 0 to 1'
             raise InvalidSetting(reason, "fail_threshold")
@@ -209,6 +253,16 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
             if (found := sorted(adapter.groups)) != channel_ids:
                 reason = f"must have one group for each channel; it has groups for {found}, channels are {channel_ids}"
                 raise InvalidSetting(reason, "adapter", place, "groups")
+
+    def _check_tables(self) -> None:
+        known = sorted(table.id for table in self.tables)
+        for place, channel in enumerate(self.channels):
+            if channel.table is not None and channel.table not in known:
+                reason = f'is "{channel.table}", which is no [[feed.table]]; defined are {", ".join(known) or "none"}'
+                raise InvalidSetting(reason, "channel", place, "table")
+        for place, table in enumerate(self.tables):
+            if all(channel.table != table.id for channel in self.channels):
+                raise InvalidSetting(f'is "{table.id}", which no channel names', "table", place, "id")
 
     def all_groups(self) -> Iterator[tuple[str, tuple[Key, ...]]]:
         """Every group with its key path in the feed's table."""
@@ -290,20 +344,8 @@ def load_cluster(path: Path) -> dict[str, FeedSettings]:
         SettingsError: with file, line, key and reason.
     """
 
-    def read_model(_kind: type, name: object) -> MessageModelDocument:
-        if not isinstance(name, str):
-            raise InvalidSetting(f"is {shown(name)}; it must be the path of an SBE message schema (XML)")
-        try:
-            document = (path.parent / name).read_bytes()
-            load_message_model(document, str(path.parent / name))
-        except OSError as bad:
-            raise InvalidSetting(f"cannot be read: {path.parent / name}: {bad.strerror}") from bad
-        except DocumentError as bad:
-            raise InvalidSetting(f"is not a usable message model: {bad}") from bad
-        return MessageModelDocument(document)
-
     file = SettingsFile(path)
-    cluster = file.convert(_Cluster, dec_hook=read_model)
+    cluster = file.convert(_Cluster, dec_hook=partial(read_document_file, path.parent))
     for place, feed in enumerate(cluster.feeds):
         try:
             _check_symbol_fields(feed)
@@ -319,7 +361,7 @@ def _check_symbol_fields(feed: FeedSettings) -> None:
         if channel.symbol_field:
             named.append((channel.symbol_field, ("channel", row, "symbol_field")))
     for name, keys in named:
-        if not symbol_columns(load_message_model(feed.message_model, "message model"), name):
+        if not symbol_columns(load_message_model(feed.message_model.content, "message model"), name):
             reason = (
                 f"is {shown(name)}; it must be a field of the message model's messages with text of a fixed length or "
                 "an integer"

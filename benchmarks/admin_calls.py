@@ -81,8 +81,10 @@ def measure() -> dict[str, object]:
 
 def subscribe_once(channel: grpc.Channel) -> None:
     """Subscribe to the feed, wait for the grant, and leave."""
-    call = admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(admin_pb2.SubscribeRequest(feed="ticks"))
-    next(call)
+    subscribe = admin_pb2.SubscribeRequest(subscription_id=1, feed="ticks")
+    requests = iter([admin_pb2.SubscriptionRequest(request_id=1, subscribe=subscribe)])
+    call = admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(requests)
+    assert next(call).HasField("grant")
     call.cancel()
 
 

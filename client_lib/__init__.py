@@ -17,8 +17,19 @@ from tandemfeed.client_lib.errors import (
     AuthorizationRefused,
     ClientError,
     FeedUnknown,
+    LimitReached,
 )
-from tandemfeed.client_lib.items import Batch, Event, Filled, Item, Message, Revoked, SourceSpan
+from tandemfeed.client_lib.items import (
+    Batch,
+    ChannelsChanged,
+    Event,
+    Filled,
+    Item,
+    Message,
+    ModelChanged,
+    Revoked,
+    SourceSpan,
+)
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, DistrustReason
 from tandemfeed.client_lib.stream.subscription import Subscription
@@ -46,6 +57,7 @@ __all__ = [
     "AuthorizationRefused",
     "Batch",
     "ChannelStatistics",
+    "ChannelsChanged",
     "Client",
     "ClientError",
     "ConfirmationPaused",
@@ -60,9 +72,11 @@ __all__ = [
     "Gap",
     "GapReason",
     "Item",
+    "LimitReached",
     "Live",
     "MergerConfig",
     "Message",
+    "ModelChanged",
     "Numbered",
     "Provisional",
     "ProvisionalGap",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from tandemfeed.client_lib.items import Item
 from tandemfeed.client_lib.stream.subscription import Subscription
@@ -45,6 +45,14 @@ class AsyncSubscription:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def modify(self, add: Sequence[str] = (), remove: Sequence[str] = (), *, timeout_s: float = 10.0) -> None:
+        """Add and remove topics, as `Subscription.modify` does."""
+        await asyncio.to_thread(self._subscription.modify, add, remove, timeout_s=timeout_s)
+
+    async def cancel(self) -> None:
+        """End the subscription at the administration server, and close it."""
         await self.close()
 
     async def close(self) -> None:

@@ -216,7 +216,7 @@ def _follow(subscription: Subscription, arguments: argparse.Namespace) -> int:
             for item in items:
                 if isinstance(item, Revoked):
                     print(f"tandemfeed subscribe: revoked: {item.reason}", file=sys.stderr)
-                    status = EXIT_REFUSED
+                    status = EXIT_REFUSED if item.is_last else status
         show_interval()
     if recorder is not None:
         recorder.save(arguments.record)

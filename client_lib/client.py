@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
+from tandemfeed.feedcore.topics import TopicEntry
 from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, TokenFile
 from tandemfeed.transport.dgram import check_interface
 
@@ -23,7 +25,7 @@ class Client:
     """
 
     def __init__(self, session: Session, interface: str) -> None:
-        self._session = session
+        self._session, self._grants = session, GrantStream(session)
         self._interface = interface
         self._subscriptions: list[Subscription] = []
 
@@ -44,7 +46,8 @@ class Client:
 
         Args:
             feed: the feed's name.
-            topics: the topics of the requested channels, or one topic; if empty, all that the policy grants.
+            topics: topics or patterns (`*` is one word, `#` any number of words, or none), or one of them; if empty,
+                all that the policy grants. What is granted later is added: `ChannelsChanged` reports it.
             start: "live": begin with the first packet received; or the `message_seq` to begin with, on each channel.
                 Past messages are replayed from the adapters' journals.
             confirm: 2 delivers only messages that two adapters transmitted identically. This excludes errors and
@@ -64,6 +67,7 @@ class Client:
         Raises:
             AuthorizationRefused: the feed or a topic does not exist or is not granted; the message names it.
             FeedUnknown: the server cannot use the request.
+            LimitReached: the identity has as many subscriptions open as it may have.
             AuthenticationRefused: the server no longer accepts the identity and secret.
             AdminUnavailable: no administration server answered.
         """
@@ -78,8 +82,9 @@ class Client:
             raise ValueError(f"transport is {transport!r}; it must be one of {', '.join(get_args(Transport))}")
         subscription = Subscription(
             self._session,
+            self._grants,
             feed,
-            (topics,) if isinstance(topics, str) else tuple(topics),
+            [TopicEntry(topic) for topic in ((topics,) if isinstance(topics, str) else topics)],
             self._interface,
             verify=verify,
             transport=transport,
@@ -95,6 +100,7 @@ class Client:
         for subscription in self._subscriptions:
             subscription.close()
         self._subscriptions.clear()
+        self._grants.close()
 
     def __enter__(self) -> Client:
         return self

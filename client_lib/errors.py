@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 
 from tandemfeed.transport.calls.channels import status_of
+from tandemfeed.v1 import admin_pb2
 
 
 class ClientError(Exception):
@@ -31,6 +32,10 @@ class FeedUnknown(ClientError):
     """The administration server cannot use the request (gRPC NOT_FOUND or INVALID_ARGUMENT)."""
 
 
+class LimitReached(ClientError):
+    """The identity has as many subscriptions open as the policy or the server allows."""
+
+
 class AdminUnavailable(ClientError):
     """No administration server answered: it is down, unreachable or too slow, or has the wrong certificate."""
 
@@ -45,3 +50,12 @@ def client_error(error: grpc.RpcError, endpoint: str, topics: tuple[str, ...] = 
     if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
         return FeedUnknown(details)
     return AdminUnavailable(f"administration server {endpoint}: {code.name}: {details}")
+
+
+def refusal_error(refused: admin_pb2.RequestRefused, topics: tuple[str, ...] = ()) -> ClientError:
+    """The exception for a request that was refused within a call."""
+    if refused.kind == admin_pb2.REFUSAL_KIND_NOT_GRANTED:
+        return AuthorizationRefused(refused.reason, topics)
+    if refused.kind == admin_pb2.REFUSAL_KIND_LIMIT:
+        return LimitReached(refused.reason)
+    return FeedUnknown(refused.reason)

@@ -251,10 +251,37 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The administration server no longer grants the subscription. It is the last item."""
+    """The administration server no longer grants some of the subscription's topics.
+
+    Attributes:
+        is_last: nothing is left; this is the last item.
+    """
 
     reason: str
+    topics: tuple[str, ...] = ()
+    is_last: bool = True
 
 
-Event: TypeAlias = MergeEvent | Filled | Distrusted | UnicastChosen | Revoked
+@dataclass(frozen=True, slots=True)
+class ChannelsChanged:
+    """The subscription has other channels from here on, because it was modified or more was granted to it.
+
+    Attributes:
+        added: topics that begin live.
+        removed: topics of which nothing more is delivered; revoked ones are in `Revoked`.
+    """
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChanged:
+    """The feed has another version of its message model; the batches from here on are decoded by it."""
+
+    id: str
+    version: str
+
+
+Event: TypeAlias = MergeEvent | Filled | Distrusted | UnicastChosen | Revoked | ChannelsChanged | ModelChanged
 Item: TypeAlias = Batch | Event

@@ -161,10 +161,14 @@ class AuditLog:
     ) -> NoReturn:
         """Record a refusal and end the call with it."""
         self._recorded.add(context)
-        identity = fields.pop("identity", "")
-        refused = Refused(event, code.name, identity, _address_of(context.peer()), text[:REASON_LENGTH_MAX])
-        self._record(refused, context.peer(), fields)
+        self.note_refusal(context.peer(), code, text, event, **fields)
         context.abort(code, text)
+
+    def note_refusal(self, peer: str, code: grpc.StatusCode, text: str, event: str, **fields: str) -> None:
+        """Record the refusal of a request within a call, which continues."""
+        identity = fields.pop("identity", "")
+        refused = Refused(event, code.name, identity, _address_of(peer), text[:REASON_LENGTH_MAX])
+        self._record(refused, peer, fields)
 
     def note_refused_call(self, call: CallContext, aborted: CallAborted) -> None:
         """Record a call that ends with a refusal, unless `refuse` has recorded it."""

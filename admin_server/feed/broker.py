@@ -1,7 +1,8 @@
 """The broker of one feed: what adapters and subscribers request, in steps of state change, record and audit.
 
 `FeedState` owns the feed's state and its lock. This module and `feed_operations` call it, and wait for the disk between
-its steps, never inside one. Each subscriber and each attending adapter has a queue, which its stream drains.
+its steps, never inside one. Each attending adapter has a queue, which its stream drains. Each subscription's call is
+notified, and makes the grant when it can send it.
 """
 
 from __future__ import annotations
@@ -12,16 +13,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from tandemfeed.admin_server.audit.log import AuditLog
-from tandemfeed.admin_server.feed.descriptions import (
-    describe_client,
-    describe_feed,
-    describe_key,
-    event_to_proto,
-    limited_to,
-)
+from tandemfeed.admin_server.feed.descriptions import describe_client, describe_feed, describe_key, event_to_proto
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
 from tandemfeed.admin_server.feed.feed_state import FeedState
 from tandemfeed.admin_server.feed.given_rights import GivenRights
+from tandemfeed.admin_server.feed.grants import feed_grant
 from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
 from tandemfeed.admin_server.feed.registrations import ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
@@ -75,6 +71,7 @@ class FeedBroker:
         self._records, self._audit, self._on_rollback = records, audit, on_rollback
         self.rights = GivenRights(records, feed.feed_id)
         channel_ids = [channel.channel_id for channel in feed.channels]
+        self._topics = {channel.topic: channel.channel_id for channel in feed.channels}
         self.key_ring = KeyRing(records, feed.feed_id, channel_ids, source_is_sealed=feed.source_is_sealed)
         self._state = FeedState(feed, records, audit, self.key_ring, self.rights.revoked)
         self.operations = FeedOperations(feed, self._state, records)
@@ -101,6 +98,7 @@ class FeedBroker:
 
         Raises:
             AnotherProcess, ReturnAwaited: another process is registered as this adapter, and it attends or is awaited.
+            OtherConversion: an attending adapter converts otherwise.
         """
         feed_id, adapter_id = self.feed.feed_id, adapter.adapter_id
         resumed = self._state.check_registration(adapter, request, process)
@@ -124,6 +122,8 @@ class FeedBroker:
         if self._state.attend(attendance):
             self._state.processes.save_if_possible(adapter.adapter_id)
             self._audit.write("attending", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
+            if (difference := self._state.other_conversion(adapter.adapter_id)) is not None:
+                self.operations.fail_on_request(adapter, difference)  # both registered before one attended
         if adapter.identity in self._disabled:  # since the call was admitted
             self._end_disabled(attendance)
         return attendance
@@ -199,44 +199,27 @@ class FeedBroker:
 
     # ---- subscribers ----
 
-    def subscribe(
-        self, identity: str, extents: Mapping[int, Extent], peer: str = "", unicast_key: bytes = b""
-    ) -> Subscriber:
-        """A client's stream began; its first update is due immediately.
-
-        Args:
-            extents: by channel_id.
-            peer: where it comes from.
-
-        Raises:
-            RecordsUnavailable: the grant cannot be recorded, so the client must not have it.
-        """
-        self.rights.note(identity, extents.keys())
-        subscriber = Subscriber(identity, extents, peer, unicast_key)
-        subscriber.notify()
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """A client's subscription began, or has other channels. Its rights must have been noted before."""
         self._state.add_subscriber(subscriber)
-        return subscriber
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """A client's stream ended."""
+        """A client's subscription ended."""
         self._state.remove_subscriber(subscriber)
-        subscriber.end()
 
-    def end_ungranted(self, policy: Grants) -> None:
-        """End the streams of subscribers to which the policy no longer grants all their channels.
-
-        A client whose stream ends without an error subscribes again, and so learns what it is still granted.
-        """
+    def limit_subscribers(self, policy: Grants) -> None:
+        """The policy has changed: adapters serve no subscription more than it is granted, and its call says so."""
         topics = {channel.channel_id: channel.topic for channel in self.feed.channels}
+        self._state.limit_subscribers(lambda identity, channel_id: policy.extent(identity, topics[channel_id]))
 
-        def is_lost(subscriber: Subscriber) -> bool:
-            return not all(
-                policy.extent(subscriber.identity, topics[channel_id]).covers(extent)
-                for channel_id, extent in subscriber.extents.items()
-            )
+    @property
+    def topics(self) -> Mapping[str, int]:
+        """The channel_id of each topic."""
+        return self._topics
 
-        for ended in self._state.end_subscribers(is_lost):
-            self._state.note("subscription revoked", identity=ended.identity, channels=sorted(ended.extents))
+    def grant(self, extents: Mapping[int, Extent]) -> admin_pb2.Grant:
+        """The present grant of these channels, by channel_id."""
+        return feed_grant(self.feed, self._state.view(), self.key_ring.keys, extents)
 
     def end_lost_rights(self, policy: Grants) -> None:
         """Make what identities were given useless where the policy no longer grants it: their tokens, and the keys.
@@ -322,19 +305,6 @@ class FeedBroker:
     def history(self) -> list[admin_pb2.HistoryEvent]:
         """What happened to the feed's roles, the newest last."""
         return [event_to_proto(event) for event in self._state.history()]
-
-    def update_for(self, extents: Mapping[int, Extent], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
-        """The present grant, limited to these channels."""
-        adapters, active, epoch = self._state.view()
-        channel_ids = frozenset(extents)
-        return admin_pb2.SubscriptionUpdate(
-            feed=self.describe(extents),
-            adapters=[limited_to(adapter, channel_ids) for adapter in adapters],
-            keys=self.key_ring.keys(channel_ids),
-            message_model=self.feed.message_model if is_first else b"",
-            active_adapter_id=active,
-            epoch=epoch,
-        )
 
     # ---- descriptions ----
 

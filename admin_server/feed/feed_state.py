@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.adapter_starts import AdapterStarts
+from tandemfeed.admin_server.feed.conversions import Conversions
 from tandemfeed.admin_server.feed.current_session import CurrentSession
 from tandemfeed.admin_server.feed.descriptions import (
     AWAY,
@@ -26,6 +27,7 @@ from tandemfeed.admin_server.feed.descriptions import (
     worst_state,
 )
 from tandemfeed.admin_server.feed.feed_reports import FeedReports
+from tandemfeed.admin_server.feed.grants import FeedView
 from tandemfeed.admin_server.feed.key_ring import KeyRing
 from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
 from tandemfeed.admin_server.feed.registrations import ProcessStart
@@ -34,6 +36,7 @@ from tandemfeed.admin_server.feed.subscriber_streams import SubscriberStreams
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Offer
 from tandemfeed.admin_server.lease.lease_decisions import HandOverRefused, LeaseDecision
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
+from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, HistoryEvent
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
@@ -68,6 +71,7 @@ class FeedState:
         self._reports = FeedReports(feed, self._keeper, self.processes)
         self.sources = self._reports.sources
         self._starts = AdapterStarts(records.starts(feed.feed_id), [channel.channel_id for channel in feed.channels])
+        self._conversions = Conversions(feed)
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
         self._sessions = CurrentSession(feed, records)
         self._subscribers = SubscriberStreams(self._attending)
@@ -111,10 +115,14 @@ class FeedState:
 
         Raises:
             AnotherProcess, ReturnAwaited: the process may not register.
+            OtherConversion: it is a new start, and it would convert otherwise than an attending adapter.
         """
         with self._changed:
             self._check(adapter, request, process)
-            return self._starts.resumable(adapter.adapter_id, request)
+            resumed = self._starts.resumable(adapter.adapter_id, request)
+            if resumed is None:
+                self._conversions.check(adapter.adapter_id, request.conversions, self._attending.keys())
+            return resumed
 
     def claim_registration(
         self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest, process: ProcessStart, incarnation: int
@@ -151,6 +159,7 @@ class FeedState:
                 self._resumed[adapter_id] = start.incarnation
             else:
                 self._starts.begin(adapter_id, start)
+            self._conversions.note(adapter_id, request.conversions)
             self._known[adapter_id] = describe_adapter(
                 adapter,
                 start.incarnation,
@@ -238,6 +247,11 @@ class FeedState:
             self._reports.on_leave(adapter_id)  # last, because a takeover is urgent
             return True
 
+    def other_conversion(self, adapter_id: int) -> str | None:
+        """What distinguishes the conversion of an adapter from that of one that attends; None: nothing."""
+        with self._changed:
+            return self._conversions.difference(adapter_id, self._attending.keys())
+
     def attendance_of(self, incarnation: int) -> Attendance | None:
         """The open stream of a start."""
         with self._changed:
@@ -251,25 +265,31 @@ class FeedState:
     # ---- subscribers ----
 
     def add_subscriber(self, subscriber: Subscriber) -> None:
-        """A client's stream began."""
+        """A subscription began."""
         with self._changed:
             self._subscribers.add(subscriber)
-            if self._is_stopped:  # the stream began while this server was becoming a standby
-                subscriber.end()
+            if self._is_stopped:  # it began while this server was becoming a standby
+                subscriber.end("")
 
     def remove_subscriber(self, subscriber: Subscriber) -> None:
-        """A client's stream ended."""
+        """A subscription ended."""
         with self._changed:
             self._subscribers.remove(subscriber)
             self._changed.notify_all()  # the timekeeper waits for the end of its time to return
 
+    def limit_subscribers(self, extent: Callable[[str, int], Extent]) -> None:
+        """Withdraw what is no longer granted, and have every subscription compare its grant with what it is now."""
+        with self._changed:
+            self._subscribers.limit(extent)
+            self._subscribers.notify()
+
     def subscribers(self) -> list[Subscriber]:
-        """The clients' open streams, the oldest first."""
+        """The open subscriptions, the oldest first."""
         with self._changed:
             return self._subscribers.streams()
 
-    def end_subscribers(self, is_to_end: Callable[[Subscriber], bool], reason: str = "") -> list[Subscriber]:
-        """End the streams of these subscribers, and return them. Args: reason: refuse them with this text."""
+    def end_subscribers(self, is_to_end: Callable[[Subscriber], bool], reason: str) -> list[Subscriber]:
+        """End the calls of these subscriptions, refusing them with this text, and return the subscriptions."""
         with self._changed:
             return self._subscribers.end_revoked(is_to_end, reason)
 
@@ -366,10 +386,14 @@ class FeedState:
         with self._changed:
             return self._descriptions()
 
-    def view(self) -> tuple[list[common_pb2.AdapterDescription], int, int]:
-        """The adapters, the active's adapter_id (0: none) and the epoch, all of one moment."""
+    def view(self) -> FeedView:
+        """What subscribers may know of the feed's state, all of one moment."""
         with self._changed:
-            return self._descriptions(), max(self.lease.holder, 0), self.lease.epoch
+            lease = self.lease
+            active = admin_pb2.ActiveAdapter(adapter_id=max(lease.holder, 0), epoch=lease.epoch)
+            if lease.takeovers.last and lease.takeovers.last[-1].epoch == lease.epoch:
+                active.takeover_reason = lease.takeovers.last[-1].reason.name.lower()
+            return FeedView(self.session, self._descriptions(), active)
 
     def status(self) -> admin_pb2.FeedStatus:
         """The feed's status for administrators, with every configured adapter."""

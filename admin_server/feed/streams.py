@@ -1,10 +1,10 @@
-"""The open streams of one feed: attending adapters and subscribers, each with a queue that its stream drains."""
+"""The open streams of one feed: attending adapters, each with a queue that its stream drains, and subscriptions."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -55,35 +55,25 @@ class Attendance:
         self.orders.put(None)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Subscriber:
-    """One client's open stream.
+    """One subscription of a client's call.
 
     Attributes:
         extents: how much it receives of each granted channel, by channel_id.
+        notify: called when the grant may have changed. It and `end` may be called from any thread, with the feed's lock
+            held, so they never block.
+        end: called when this server stops serving the feed; with a text, when an operator ends the client's call.
         peer: the address of its connection.
         unicast_key: the CURVE public key with which it may connect to adapters; empty: it has none.
-        client_id: names this stream to operators.
-        end_reason: why an operator ended it; empty: its client may subscribe again at once.
-        has_ended: whether it has ended, so that it must not get another update.
+        client_id: names this subscription to operators.
     """
 
     identity: str
     extents: Mapping[int, Extent]
+    notify: Callable[[], None] = field(repr=False)
+    end: Callable[[str], None] = field(repr=False)
     peer: str = ""
     unicast_key: bytes = b""
     client_id: int = field(default_factory=partial(next, _CLIENT_IDS))
     since_unix_ns: int = field(default_factory=time.time_ns)
-    end_reason: str = ""
-    updates: StreamQueue[bool] = field(default_factory=StreamQueue)
-    has_ended: bool = False
-
-    def notify(self) -> None:
-        """Request an update. One waiting request is enough, because an update contains the state at its sending."""
-        if self.updates.empty():
-            self.updates.put(True)
-
-    def end(self, reason: str = "") -> None:
-        """End the stream. Args: reason: refuse the client with this text."""
-        self.end_reason, self.has_ended = self.end_reason or reason, True
-        self.updates.put(None)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from tandemfeed.admin_server.feed.admissions import Admission, Admissions
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
+from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.v1 import admin_pb2
 
 
@@ -26,24 +27,36 @@ class SubscriberStreams:
         return len(self._open)
 
     def add(self, subscriber: Subscriber) -> None:
-        """A stream began."""
-        name = id(subscriber)
-        self._open[name] = subscriber
-        self.announce(self._admissions.begin(name, Admission(subscriber.unicast_key, frozenset(subscriber.extents))))
+        """A subscription began, or has other channels."""
+        self._open[id(subscriber)] = subscriber
+        self._admit(subscriber)
 
     def remove(self, subscriber: Subscriber, *, is_revoked: bool = False) -> None:
-        """A stream ended, if it was still open."""
+        """A subscription ended. It may return, unless all its channels were revoked."""
         if self._open.pop(id(subscriber), None) is not None:
             changed = self._admissions.end(id(subscriber), time.monotonic_ns(), is_revoked=is_revoked)
             if changed is not None:
                 self.announce(changed)
 
+    def limit(self, extent: Callable[[str, int], Extent]) -> None:
+        """Withdraw at once what is no longer granted, whether or not the client reads its updates.
+
+        Args:
+            extent: how much of a channel an identity may receive now.
+        """
+        for subscriber in self._open.values():
+            left = {each: part & extent(subscriber.identity, each) for each, part in subscriber.extents.items()}
+            left = {each: part for each, part in left.items() if part}
+            if left != subscriber.extents:
+                subscriber.extents = left
+                self._admit(subscriber)
+
     def streams(self) -> list[Subscriber]:
-        """The open streams, the oldest first."""
+        """The open subscriptions, the oldest first."""
         return list(self._open.values())
 
-    def end_revoked(self, is_revoked: Callable[[Subscriber], bool], reason: str = "") -> list[Subscriber]:
-        """End the streams of these subscribers, and return them. Args: reason: refuse them with this text."""
+    def end_revoked(self, is_revoked: Callable[[Subscriber], bool], reason: str) -> list[Subscriber]:
+        """End the calls of these subscriptions, and return them. Args: reason: refuse them with this text."""
         ended = [each for each in self._open.values() if is_revoked(each)]
         for subscriber in ended:
             self.remove(subscriber, is_revoked=True)
@@ -58,7 +71,7 @@ class SubscriberStreams:
     def end(self) -> None:
         """End every stream."""
         for subscriber in self._open.values():
-            subscriber.end()
+            subscriber.end("")
 
     def announce(self, changed: admin_pb2.SubscriptionsChanged | None = None) -> None:
         """Send a change to the adapters, and everything to those that are new or have missed a change."""
@@ -80,3 +93,11 @@ class SubscriberStreams:
     def next_deadline_ns(self) -> int | None:
         """When `run_timers` is due."""
         return self._admissions.next_expiry_ns()
+
+    def _admit(self, subscriber: Subscriber) -> None:
+        """Admit a subscription to just its channels; to none, if all were revoked."""
+        name, channel_ids = id(subscriber), frozenset(subscriber.extents)
+        if channel_ids:
+            self.announce(self._admissions.begin(name, Admission(subscriber.unicast_key, channel_ids)))
+        elif (changed := self._admissions.end(name, time.monotonic_ns(), is_revoked=True)) is not None:
+            self.announce(changed)

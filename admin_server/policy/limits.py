@@ -39,6 +39,10 @@ class OpenSubscriptions:
         self.total += 1
         return True
 
+    def count_of(self, identity: str) -> int:
+        """How many the identity has open."""
+        return self._counts[identity]
+
     def end(self, identity: str) -> None:
         """Count one less."""
         self._counts[identity] -= 1

@@ -27,12 +27,21 @@ class PolicyGate:
         if call.caller is None:
             return
         name = call.caller.identity
-        if (why := self._why_refused(name, call.caller.issued_unix_ns)) is not None:
-            call.abort(grpc.StatusCode.UNAUTHENTICATED, why)
+        if (refusal := self.expulsion(name, call.caller.issued_unix_ns)) is not None:
+            call.abort(grpc.StatusCode.UNAUTHENTICATED, refusal)
+        if (refusal := self.excess(name)) is not None:
+            call.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
+
+    def expulsion(self, name: str, issued_unix_ns: int) -> str | None:
+        """Why an identity may not call with a token that it got at this time; None: it may."""
+        if name not in self._policy.policy.identities:
+            return f"{name} is no longer in the policy"
+        return self._why_refused(name, issued_unix_ns)
+
+    def excess(self, name: str) -> str | None:
+        """Count a call, or a request within a call; or why the identity may not make one now."""
         identity = self._policy.policy.identities.get(name)
-        if identity is None:
-            call.abort(grpc.StatusCode.UNAUTHENTICATED, f"{name} is no longer in the policy")
-        rate = identity.calls_per_second_max
-        if rate is not None and not self._rates.admit(name, rate, time.monotonic_ns()):
-            text = f"{name} may make {rate:g} calls a second (calls_per_second_max in the policy); try again later"
-            call.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        rate = None if identity is None else identity.calls_per_second_max
+        if rate is None or self._rates.admit(name, rate, time.monotonic_ns()):
+            return None
+        return f"{name} may make {rate:g} calls a second (calls_per_second_max in the policy); try again later"

@@ -112,6 +112,15 @@ class Extent:
             return WHOLE
         return Extent(self.symbols | other.symbols)
 
+    def __and__(self, other: Extent) -> Extent:
+        for one, another in ((self, other), (other, self)):
+            if one.symbols is None:
+                return another
+        for one, another in ((self, other), (other, self)):
+            if one.symbols is not None and EVERY_SYMBOL in one.symbols:
+                return another
+        return Extent((self.symbols or frozenset()) & (other.symbols or frozenset()))
+
     def covers(self, other: Extent) -> bool:
         """Whether this is at least as much as the other."""
         if self.symbols is None:

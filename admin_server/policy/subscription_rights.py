@@ -46,7 +46,7 @@ def requested_extents(granted: Mapping[str, Extent], topics: Iterable[str], feed
     """
     wanted = {} if topics else dict(granted)
     for topic in topics:
-        channel, extent = _part_of(topic, feed)
+        channel, extent = part_of(topic, feed)
         if not granted.get(channel, NOTHING).covers(extent):
             raise NotGranted(topic)
         wanted[channel] = wanted.get(channel, NOTHING) | extent
@@ -76,7 +76,7 @@ def topics_of(extents: Mapping[int, Extent], feed: FeedSettings) -> list[str]:
     return topics
 
 
-def _part_of(topic: str, feed: FeedSettings) -> tuple[str, Extent]:
+def part_of(topic: str, feed: FeedSettings) -> tuple[str, Extent]:
     """The channel of a requested topic, and how much of it is requested.
 
     Raises:

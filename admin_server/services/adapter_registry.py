@@ -9,7 +9,9 @@ import grpc
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.feed.conversions import OtherConversion
 from tandemfeed.admin_server.feed.descriptions import describe_protocol
+from tandemfeed.admin_server.feed.documents import table_documents, wire_conversions
 from tandemfeed.admin_server.feed.key_ring import SOURCE
 from tandemfeed.admin_server.feed.registrations import (
     HOST_LENGTH_MAX,
@@ -54,7 +56,9 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             token_public_key=self._token_public_key,
             lease_ttl_ns=broker.feed.lease_ttl_ns,
             sync_interval_ns=broker.feed.sync_interval_ns,
-            message_model=broker.feed.message_model,
+            message_model=broker.feed.message_model.content,
+            conversions=wire_conversions(broker.feed),
+            documents=table_documents(broker.feed),
             protocol=describe_protocol(broker.feed),
             last_word_key=self._last_word_key(own.incarnation),
             decision_keys=broker.key_ring.decision_keys(),
@@ -163,6 +167,16 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             self._audit.refuse(
                 context,
                 grpc.StatusCode.ALREADY_EXISTS,
+                str(refused),
+                "registration refused",
+                feed=broker.feed.name,
+                adapter=adapter.name,
+                why=str(refused),
+            )
+        except OtherConversion as refused:
+            self._audit.refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
                 str(refused),
                 "registration refused",
                 feed=broker.feed.name,

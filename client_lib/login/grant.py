@@ -1,9 +1,10 @@
-"""A subscription's grant by the administration server, and how updates change it. Pure."""
+"""A subscription's grant by the administration server. Each update has the whole grant. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tandemfeed.transport.calls.server_names import adapter_server
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
@@ -20,6 +21,13 @@ class GrantedKey:
 
     sealing: SealingKey
     expires_unix_ns: int
+
+
+class DocumentName(NamedTuple):
+    """A document's identifier in the feed's definition, and its version: the SHA-256 of its content."""
+
+    id: str
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,9 @@ class Grant:
         adapters: all adapters of the feed, including those that are away.
         keys: by key_id; only those of the granted channels.
         message_model: the SBE message schema of the output (XML).
+        model_name: its identifier and version.
+        table_names: the converter table of each channel, if the feed's definition has one.
+        takeover_reason: why the epoch began; empty: not known.
         symbols_by_channel: of the channels of which only some symbols are granted.
         delay_ns: how much later than the real-time feed this feed sends; 0: it is a real-time feed.
     """
@@ -85,11 +96,19 @@ class Grant:
     source_stream_names: Mapping[int, str]
     adapters: Mapping[int, GrantedAdapter]
     keys: Mapping[int, GrantedKey]
-    message_model: bytes
+    message_model: bytes = field(repr=False)
+    model_name: DocumentName
+    table_names: Mapping[int, DocumentName] = field(default_factory=dict)
     active_adapter_id: int = 0
     epoch: int = 0
+    takeover_reason: str = ""
     symbols_by_channel: Mapping[int, GrantedSymbols] = field(default_factory=dict)
     delay_ns: int = 0
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The granted topics."""
+        return frozenset(self.topics_by_channel.values())
 
     @property
     def groups(self) -> frozenset[str]:
@@ -108,54 +127,49 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class GrantUpdated:
-    """An update from the server. `is_whole`: the first update of a call; what it omits is no longer granted."""
+class TopicsRevoked:
+    """The policy no longer grants these topics. `is_last`: the subscription has ended."""
 
-    update: admin_pb2.SubscriptionUpdate = field(repr=False)
-    is_whole: bool
+    topics: tuple[str, ...]
+    reason: str
+    is_last: bool
 
 
-def first_grant(update: admin_pb2.SubscriptionUpdate) -> Grant:
-    """The grant in the first update of a subscription."""
-    feed = update.feed
+def read_grant(message: admin_pb2.Grant, documents: Mapping[str, bytes], former: Grant | None = None) -> Grant:
+    """The grant in an update, which is complete except for documents that the call has received before.
+
+    Args:
+        documents: by version.
+        former: the subscription's grant before this one.
+
+    Raises:
+        KeyError: the server has never sent a message model that it names.
+    """
+    feed, model = message.feed, message.channels[0].message_model  # one model for all channels of a feed
+    known: Mapping[int, GrantedAdapter] = {} if former is None else former.adapters
     return Grant(
         feed_id=feed.feed_id,
         feed_name=feed.name,
         session=feed.session,
-        topics_by_channel={channel.channel_id: channel.topic for channel in feed.channels},
+        topics_by_channel={channel.channel_id: channel.topic for channel in message.channels},
         source_stream_names={stream.source_stream_id: stream.name for stream in feed.source_streams},
-        adapters={adapter.adapter_id: _adapter(feed.name, adapter, None) for adapter in update.adapters},
-        keys={key.key_id: _key(key) for key in update.keys},
-        message_model=update.message_model,
-        active_adapter_id=update.active_adapter_id,
-        epoch=update.epoch,
+        adapters={
+            adapter.adapter_id: _adapter(feed.name, adapter, known.get(adapter.adapter_id))
+            for adapter in message.adapters
+        },
+        keys={key.key_id: _key(key) for channel in message.channels for key in channel.keys},
+        message_model=documents[model.version],
+        model_name=DocumentName(model.id, model.version),
+        table_names={
+            channel.channel_id: DocumentName(channel.converter_table.id, channel.converter_table.version)
+            for channel in message.channels
+            if channel.HasField("converter_table")
+        },
+        active_adapter_id=message.active.adapter_id,
+        epoch=message.active.epoch,
+        takeover_reason=message.active.takeover_reason,
         symbols_by_channel=_symbols(feed),
         delay_ns=feed.delay_ns,
-    )
-
-
-def apply_update(grant: Grant, updated: GrantUpdated, now_unix_ns: int) -> Grant:
-    """Apply an update to a grant: add or change the adapters and keys that it names, and remove expired keys.
-
-    A whole update, which follows a reconnection, also removes what it does not name.
-    """
-    update = updated.update
-    adapters = {} if updated.is_whole else dict(grant.adapters)
-    known = grant.adapters.get
-    adapters.update(
-        {each.adapter_id: _adapter(grant.feed_name, each, known(each.adapter_id)) for each in update.adapters}
-    )
-    keys = {} if updated.is_whole else dict(grant.keys)
-    keys.update({key.key_id: _key(key) for key in update.keys})
-    keys = {key_id: key for key_id, key in keys.items() if not 0 < key.expires_unix_ns <= now_unix_ns}
-    is_newer = update.epoch >= grant.epoch
-    return replace(
-        grant,
-        adapters=adapters,
-        keys=keys,
-        active_adapter_id=update.active_adapter_id if is_newer else grant.active_adapter_id,
-        epoch=max(update.epoch, grant.epoch),
-        symbols_by_channel=_symbols(update.feed) if update.HasField("feed") else grant.symbols_by_channel,
     )
 
 

@@ -17,7 +17,7 @@ from tandemfeed.transport.calls.reachability import Unreachable, call_or_explain
 
 RETRY_AFTER_S = 0.2  # when no administration server has answered; doubled after each further round
 RETRY_AFTER_MAX_S = 3.0
-RENEW_BEFORE_NS = 60_000_000_000  # time for slow logins before the token expires
+RENEW_BEFORE_NS = 60_000_000_000  # time for slow logins before the token expires; at most half of its life
 
 
 class Session:
@@ -39,6 +39,7 @@ class Session:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._login: transport_login.Login | None = None
+        self._renew_at_unix_ns = 0
 
     def ensure_token(self) -> None:
         """Ensure that the token is valid, with a new login if necessary.
@@ -48,7 +49,7 @@ class Session:
             AdminUnavailable: no administration server answered.
         """
         with self._lock:
-            if self._login is not None and self._login.expires_unix_ns - time.time_ns() > RENEW_BEFORE_NS:
+            if self._login is not None and time.time_ns() < self._renew_at_unix_ns:
                 return
             try:
                 self._login = self._new_login()
@@ -56,6 +57,8 @@ class Session:
                 raise AuthenticationRefused(str(refused)) from refused
             except grpc.RpcError as error:
                 raise client_error(error, self.servers.current) from error
+            life_ns = self._login.expires_unix_ns - time.time_ns()
+            self._renew_at_unix_ns = self._login.expires_unix_ns - min(RENEW_BEFORE_NS, life_ns // 2)
 
     def _new_login(self) -> transport_login.Login:
         known = self.servers, self._ca_pem, self.identity, self._credential
@@ -74,6 +77,16 @@ class Session:
         current = self._login
         return "" if current is None else current.token
 
+    @property
+    def renew_in_s(self) -> float:
+        """In how many seconds `ensure_token` will log in again."""
+        return max(0.0, (self._renew_at_unix_ns - time.time_ns()) / 1e9) if self._login is not None else 0.0
+
+    def bearer(self, server_name: str) -> str:
+        """The current token, proved for a server; empty if there is none."""
+        current = self._login
+        return "" if current is None else current.bearer(server_name)
+
     def forget_token(self, token: str) -> None:
         """Discard a token that a service refused, so that the next call logs in again."""
         with self._lock:
@@ -86,8 +99,4 @@ class Session:
         Args:
             server_name: what the server's certificate must name.
         """
-        return open_channel(endpoint, self._ca_pem, server_name, self._bearer)
-
-    def _bearer(self, server_name: str) -> str:
-        current = self._login
-        return "" if current is None else current.bearer(server_name)
+        return open_channel(endpoint, self._ca_pem, server_name, self.bearer)

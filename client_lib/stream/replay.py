@@ -169,6 +169,8 @@ class ReplayWorker:
             if code is grpc.StatusCode.UNAUTHENTICATED:
                 self._session.forget_token(token)
                 return code
+            if code is grpc.StatusCode.PERMISSION_DENIED:
+                self._session.forget_token(token)  # it may be older than the right to a topic that was added
             times = self._failures.get(endpoint, (0, 0))[0]
             backoff_ns = min(BACKOFF_NS << min(times, 16), BACKOFF_MAX_NS)
             self._failures[endpoint] = (times + 1, time.monotonic_ns() + backoff_ns)

@@ -16,17 +16,18 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import zmq
 
-from tandemfeed.client_lib.items import Batch, Item, Revoked
+from tandemfeed.client_lib.items import Batch, ChannelsChanged, Item, ModelChanged, Revoked
 from tandemfeed.client_lib.items import Filled as FilledItem
-from tandemfeed.client_lib.login.grant import Grant, GrantedSymbols, GrantUpdated, apply_update, first_grant
-from tandemfeed.client_lib.login.grant_reader import GrantReader
+from tandemfeed.client_lib.login.grant import Grant, GrantedSymbols, TopicsRevoked
+from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.client_lib.stream.grant_box import GrantBox
 from tandemfeed.client_lib.stream.mailbox import Mailbox
 from tandemfeed.client_lib.stream.receivers import Receiver, Receivers
 from tandemfeed.client_lib.stream.replay import Replayed, ReplayWorker
@@ -38,15 +39,14 @@ from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
 from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.topics import TopicEntry
 from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature, StreamOpener
 from tandemfeed.transport.unicast.wire import CurveKeys
-from tandemfeed.v1 import admin_pb2
 
 DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters are not delayed
 MAILBOX_COUNT_MAX = 256
-Letter = Replayed | GrantUpdated | Revoked
 
 
 class Subscription:
@@ -58,8 +58,9 @@ class Subscription:
     def __init__(
         self,
         session: Session,
+        grants: GrantStream,
         feed: str,
-        topics: tuple[str, ...],
+        topics: Iterable[TopicEntry],
         interface: str,
         *,
         start_message_seq: int | None,
@@ -69,28 +70,25 @@ class Subscription:
         grant_timeout_s: float = 10.0,
         receive_queue_count_max: int = 100_000,
     ) -> None:
-        self._mailbox: Mailbox[Letter] = Mailbox(MAILBOX_COUNT_MAX)
+        self._mailbox: Mailbox[Replayed] = Mailbox(MAILBOX_COUNT_MAX)
+        self._grant_box = GrantBox(self._mailbox.wake)
+        self._grants = grants
         keys = CurveKeys.generate()  # for this subscription only
-        request = admin_pb2.SubscribeRequest(feed=feed, topics=topics)
-        if transport != "multicast":
-            request.unicast_client_key = keys.public
-        self._grant_reader = GrantReader(session, request, self._mailbox.put)
+        unicast_key = b"" if transport == "multicast" else keys.public
         try:
-            self._grant = first_grant(self._grant_reader.first(grant_timeout_s))
+            self._id, self._grant = grants.subscribe(feed, topics, self._grant_box.put, grant_timeout_s, unicast_key)
         except BaseException:
             self._mailbox.close()
-            self._grant_reader.close()
             raise
         self.counters = CounterSet()
-        self._decoder = Decoder(self._grant.message_model, f"message model of {self._grant.feed_name}")
+        self._decoder = _decoder_of(self._grant)
         self._opener = StreamOpener(self._grant.feed_id)
-        self._trusts = {
-            channel_id: StreamTrust(channel_id, self.counters, verify) for channel_id in self._grant.topics_by_channel
-        }
-        self._mergers = {
-            channel_id: SessionMerger(channel_id, self._grant.session, self.counters, merger_config, start_message_seq)
-            for channel_id in self._grant.topics_by_channel
-        }
+        self._verify: VerifyMode = verify
+        self._merger_config = merger_config
+        self._trusts: dict[int, StreamTrust] = {}
+        self._mergers: dict[int, SessionMerger] = {}
+        for channel_id in self._grant.topics_by_channel:
+            self._add_channel(channel_id, start_message_seq)
         self._filters: dict[int, SymbolFilter] = {}  # of the channels of which only some symbols are granted
         self._filtered_symbols: Mapping[int, GrantedSymbols] = {}
         self._ended: set[int] = set()
@@ -99,7 +97,7 @@ class Subscription:
         self._replayed_packets = 0
         self._is_stopping = False
         self._is_disposed = False
-        self._revoked: Revoked | None = None
+        self._last_item: Revoked | None = None
         self._loop_lock = threading.Lock()
         self._loop_thread: int | None = None
         self._context: zmq.Context[Any] = zmq.Context()
@@ -178,6 +176,32 @@ class Subscription:
         with self._loop_lock:
             self._dispose()
 
+    def modify(self, add: Sequence[str] = (), remove: Sequence[str] = (), *, timeout_s: float = 10.0) -> None:
+        """Add and remove topics, and wait until the administration server has accepted the change.
+
+        `ChannelsChanged` then marks the place in the stream. Channels that stay miss and repeat nothing; added channels
+        begin live. May be called from any thread.
+
+        Args:
+            add, remove: topics, or patterns with `*` and `#`; `remove` is applied first.
+            timeout_s: how long to wait for the answer.
+
+        Raises:
+            AuthorizationRefused: a topic to add does not exist or is not granted. Nothing has changed.
+            AdminUnavailable: no answer; try again later. Nothing has changed.
+            FeedUnknown: the server cannot use the request, for instance because no topic would be left.
+            ValueError: the subscription has ended.
+        """
+        for name, topics in (("add", add), ("remove", remove)):
+            if isinstance(topics, str):
+                raise TypeError(f"{name} is {topics!r}; expected a sequence of topics")
+        removed = [TopicEntry(topic, is_removed=True) for topic in remove]
+        self._grants.modify(self._id, (*removed, *map(TopicEntry, add)), timeout_s)
+
+    def cancel(self) -> None:
+        """End the subscription at the administration server, and close it. The client's others continue."""
+        self.close()
+
     def statistics(self) -> SubscriptionStatistics:
         """A snapshot, for views and metrics."""
         channels = {
@@ -191,7 +215,7 @@ class Subscription:
                 merger.session,
                 self._filters[channel_id].filtered_count if channel_id in self._filters else 0,
             )
-            for channel_id, merger in self._mergers.items()
+            for channel_id, merger in list(self._mergers.items())
         }
         return SubscriptionStatistics(
             datagrams=self._datagrams,
@@ -223,8 +247,8 @@ class Subscription:
                 for merger in self._mergers.values():
                     self._perform(merger.on_timer(now_ns, random.random()), now_ns)
                 self._ready += self._receivers.on_timer(now_ns, self._drain_whole)
-            if self._revoked is not None:  # the last item, after everything else of this turn
-                self._ready.append(self._revoked)
+            if self._last_item is not None:  # after everything else of this turn
+                self._ready.append(self._last_item)
                 self._is_stopping = True
             if self._ready:
                 items = list(self._ready)
@@ -319,17 +343,58 @@ class Subscription:
 
     def _read_letters(self) -> None:
         self._mailbox.acknowledge()
+        self._take_grant()
         letter = self._mailbox.take()
         if letter is None:
             return
         self._mailbox.wake()  # one letter a turn, so that a long replay does not starve the live stream
-        if isinstance(letter, Replayed):
-            for datagram in letter.packets:
-                self._on_replayed(datagram, letter.adapter_id)
-        elif isinstance(letter, GrantUpdated):
-            self._apply_grant(apply_update(self._grant, letter, time.time_ns()))
-        else:
-            self._revoked = letter
+        for datagram in letter.packets:
+            self._on_replayed(datagram, letter.adapter_id)
+
+    def _take_grant(self) -> None:
+        revoked, grant = self._grant_box.take()
+        if revoked is not None:
+            self._on_revoked(revoked)
+        if grant is not None and self._last_item is None:
+            self._change_channels(grant)
+            if grant.message_model != self._grant.message_model:
+                self._decoder = _decoder_of(grant)
+                self._ready.append(ModelChanged(*grant.model_name))
+            self._apply_grant(grant)
+
+    def _on_revoked(self, revoked: TopicsRevoked) -> None:
+        item = Revoked(revoked.reason, revoked.topics, revoked.is_last)
+        if revoked.is_last:
+            self._last_item = item
+            return
+        self._ready.append(item)
+        for channel_id, topic in self._grant.topics_by_channel.items():
+            if topic in revoked.topics:
+                self._remove_channel(channel_id)
+
+    def _change_channels(self, grant: Grant) -> None:
+        """Begin and end channels as a grant says; those that stay keep their merge."""
+        present, wanted = self._mergers.keys(), grant.topics_by_channel.keys()
+        added, removed = sorted(wanted - present), sorted(present - wanted)
+        for channel_id in removed:
+            self._remove_channel(channel_id)
+        for channel_id in added:
+            self._add_channel(channel_id, None, session=grant.session)
+        if added or removed:
+            former, now = self._grant.topics_by_channel, grant.topics_by_channel
+            changed = ChannelsChanged(tuple(now[each] for each in added), tuple(former[each] for each in removed))
+            self._ready.append(changed)
+
+    def _add_channel(self, channel_id: int, start_message_seq: int | None, session: int | None = None) -> None:
+        self._trusts[channel_id] = StreamTrust(channel_id, self.counters, self._verify)
+        self._mergers[channel_id] = SessionMerger(
+            channel_id, session or self._grant.session, self.counters, self._merger_config, start_message_seq
+        )
+
+    def _remove_channel(self, channel_id: int) -> None:
+        self._mergers.pop(channel_id, None)
+        self._trusts.pop(channel_id, None)
+        self._ended.discard(channel_id)
 
     def _on_replayed(self, datagram: bytes, adapter_id: int) -> None:
         self._replayed_packets += 1
@@ -372,10 +437,14 @@ class Subscription:
             return
         self._is_disposed = True
         self._mailbox.close()
-        self._grant_reader.close()
+        self._grants.cancel(self._id)
         self._replay.close()
         self._receivers.close()
         self._context.destroy(linger=0)
+
+
+def _decoder_of(grant: Grant) -> Decoder:
+    return Decoder(grant.message_model, f"message model of {grant.feed_name}")
 
 
 def _earliest(one: int | None, other: int | None) -> int | None:

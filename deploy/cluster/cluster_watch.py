@@ -121,13 +121,16 @@ class ClusterWatch:
 
     def _read(self) -> None:
         stub = admin_pb2_grpc.StreamAdministrationStub(self._channel)
-        updates = stub.Subscribe(admin_pb2.SubscribeRequest(feed=self.feed), wait_for_ready=True)
+        subscribe = admin_pb2.SubscribeRequest(subscription_id=1, feed=self.feed)
+        requests = iter([admin_pb2.SubscriptionRequest(request_id=1, subscribe=subscribe)])
+        updates = stub.Subscribe(requests, wait_for_ready=True)
         self._updates = updates
         for update in updates:
+            grant = update.grant
             with self._changed:
-                names = {adapter.adapter_id: adapter.name for adapter in update.adapters}
-                self.states = {adapter.name: adapter.replica_state for adapter in update.adapters}
-                self.active, self.epoch = names.get(update.active_adapter_id, ""), update.epoch
+                names = {adapter.adapter_id: adapter.name for adapter in grant.adapters}
+                self.states = {adapter.name: adapter.replica_state for adapter in grant.adapters}
+                self.active, self.epoch = names.get(grant.active.adapter_id, ""), grant.active.epoch
                 if self.active and self.epoch > self._newest_epoch:
                     self._newest_epoch, self.epochs_seen = self.epoch, self.epochs_seen + 1
                 self.is_connected = True

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tandemfeed.client_lib.login.grant import Grant, GrantedAdapter, GrantUpdated, apply_update, first_grant
-from tandemfeed.client_lib.login.grant_reader import GrantLetter, GrantReader
+from tandemfeed.client_lib.login.grant import Grant, GrantedAdapter
+from tandemfeed.client_lib.login.grant_stream import GrantLetter, GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import (
@@ -48,7 +48,6 @@ from tandemfeed.transport.sealing.opening import ReceivedPacket, StreamOpener
 from tandemfeed.transport.sealing.sealing import COUNTER_MAX
 from tandemfeed.transport.sealing.start_keys import NONCE, Purpose, SealingKey, derive_cipher
 from tandemfeed.transport.sealing.stream_signatures import DIGEST_SIZE, SIGNATURE_MAGIC, sign
-from tandemfeed.v1 import admin_pb2
 
 RATE_DEFAULT = 5_000.0  # packets per second: several times what an adapter sends, for a tenth of a core
 SECONDS_DEFAULT = 60.0
@@ -330,12 +329,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = StopSignal()
     letters: queue.SimpleQueue[GrantLetter] = queue.SimpleQueue()
     session = Session(connection.admin, connection.ca_pem, connection.identity, connection.credential)
-    reader = GrantReader(
-        session, admin_pb2.SubscribeRequest(feed=arguments.feed), lambda letter: _post(letters, letter)
-    )
+    grants = GrantStream(session)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        grant = first_grant(reader.first(GRANT_TIMEOUT_S))
+        _, grant = grants.subscribe(arguments.feed, (), letters.put, GRANT_TIMEOUT_S)
         tag = os.urandom(DECISION_TAG_SIZE)
         listener = Eavesdropper(grant, context, connection.interface, tag)
         sender = MulticastSender(context, connection.interface, datagram_size_max=DATAGRAM_SIZE_MAX)
@@ -344,28 +341,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         select.select([sys.stdin, stop], [], [])
 
         def turn() -> None:
-            nonlocal grant
             listener.hear()
             while not letters.empty():
                 letter = letters.get()
-                if isinstance(letter, GrantUpdated):
-                    grant = apply_update(grant, letter, time.time_ns())
-                    listener.use_grant(grant)
-                    forger.use_grant(grant)
+                if isinstance(letter, Grant):
+                    listener.use_grant(letter)
+                    forger.use_grant(letter)
 
         began_s = time.monotonic()
         _send_at(arguments.rate, arguments.seconds, forger.datagrams(), sender, turn, stop)
         seconds = time.monotonic() - began_s
         announce("forged", packets=forger.made.total(), seconds=round(seconds, 1), kinds=dict(forger.made))
     finally:
-        reader.close()
+        grants.close()
         context.destroy(linger=0)
     return 0
-
-
-def _post(letters: queue.SimpleQueue[GrantLetter], letter: GrantLetter) -> bool:
-    letters.put(letter)
-    return True
 
 
 def _send_at(

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
+from tandemfeed.deploy.cluster.topology import EXAMPLES
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
 
 OK = grpc.StatusCode.OK
 FEED, CHANNEL, STREAM = "ticks", 1, 1
 TIMEOUT_S = 20.0
+MESSAGE_MODEL = EXAMPLES / "message-model.xml"
 STUBS: dict[str, Callable[[grpc.Channel], Any]] = {
     "Authentication": admin_pb2_grpc.AuthenticationStub,
     "StreamAdministration": admin_pb2_grpc.StreamAdministrationStub,
@@ -62,7 +65,15 @@ CALLS = {
     "Authentication/GetLoginWays": Call(admin_pb2.GetLoginWaysRequest()),
     "Authentication/LogInWithCertificate": Call(admin_pb2.LogInWithCertificateRequest(), REFUSED_REQUEST),
     "Authentication/LogInWithToken": Call(admin_pb2.LogInWithTokenRequest(), REFUSED_REQUEST),
-    "StreamAdministration/Subscribe": Call(admin_pb2.SubscribeRequest(feed=FEED), is_endless=True),
+    "StreamAdministration/Subscribe": Call(
+        admin_pb2.SubscriptionRequest(request_id=1, subscribe=admin_pb2.SubscribeRequest(subscription_id=1, feed=FEED)),
+        is_endless=True,
+    ),
+    "StreamAdministration/GetDocument": Call(
+        admin_pb2.GetDocumentRequest(
+            feed=FEED, id=MESSAGE_MODEL.stem, version=sha256(MESSAGE_MODEL.read_bytes()).hexdigest()
+        )
+    ),
     "StreamAdministration/ListFeeds": Call(admin_pb2.ListFeedsRequest()),
     "AdapterRegistry/Register": Call(REGISTRATION),
     "AdapterRegistry/Attend": Call(admin_pb2.AdapterReport(), is_endless=True),
@@ -133,8 +144,11 @@ def code_of(channel: grpc.Channel, name: str, incarnation: int) -> tuple[grpc.St
     try:
         reply = method(iter([request]) if takes_stream else request, timeout=TIMEOUT_S)
         if returns_stream and call.is_endless:
-            next(reply)
+            first = next(reply)
             reply.cancel()
+            if isinstance(first, admin_pb2.SubscriptionUpdate) and first.HasField("refused"):  # in an open call
+                assert first.refused.kind == admin_pb2.REFUSAL_KIND_NOT_GRANTED
+                return grpc.StatusCode.PERMISSION_DENIED, first.refused.reason
         elif returns_stream:
             list(reply)
     except grpc.RpcError as error:

@@ -6,6 +6,7 @@ import queue
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 
 import grpc
 
@@ -23,6 +24,8 @@ class Adapter:
         resumes: the earlier stream of the same process, which registers again; None: a new process.
         nonce: identifies the process; empty: a new random one.
         replace: replace a process that is attending.
+        conversions: by what it converts.
+        attends: open its stream; otherwise `attend` does.
         unicast_server_key: the key for its unicast clients.
     """
 
@@ -34,6 +37,8 @@ class Adapter:
         *,
         nonce: bytes = b"",
         replace: bool = False,
+        conversions: Sequence[admin_pb2.ChannelConversion] = (),
+        attends: bool = True,
         unicast_server_key: bytes = b"",
     ) -> None:
         self._channel = channel_as(server, f"adapter-{name}")
@@ -50,6 +55,7 @@ class Adapter:
             process_id=4711,
             host="exchange-1",
             replace=replace,
+            conversions=conversions,
             unicast_server_key=unicast_server_key,
         )
         if resumes is not None:
@@ -60,6 +66,11 @@ class Adapter:
         self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
         self.ended = threading.Event()
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
+        if attends:
+            self.attend()
+
+    def attend(self) -> None:
+        """Open the stream of reports and orders."""
         self.report(incarnation=self.registered.self.incarnation)
         self._call = self._stub.Attend(iter(self._reports.get, None))
         threading.Thread(target=self._read, daemon=True).start()

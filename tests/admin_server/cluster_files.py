@@ -113,11 +113,16 @@ def running_server(
     subscriber_count_max: int = SUBSCRIBER_COUNT_MAX,
     cluster_text: str = CLUSTER,
     policy_text: str = POLICY,
+    listen: str = "127.0.0.1:0",
     **options: Any,
 ) -> Iterator[AdminServer]:
-    """A server on a free port of the loopback interface. Args: options: others of `AdminServer`."""
+    """A server on a free port of the loopback interface, unless the test chooses the address.
+
+    Args:
+        options: others of `AdminServer`.
+    """
     cluster, policy = write_settings(folder, cluster_text, policy_text)
-    server = AdminServer(cluster, policy, folder / "state", "127.0.0.1:0", subscriber_count_max, **options)
+    server = AdminServer(cluster, policy, folder / "state", listen, subscriber_count_max, **options)
     try:
         yield server
     finally:

@@ -19,6 +19,7 @@ from tandemfeed.transport.calls.tokens import key_to_text
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, POLICY, ca_of, channel_as, running_server
+from tests.admin_server.subscriber_by_hand import RefusedRequest, SubscriberCall, grants
 
 NONCE = key_to_text(bytes(range(32)))
 Refused = pytest.ExceptionInfo[grpc.RpcError]
@@ -82,15 +83,11 @@ def test_a_malformed_login_is_an_invalid_argument(server: AdminServer, first: st
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def refusal(channel: grpc.Channel, feed: str, *topics: str) -> tuple[grpc.StatusCode, str]:
+def refusal(channel: grpc.Channel, feed: str, *topics: str) -> tuple[int, str]:
     """The answer to a refused subscription."""
-    with pytest.raises(grpc.RpcError) as refused:
-        next(
-            admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(
-                admin_pb2.SubscribeRequest(feed=feed, topics=topics)
-            )
-        )
-    return refused.value.code(), str(refused.value.details())
+    with pytest.raises(RefusedRequest) as refused:
+        next(grants(channel, *topics, feed=feed))
+    return refused.value.kind, str(refused.value)
 
 
 def test_a_refusal_is_the_same_for_what_does_not_exist_and_for_what_is_not_granted(tmp_path: Path) -> None:
@@ -101,7 +98,7 @@ def test_a_refusal_is_the_same_for_what_does_not_exist_and_for_what_is_not_grant
         with channel_as(server, "reader") as channel:
             granted, missing = refusal(channel, "books"), refusal(channel, "bonds")
             assert granted == (missing[0], missing[1].replace("bonds", "books"))
-            assert missing[0] is grpc.StatusCode.PERMISSION_DENIED
+            assert missing[0] == admin_pb2.REFUSAL_KIND_NOT_GRANTED
             assert missing[1].endswith("available to you: equities")
             granted = refusal(channel, "books", "equities.books")
             assert granted == (missing[0], missing[1].replace("bonds", "books"))
@@ -121,8 +118,8 @@ def test_every_refused_call_is_audited_once(server: AdminServer) -> None:
         admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest())
     with channel_as(server, "reader") as channel, pytest.raises(grpc.RpcError):
         admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest())
-    with channel_as(server, "stranger") as channel, pytest.raises(grpc.RpcError):
-        next(admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+    with channel_as(server, "stranger") as channel:
+        refusal(channel, "equities")
     server.stop()  # the stopped server has recorded the end of every call
     server.stop = lambda: None  # type: ignore[method-assign]  # the fixture has nothing left to stop
     refusals = [line for line in audit_of(server) if "refused" in line["event"]]
@@ -136,16 +133,17 @@ def test_every_refused_call_is_audited_once(server: AdminServer) -> None:
 
 def test_subscribers_beyond_the_limit_are_refused_and_adapters_are_still_served(tmp_path: Path) -> None:
     with running_server(tmp_path, subscriber_count_max=2) as server, channel_as(server, "reader") as channel:
-        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-        streams = [stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")) for _ in range(2)]
-        for stream in streams:
-            next(stream)
-        with pytest.raises(grpc.RpcError, match="2 subscribers are connected") as refused:
-            next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+        for call in (calls := [SubscriberCall(channel) for _ in range(2)]):
+            for subscription_id in range(1, 4):
+                call.subscribe(subscription_id=subscription_id)
+        with pytest.raises(grpc.RpcError, match="2 clients are connected") as refused:
+            next(grants(channel))
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         adapter = Adapter(server, "a")
         adapter.await_order("lease_granted")
         adapter.vanish()
+        for call in calls:
+            call.close()
 
 
 def test_health_watchers_without_a_token_do_not_use_up_threads(tmp_path: Path) -> None:
@@ -168,8 +166,7 @@ def test_after_a_restart_clients_still_receive_the_groups_of_adapters_that_have_
         adapter.await_order("lease_granted")
         adapter.vanish()
     with running_server(tmp_path) as server, channel_as(server, "reader") as channel:
-        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-        first = next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+        first = next(grants(channel))
         assert [(each.name, each.replica_state, dict(each.groups)) for each in first.adapters] == [
             ("a", "away", {1: "239.192.2.1:5011"})
         ]

@@ -31,6 +31,7 @@ from tests.admin_server.cluster_files import (
     secret_of,
     write_settings,
 )
+from tests.admin_server.subscriber_by_hand import RefusedRequest, grants, keys_of
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_call_without_a_valid_token_is_unauthenticated(server: AdminServer) ->
                 stub.ListFeeds(admin_pb2.ListFeedsRequest())
             assert code_of(refused) is grpc.StatusCode.UNAUTHENTICATED
             with pytest.raises(grpc.RpcError) as refused_stream:
-                list(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+                list(grants(channel))
             assert code_of(refused_stream) is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -73,13 +74,11 @@ def test_a_role_cannot_call_another_roles_service(server: AdminServer) -> None:
 
 
 def test_the_refusal_of_a_topic_names_it(server: AdminServer) -> None:
-    request = admin_pb2.SubscribeRequest(feed="equities", topics=["equities.ticks", "equities.trades"])
     with channel_as(server, "reader") as channel:
-        with pytest.raises(
-            grpc.RpcError, match=r"'equities\.trades' in feed 'equities' does not exist or is not"
-        ) as refused:
-            next(admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(request))
-        assert code_of(refused) is grpc.StatusCode.PERMISSION_DENIED
+        refusal = r"'equities\.trades' in feed 'equities' does not exist or is not"
+        with pytest.raises(RefusedRequest, match=refusal) as refused:
+            next(grants(channel, "equities.ticks", "equities.trades"))
+        assert refused.value.kind == admin_pb2.REFUSAL_KIND_NOT_GRANTED
     with channel_as(server, "stranger") as channel:
         stub = admin_pb2_grpc.StreamAdministrationStub(channel)
         assert not stub.ListFeeds(admin_pb2.ListFeedsRequest()).feeds
@@ -89,17 +88,16 @@ def test_the_refusal_of_a_topic_names_it(server: AdminServer) -> None:
 
 def test_a_subscriber_receives_addresses_model_keys_and_later_changes(server: AdminServer) -> None:
     with channel_as(server, "reader") as channel:
-        updates = admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(
-            admin_pb2.SubscribeRequest(feed="equities")
-        )
+        updates = grants(channel)
         first = next(updates)
         assert [stream.group for stream in first.feed.source_streams] == ["239.192.1.1:5001", "239.192.1.2:5002"]
-        assert b"messageSchema" in first.message_model
-        assert [len(key.key) for key in first.keys] == [32]
+        assert b"messageSchema" in first.documents[0].content
+        assert first.documents[0].version == first.channels[0].message_model
+        assert [len(key.key) for key in keys_of(first)] == [32]
         adapter = Adapter(server, "a")
         adapter.await_order("lease_granted")
         update = next(updates)
-        while update.active_adapter_id != 1 or not update.adapters:
+        while update.active.adapter_id != 1 or not update.adapters:
             update = next(updates)
         assert dict(update.adapters[0].groups) == {1: "239.192.2.1:5011"}
         adapter.vanish()
@@ -123,9 +121,8 @@ def test_adapters_and_clients_receive_the_same_keys(server: AdminServer) -> None
     adapter = Adapter(server, "a")
     changed = adapter.await_order("cluster_changed").cluster_changed
     with channel_as(server, "reader") as channel:
-        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-        update = next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
-    keys = [(key.key_id, key.channel_id, key.key) for key in update.keys]
+        grant = next(grants(channel))
+    keys = [(key.key_id, key.channel_id, key.key) for key in keys_of(grant)]
     assert [channel_id for _, channel_id, _ in keys] == [1]
     for received in (adapter.registered.keys, changed.keys):
         assert [(key.key_id, key.channel_id, key.key) for key in received] == keys

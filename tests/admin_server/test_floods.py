@@ -30,6 +30,7 @@ from tandemfeed.transport.calls.serving.server import REQUEST_SIZE_MAX
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import PATIENT, ca_of, channel_as, running_server
+from tests.admin_server.subscriber_by_hand import SubscriberCall
 
 WAIT_S = 30
 BEGIN = "/tandemfeed.v1.Authentication/Begin"
@@ -145,12 +146,14 @@ def test_a_flood_of_logins_starves_no_caller(server: AdminServer, check_service:
 
 def test_subscribers_that_do_not_read_starve_no_caller(server: AdminServer, check_service: Callable[[], None]) -> None:
     with channel_as(server, "reader") as channel:
-        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-        streams = [stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")) for _ in range(100)]
+        subscribe = admin_pb2.SubscribeRequest(subscription_id=1, feed="equities")
+        streams = [SubscriberCall(channel) for _ in range(100)]
+        for stream in streams:
+            stream.send(subscribe=subscribe)
         for _ in range(3):
             check_service()  # each makes updates for every stream
         for stream in streams:
-            stream.cancel()
+            stream.close()
 
 
 def idle_connections(server: AdminServer, count: int, opened: ExitStack) -> None:

@@ -26,6 +26,28 @@ def test_a_coroutine_can_read_the_stream_and_close_it(cluster: ToyCluster) -> No
         assert subscription.is_closed
 
 
+def test_a_coroutine_can_modify_and_cancel_its_subscription(cluster: ToyCluster) -> None:
+    async def modify() -> None:
+        async with AsyncSubscription(subscription) as stream:
+            await stream.modify(add=["equities.*"], remove=["equities.books"])
+            while 100 not in subscription.grant.keys:
+                await asyncio.sleep(0.01)
+            await stream.cancel()
+
+    with cluster.connect() as client:
+        subscription = client.subscribe("equities")
+        other = client.subscribe("equities")
+        asyncio.run(asyncio.wait_for(modify(), 30))
+        (request,) = [each.modify for each in cluster.admin.requests if each.HasField("modify")]
+        assert [(each.pattern, each.is_removed) for each in request.topics] == [
+            ("equities.books", True),
+            ("equities.*", False),
+        ]
+        while not any(each.HasField("cancel") for each in cluster.admin.requests):
+            other.poll(0.01)
+        assert not other.is_closed
+
+
 def test_a_closed_stream_ends_the_iteration(cluster: ToyCluster) -> None:
     async def read() -> list[object]:
         stream = AsyncSubscription(subscription)

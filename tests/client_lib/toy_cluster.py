@@ -42,7 +42,7 @@ from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
-from tandemfeed.transport.calls.tokens import TokenVerifier, binding, key_from_text
+from tandemfeed.transport.calls.tokens import Caller, TokenVerifier, binding, key_from_text
 from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
 from tandemfeed.transport.sealing.sealing import Sealer
@@ -149,11 +149,19 @@ def make_certificates(*server_names: str) -> tuple[bytes, bytes, bytes]:
     )
 
 
+@dataclass
+class ToyCall:
+    """A client's open call."""
+
+    updates: StreamQueue[admin_pb2.SubscriptionUpdate] = field(default_factory=StreamQueue)
+    subscription_ids: list[int] = field(default_factory=list)
+
+
 class ToyAdmin(
     admin_pb2_grpc.AuthenticationServicer,
     admin_pb2_grpc.StreamAdministrationServicer,
 ):
-    """Authenticates one identity, grants "equities.#", and sends the updates that the test passes to `send`."""
+    """Authenticates one identity, and grants "equities.#"."""
 
     def __init__(self, cluster: ToyCluster) -> None:
         self._cluster = cluster
@@ -161,7 +169,8 @@ class ToyAdmin(
         salt, stored, server, iterations = self._mechanism.make_auth_info(SECRET)
         self._auth_info = (salt, stored, server, iterations)
         self._conversations: dict[str, Any] = {}
-        self._streams: list[StreamQueue[admin_pb2.SubscriptionUpdate]] = []
+        self._calls: list[ToyCall] = []
+        self.requests: list[admin_pb2.SubscriptionRequest] = []
         self.subscribed = threading.Semaphore(0)
         self.logins = 0
 
@@ -192,24 +201,62 @@ class ToyAdmin(
             server_final=server.get_server_final(), token=token, expires_unix_ns=expires * 1_000_000_000
         )
 
-    async def Subscribe(self, request: Any, context: grpc.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
-        for topic in request.topics:
-            if not any_topic_matches(caller_of(context).topics, topic):
-                context.abort(grpc.StatusCode.PERMISSION_DENIED, f"topic {topic} is not granted to {IDENTITY}")
-        if self._cluster.is_revoked:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"feed {request.feed} is no longer granted to {IDENTITY}")
-        self._cluster.admit(request.unicast_client_key)
-        updates: StreamQueue[admin_pb2.SubscriptionUpdate] = StreamQueue()
-        self._streams.append(updates)
-        yield self._cluster.whole_grant()
-        self.subscribed.release()
-        async for update in updates.drain():
-            yield update
+    async def Subscribe(self, requests: Any, context: grpc.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
+        call = ToyCall()
+        self._calls.append(call)
+        reading = asyncio.create_task(self._answer(call, requests, caller_of(context)))
+        try:
+            async for update in call.updates.drain():
+                yield update
+        finally:
+            reading.cancel()
 
-    def send(self, update: admin_pb2.SubscriptionUpdate | None) -> None:
-        """Send an update to every subscriber; None ends their streams."""
-        for updates in self._streams:
-            updates.put(update)
+    async def _answer(self, call: ToyCall, requests: AsyncIterator[Any], caller: Caller) -> None:
+        async for request in requests:
+            update = self._answer_to(call, request, caller)
+            update.request_id = request.request_id
+            call.updates.put(update)
+            if update.WhichOneof("update") == "grant":
+                self.subscribed.release()
+
+    def _answer_to(
+        self, call: ToyCall, request: admin_pb2.SubscriptionRequest, caller: Caller
+    ) -> admin_pb2.SubscriptionUpdate:
+        self.requests.append(request)
+        if request.HasField("cancel"):
+            call.subscription_ids.remove(request.cancel.subscription_id)
+            return admin_pb2.SubscriptionUpdate(cancelled=admin_pb2.SubscriptionCancelled())
+        if request.HasField("renew"):
+            return admin_pb2.SubscriptionUpdate(renewed=admin_pb2.LoginRenewed())
+        if request.HasField("modify"):
+            self._cluster.more_keys.append(channel_key(100 + len(self._cluster.more_keys)))  # shows the new grant
+            grant = self._cluster.whole_grant()
+            return admin_pb2.SubscriptionUpdate(subscription_id=request.modify.subscription_id, grant=grant)
+        asked = request.subscribe
+        reason = ""
+        for topic in asked.topics:
+            if not any_topic_matches(caller.topics, topic.pattern):
+                reason = f"topic {topic.pattern} is not granted to {IDENTITY}"
+        if self._cluster.is_revoked:
+            reason = f"feed {asked.feed} is no longer granted to {IDENTITY}"
+        if reason:
+            refused = admin_pb2.RequestRefused(kind=admin_pb2.REFUSAL_KIND_NOT_GRANTED, reason=reason)
+            return admin_pb2.SubscriptionUpdate(refused=refused)
+        self._cluster.admit(asked.unicast_client_key)
+        call.subscription_ids.append(asked.subscription_id)
+        return admin_pb2.SubscriptionUpdate(subscription_id=asked.subscription_id, grant=self._cluster.whole_grant())
+
+    def push(self, grant: admin_pb2.Grant | None = None) -> None:
+        """Send a grant to every subscription; None: the present one."""
+        grant = grant or self._cluster.whole_grant()
+        for call in self._calls:
+            for subscription_id in call.subscription_ids:
+                call.updates.put(admin_pb2.SubscriptionUpdate(subscription_id=subscription_id, grant=grant))
+
+    def end_calls(self) -> None:
+        """End every call, as a server that stops does."""
+        for call in self._calls:
+            call.updates.put(None)
 
 
 def _is_requested(each: OutputPacket, request: replay_pb2.ReplayRequest) -> bool:
@@ -315,7 +362,9 @@ class ToyCluster:
 
     context: zmq.Context[Any] = field(default_factory=zmq.Context)
     key: SealingKey = field(default_factory=lambda: channel_key(77))
+    more_keys: list[SealingKey] = field(default_factory=list)
     is_revoked: bool = False
+    model: tuple[str, bytes] = ("1", MESSAGE_MODEL)  # version and content
     admitted: AdmittedClients = field(default_factory=AdmittedClients)
 
     def __post_init__(self) -> None:
@@ -352,20 +401,27 @@ class ToyCluster:
             [Authorization(verifier, ROLES, frozenset({"tandemfeed.v1.Authentication"}))],
         )
 
-    def whole_grant(self) -> admin_pb2.SubscriptionUpdate:
-        """The first update of a subscription."""
-        return admin_pb2.SubscriptionUpdate(
+    def whole_grant(self) -> admin_pb2.Grant:
+        """The present grant of a subscription."""
+        model = admin_pb2.DocumentVersion(kind=admin_pb2.DOCUMENT_KIND_MESSAGE_MODEL, id="toy", version=self.model[0])
+        return admin_pb2.Grant(
             feed=common_pb2.FeedDescription(
                 feed_id=FEED_ID,
                 name="equities",
                 session=SESSION,
                 channels=[common_pb2.ChannelDescription(channel_id=CHANNEL_ID, topic=TOPIC, source_stream_ids=[1, 2])],
             ),
+            channels=[
+                admin_pb2.ChannelGrant(
+                    channel_id=CHANNEL_ID,
+                    topic=TOPIC,
+                    keys=[self.describe_key(key) for key in (self.key, *self.more_keys)],
+                    message_model=model,
+                )
+            ],
             adapters=[self.describe(adapter) for adapter in self.adapters],
-            keys=[self.describe_key(self.key)],
-            message_model=MESSAGE_MODEL,
-            active_adapter_id=1,
-            epoch=1,
+            documents=[admin_pb2.Document(version=model, content=self.model[1])],
+            active=admin_pb2.ActiveAdapter(adapter_id=1, epoch=1),
         )
 
     def admit(self, client_key: bytes) -> None:
@@ -407,7 +463,7 @@ class ToyCluster:
 
     def stop_admin(self) -> None:
         """Stop the administration server."""
-        self.admin.send(None)
+        self.admin.end_calls()
         self.admin_rpc.stop(0)
 
     def restart_admin(self) -> None:

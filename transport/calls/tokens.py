@@ -41,6 +41,7 @@ class Caller:
         roles: some of client, adapter, source, admin.
         topics: patterns of the topics granted for subscription.
         feeds: names of the feeds that the caller is an adapter of.
+        expires_unix_ns: when its token expires.
         issued_unix_ns: when its token was issued.
     """
 
@@ -48,6 +49,7 @@ class Caller:
     roles: frozenset[str]
     topics: tuple[str, ...]
     feeds: frozenset[str] = frozenset()
+    expires_unix_ns: int = 0
     issued_unix_ns: int = 0
 
     def is_adapter_of(self, feed: str) -> bool:
@@ -103,6 +105,7 @@ class TokenVerifier:
             frozenset(claims.get("roles", ())),
             tuple(claims.get("topics", ())),
             frozenset(claims.get("feeds", ())),
+            int(claims["exp"] * 1_000_000_000),
             round(float(claims.get("iat", 0)) * 1e9),
         )
         self.require_valid(caller)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from tandemfeed.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -18,6 +19,56 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _RefusalKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RefusalKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REFUSAL_KIND_UNSPECIFIED: _RefusalKind.ValueType  # 0
+    REFUSAL_KIND_NOT_GRANTED: _RefusalKind.ValueType  # 1
+    """what is named does not exist or is not granted"""
+    REFUSAL_KIND_INVALID: _RefusalKind.ValueType  # 2
+    """the request cannot be used"""
+    REFUSAL_KIND_LIMIT: _RefusalKind.ValueType  # 3
+    """one more than a limit allows"""
+
+class RefusalKind(_RefusalKind, metaclass=_RefusalKindEnumTypeWrapper): ...
+
+REFUSAL_KIND_UNSPECIFIED: RefusalKind.ValueType  # 0
+REFUSAL_KIND_NOT_GRANTED: RefusalKind.ValueType  # 1
+"""what is named does not exist or is not granted"""
+REFUSAL_KIND_INVALID: RefusalKind.ValueType  # 2
+"""the request cannot be used"""
+REFUSAL_KIND_LIMIT: RefusalKind.ValueType  # 3
+"""one more than a limit allows"""
+Global___RefusalKind: _TypeAlias = RefusalKind  # noqa: Y015
+
+class _DocumentKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DocumentKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DocumentKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DOCUMENT_KIND_UNSPECIFIED: _DocumentKind.ValueType  # 0
+    DOCUMENT_KIND_MESSAGE_MODEL: _DocumentKind.ValueType  # 1
+    """an SBE message schema (XML)"""
+    DOCUMENT_KIND_SOURCE_FORMAT: _DocumentKind.ValueType  # 2
+    """XML"""
+    DOCUMENT_KIND_CONVERTER_TABLE: _DocumentKind.ValueType  # 3
+    """XML, and the files that it names"""
+
+class DocumentKind(_DocumentKind, metaclass=_DocumentKindEnumTypeWrapper): ...
+
+DOCUMENT_KIND_UNSPECIFIED: DocumentKind.ValueType  # 0
+DOCUMENT_KIND_MESSAGE_MODEL: DocumentKind.ValueType  # 1
+"""an SBE message schema (XML)"""
+DOCUMENT_KIND_SOURCE_FORMAT: DocumentKind.ValueType  # 2
+"""XML"""
+DOCUMENT_KIND_CONVERTER_TABLE: DocumentKind.ValueType  # 3
+"""XML, and the files that it names"""
+Global___DocumentKind: _TypeAlias = DocumentKind  # noqa: Y015
 
 @_typing.final
 class GetLoginWaysRequest(_message.Message):
@@ -219,78 +270,519 @@ class FinishAuthenticationReply(_message.Message):
 Global___FinishAuthenticationReply: _TypeAlias = FinishAuthenticationReply  # noqa: Y015
 
 @_typing.final
-class SubscribeRequest(_message.Message):
+class SubscriptionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SUBSCRIBE_FIELD_NUMBER: _builtins.int
+    MODIFY_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    RENEW_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    """of the caller's choice, not 0; the answer repeats it"""
+    @_builtins.property
+    def subscribe(self) -> Global___SubscribeRequest: ...
+    @_builtins.property
+    def modify(self) -> Global___ModifyRequest: ...
+    @_builtins.property
+    def cancel(self) -> Global___CancelRequest: ...
+    @_builtins.property
+    def renew(self) -> Global___RenewRequest: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int = ...,
+        subscribe: Global___SubscribeRequest | None = ...,
+        modify: Global___ModifyRequest | None = ...,
+        cancel: Global___CancelRequest | None = ...,
+        renew: Global___RenewRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "modify", b"modify", "renew", b"renew", "request", b"request", "subscribe", b"subscribe"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "modify", b"modify", "renew", b"renew", "request", b"request", "request_id", b"request_id", "subscribe", b"subscribe"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["subscribe", "modify", "cancel", "renew"]  # noqa: Y015
+    _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
+
+Global___SubscriptionRequest: _TypeAlias = SubscriptionRequest  # noqa: Y015
+
+@_typing.final
+class SubscribeRequest(_message.Message):
+    """A standing request for channels of one feed: it gets those of the selected channels that the policy grants at the time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBSCRIPTION_ID_FIELD_NUMBER: _builtins.int
     FEED_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    IS_CONTINUED_FIELD_NUMBER: _builtins.int
     UNICAST_CLIENT_KEY_FIELD_NUMBER: _builtins.int
+    subscription_id: _builtins.int
+    """of the caller's choice, not 0, and not in use in this call"""
     feed: _builtins.str
+    is_continued: _builtins.bool
+    """Continues a subscription of an earlier call: entries that cover no granted topic are not refused, if others do."""
     unicast_client_key: _builtins.bytes
     """The public half (32 bytes) of a CURVE key pair that the client made for this subscription: adapters admit it to
     their unicast sockets while the subscription lasts. Empty: the client receives by multicast only.
     """
     @_builtins.property
-    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """empty: every topic of the feed that is granted"""
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicSelection]:
+        """Applied in order; the last entry that covers a topic decides. Empty: every topic. An entry that covers no granted
+        topic is refused, and nothing is subscribed.
+        """
 
     def __init__(
         self,
         *,
+        subscription_id: _builtins.int = ...,
         feed: _builtins.str = ...,
-        topics: _abc.Iterable[_builtins.str] | None = ...,
+        topics: _abc.Iterable[Global___TopicSelection] | None = ...,
+        is_continued: _builtins.bool = ...,
         unicast_client_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "topics", b"topics", "unicast_client_key", b"unicast_client_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "is_continued", b"is_continued", "subscription_id", b"subscription_id", "topics", b"topics", "unicast_client_key", b"unicast_client_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubscribeRequest: _TypeAlias = SubscribeRequest  # noqa: Y015
 
 @_typing.final
+class TopicSelection(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATTERN_FIELD_NUMBER: _builtins.int
+    IS_REMOVED_FIELD_NUMBER: _builtins.int
+    pattern: _builtins.str
+    """a topic, or a pattern: `*` is one word, `#` any number of words, or none"""
+    is_removed: _builtins.bool
+    """true: leaves these topics out"""
+    def __init__(
+        self,
+        *,
+        pattern: _builtins.str = ...,
+        is_removed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_removed", b"is_removed", "pattern", b"pattern"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicSelection: _TypeAlias = TopicSelection  # noqa: Y015
+
+@_typing.final
+class ModifyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBSCRIPTION_ID_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    subscription_id: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicSelection]:
+        """applied after those that the subscription has; refused as in SubscribeRequest"""
+
+    def __init__(
+        self,
+        *,
+        subscription_id: _builtins.int = ...,
+        topics: _abc.Iterable[Global___TopicSelection] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["subscription_id", b"subscription_id", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModifyRequest: _TypeAlias = ModifyRequest  # noqa: Y015
+
+@_typing.final
+class CancelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBSCRIPTION_ID_FIELD_NUMBER: _builtins.int
+    subscription_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        subscription_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["subscription_id", b"subscription_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRequest: _TypeAlias = CancelRequest  # noqa: Y015
+
+@_typing.final
+class RenewRequest(_message.Message):
+    """Lets the call outlive its token."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEARER_FIELD_NUMBER: _builtins.int
+    bearer: _builtins.str
+    """as in the metadata "authorization", without "Bearer "; of the same identity"""
+    def __init__(
+        self,
+        *,
+        bearer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bearer", b"bearer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewRequest: _TypeAlias = RenewRequest  # noqa: Y015
+
+@_typing.final
 class SubscriptionUpdate(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    FEED_FIELD_NUMBER: _builtins.int
-    ADAPTERS_FIELD_NUMBER: _builtins.int
-    KEYS_FIELD_NUMBER: _builtins.int
-    MESSAGE_MODEL_FIELD_NUMBER: _builtins.int
-    ACTIVE_ADAPTER_ID_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
-    message_model: _builtins.bytes
-    """the SBE message schema (XML); only in the first update"""
-    active_adapter_id: _builtins.int
-    """0 while nobody is"""
-    epoch: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_ID_FIELD_NUMBER: _builtins.int
+    GRANT_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    REVOKED_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    RENEWED_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    """the request that this answers; 0: a change"""
+    subscription_id: _builtins.int
+    """0: about the call"""
     @_builtins.property
-    def feed(self) -> _common_pb2.FeedDescription:
-        """just the channels granted"""
+    def grant(self) -> Global___Grant:
+        """accepts SubscribeRequest and ModifyRequest; also a change"""
 
     @_builtins.property
-    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.AdapterDescription]: ...
+    def refused(self) -> Global___RequestRefused:
+        """nothing has changed"""
+
     @_builtins.property
-    def keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]:
-        """just the channels granted"""
+    def revoked(self) -> Global___TopicsRevoked:
+        """a change; comes before anything that was made after the revocation"""
+
+    @_builtins.property
+    def cancelled(self) -> Global___SubscriptionCancelled: ...
+    @_builtins.property
+    def renewed(self) -> Global___LoginRenewed: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int = ...,
+        subscription_id: _builtins.int = ...,
+        grant: Global___Grant | None = ...,
+        refused: Global___RequestRefused | None = ...,
+        revoked: Global___TopicsRevoked | None = ...,
+        cancelled: Global___SubscriptionCancelled | None = ...,
+        renewed: Global___LoginRenewed | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "grant", b"grant", "refused", b"refused", "renewed", b"renewed", "revoked", b"revoked", "update", b"update"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "grant", b"grant", "refused", b"refused", "renewed", b"renewed", "request_id", b"request_id", "revoked", b"revoked", "subscription_id", b"subscription_id", "update", b"update"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["grant", "refused", "revoked", "cancelled", "renewed"]  # noqa: Y015
+    _WhichOneofArgType_update: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_update) -> _WhichOneofReturnType_update | None: ...
+
+Global___SubscriptionUpdate: _TypeAlias = SubscriptionUpdate  # noqa: Y015
+
+@_typing.final
+class Grant(_message.Message):
+    """Everything that a subscription may use now; the newest replaces those before it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    CHANNELS_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    ACTIVE_FIELD_NUMBER: _builtins.int
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def feed(self) -> _common_pb2.FeedDescription:
+        """its channels are those in `channels`"""
+
+    @_builtins.property
+    def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelGrant]: ...
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.AdapterDescription]:
+        """limited to the channels granted"""
+
+    @_builtins.property
+    def active(self) -> Global___ActiveAdapter: ...
+    @_builtins.property
+    def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Document]:
+        """message models that this call has not sent before"""
 
     def __init__(
         self,
         *,
         feed: _common_pb2.FeedDescription | None = ...,
+        channels: _abc.Iterable[Global___ChannelGrant] | None = ...,
         adapters: _abc.Iterable[_common_pb2.AdapterDescription] | None = ...,
-        keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
-        message_model: _builtins.bytes = ...,
-        active_adapter_id: _builtins.int = ...,
-        epoch: _builtins.int = ...,
+        active: Global___ActiveAdapter | None = ...,
+        documents: _abc.Iterable[Global___Document] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "feed", b"feed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "feed", b"feed", "keys", b"keys", "message_model", b"message_model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "adapters", b"adapters", "channels", b"channels", "documents", b"documents", "feed", b"feed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SubscriptionUpdate: _TypeAlias = SubscriptionUpdate  # noqa: Y015
+Global___Grant: _TypeAlias = Grant  # noqa: Y015
+
+@_typing.final
+class ChannelGrant(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    MESSAGE_MODEL_FIELD_NUMBER: _builtins.int
+    CONVERTER_TABLE_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.int
+    topic: _builtins.str
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    @_builtins.property
+    def message_model(self) -> Global___DocumentVersion: ...
+    @_builtins.property
+    def converter_table(self) -> Global___DocumentVersion:
+        """absent: the adapters bring their own"""
+
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.int = ...,
+        topic: _builtins.str = ...,
+        keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
+        message_model: Global___DocumentVersion | None = ...,
+        converter_table: Global___DocumentVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["converter_table", b"converter_table", "message_model", b"message_model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "converter_table", b"converter_table", "keys", b"keys", "message_model", b"message_model", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelGrant: _TypeAlias = ChannelGrant  # noqa: Y015
+
+@_typing.final
+class ActiveAdapter(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    TAKEOVER_REASON_FIELD_NUMBER: _builtins.int
+    adapter_id: _builtins.int
+    """0: no adapter is active"""
+    epoch: _builtins.int
+    takeover_reason: _builtins.str
+    """why the epoch began, as in Takeover; empty: not known"""
+    def __init__(
+        self,
+        *,
+        adapter_id: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        takeover_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_id", b"adapter_id", "epoch", b"epoch", "takeover_reason", b"takeover_reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ActiveAdapter: _TypeAlias = ActiveAdapter  # noqa: Y015
+
+@_typing.final
+class RequestRefused(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    kind: Global___RefusalKind.ValueType
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        kind: Global___RefusalKind.ValueType = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestRefused: _TypeAlias = RequestRefused  # noqa: Y015
+
+@_typing.final
+class TopicsRevoked(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    IS_LAST_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    is_last: _builtins.bool
+    """nothing is left: the subscription has ended"""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        reason: _builtins.str = ...,
+        is_last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_last", b"is_last", "reason", b"reason", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicsRevoked: _TypeAlias = TopicsRevoked  # noqa: Y015
+
+@_typing.final
+class SubscriptionCancelled(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscriptionCancelled: _TypeAlias = SubscriptionCancelled  # noqa: Y015
+
+@_typing.final
+class LoginRenewed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPIRES_UNIX_NS_FIELD_NUMBER: _builtins.int
+    expires_unix_ns: _builtins.int
+    """when the call ends unless it is renewed again"""
+    def __init__(
+        self,
+        *,
+        expires_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_unix_ns", b"expires_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoginRenewed: _TypeAlias = LoginRenewed  # noqa: Y015
+
+@_typing.final
+class DocumentVersion(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    kind: Global___DocumentKind.ValueType
+    id: _builtins.str
+    """in the feed's definition"""
+    version: _builtins.str
+    """SHA-256 of the content and the files, in hexadecimal"""
+    def __init__(
+        self,
+        *,
+        kind: Global___DocumentKind.ValueType = ...,
+        id: _builtins.str = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "kind", b"kind", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DocumentVersion: _TypeAlias = DocumentVersion  # noqa: Y015
+
+@_typing.final
+class Document(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class FilesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    content: _builtins.bytes
+    @_builtins.property
+    def version(self) -> Global___DocumentVersion: ...
+    @_builtins.property
+    def files(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """by their path relative to the document's: reference tables of a converter table"""
+
+    def __init__(
+        self,
+        *,
+        version: Global___DocumentVersion | None = ...,
+        content: _builtins.bytes = ...,
+        files: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "files", b"files", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Document: _TypeAlias = Document  # noqa: Y015
+
+@_typing.final
+class GetDocumentRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    id: _builtins.str
+    version: _builtins.str
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        id: _builtins.str = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "id", b"id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDocumentRequest: _TypeAlias = GetDocumentRequest  # noqa: Y015
 
 @_typing.final
 class ListFeedsRequest(_message.Message):
@@ -460,6 +952,7 @@ class RegisterRequest(_message.Message):
     PROCESS_ID_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     REPLACE_FIELD_NUMBER: _builtins.int
+    CONVERSIONS_FIELD_NUMBER: _builtins.int
     UNICAST_ENDPOINT_FIELD_NUMBER: _builtins.int
     UNICAST_SERVER_KEY_FIELD_NUMBER: _builtins.int
     feed: _builtins.str
@@ -491,6 +984,13 @@ class RegisterRequest(_message.Message):
     def next_packet_counters(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """as in AdapterStart; empty at first"""
 
+    @_builtins.property
+    def conversions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelConversion]:
+        """By what the adapter converts, if not by the documents of the feed's definition, and at every further registration of
+        a start; ids may be empty. channel_id 0: every channel. FAILED_PRECONDITION for a new start if an attending adapter of
+        the feed converts by other versions, or the definition names others.
+        """
+
     def __init__(
         self,
         *,
@@ -505,12 +1005,13 @@ class RegisterRequest(_message.Message):
         process_id: _builtins.int = ...,
         host: _builtins.str = ...,
         replace: _builtins.bool = ...,
+        conversions: _abc.Iterable[Global___ChannelConversion] | None = ...,
         unicast_endpoint: _builtins.str = ...,
         unicast_server_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "host", b"host", "next_packet_counters", b"next_packet_counters", "process_id", b"process_id", "process_nonce", b"process_nonce", "public_key", b"public_key", "replace", b"replace", "resume_incarnation", b"resume_incarnation", "resume_salt", b"resume_salt", "rpc_endpoint", b"rpc_endpoint", "unicast_endpoint", b"unicast_endpoint", "unicast_server_key", b"unicast_server_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "conversions", b"conversions", "feed", b"feed", "host", b"host", "next_packet_counters", b"next_packet_counters", "process_id", b"process_id", "process_nonce", b"process_nonce", "public_key", b"public_key", "replace", b"replace", "resume_incarnation", b"resume_incarnation", "resume_salt", b"resume_salt", "rpc_endpoint", b"rpc_endpoint", "unicast_endpoint", b"unicast_endpoint", "unicast_server_key", b"unicast_server_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -533,6 +1034,8 @@ class RegisterReply(_message.Message):
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
     REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
+    CONVERSIONS_FIELD_NUMBER: _builtins.int
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
     UNICAST_LISTEN_FIELD_NUMBER: _builtins.int
     token_public_key: _builtins.bytes
     """Ed25519, raw: verifies the tokens that callers of Replay and AdapterSync bring"""
@@ -563,6 +1066,14 @@ class RegisterReply(_message.Message):
     def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
         """all that may not have expired"""
 
+    @_builtins.property
+    def conversions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelConversion]:
+        """of the channels for which the feed's definition names a table"""
+
+    @_builtins.property
+    def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Document]:
+        """those that `conversions` names"""
+
     def __init__(
         self_,  # pyright: ignore[reportSelfClsParameterName]
         *,
@@ -579,15 +1090,52 @@ class RegisterReply(_message.Message):
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
         revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
+        conversions: _abc.Iterable[Global___ChannelConversion] | None = ...,
+        documents: _abc.Iterable[Global___Document] | None = ...,
         unicast_listen: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "decision_keys", b"decision_keys", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key", "unicast_listen", b"unicast_listen"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key", "unicast_listen", b"unicast_listen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RegisterReply: _TypeAlias = RegisterReply  # noqa: Y015
+
+@_typing.final
+class ChannelConversion(_message.Message):
+    """By which documents an adapter converts a channel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    SOURCE_FORMAT_FIELD_NUMBER: _builtins.int
+    CONVERTER_TABLE_FIELD_NUMBER: _builtins.int
+    MESSAGE_MODEL_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.int
+    @_builtins.property
+    def source_format(self) -> Global___DocumentVersion: ...
+    @_builtins.property
+    def converter_table(self) -> Global___DocumentVersion: ...
+    @_builtins.property
+    def message_model(self) -> Global___DocumentVersion:
+        """absent in a registration: the feed's"""
+
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.int = ...,
+        source_format: Global___DocumentVersion | None = ...,
+        converter_table: Global___DocumentVersion | None = ...,
+        message_model: Global___DocumentVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["converter_table", b"converter_table", "message_model", b"message_model", "source_format", b"source_format"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "converter_table", b"converter_table", "message_model", b"message_model", "source_format", b"source_format"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelConversion: _TypeAlias = ChannelConversion  # noqa: Y015
 
 @_typing.final
 class DecisionKey(_message.Message):

@@ -287,9 +287,9 @@ class StreamAdministrationStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Subscribe = channel.unary_stream(
+        self.Subscribe = channel.stream_stream(
                 '/tandemfeed.v1.StreamAdministration/Subscribe',
-                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.SubscribeRequest.SerializeToString,
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.SubscriptionRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SubscriptionUpdate.FromString,
                 _registered_method=True)
         self.ListFeeds = channel.unary_unary(
@@ -297,16 +297,21 @@ class StreamAdministrationStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListFeedsRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListFeedsReply.FromString,
                 _registered_method=True)
+        self.GetDocument = channel.unary_unary(
+                '/tandemfeed.v1.StreamAdministration/GetDocument',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetDocumentRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.Document.FromString,
+                _registered_method=True)
 
 
 class StreamAdministrationServicer:
     """For subscribing applications.
     """
 
-    def Subscribe(self, request, context):
-        """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-        a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
-        exist or is not granted.
+    def Subscribe(self, request_iterator, context):
+        """One call for all subscriptions of a client. Every request gets one answer, in the order of the requests; changes are
+        sent between the answers. The call ends when the token's life does, unless RenewRequest brings another one, or with
+        an empty status when the server stops serving: the client calls again, and continues its subscriptions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -318,18 +323,31 @@ class StreamAdministrationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetDocument(self, request, context):
+        """A document of a feed of which the caller is granted a channel. NOT_FOUND is the same for a feed, an identifier and a
+        version that do not exist and for what is not granted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StreamAdministrationServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Subscribe': grpc.unary_stream_rpc_method_handler(
+            'Subscribe': grpc.stream_stream_rpc_method_handler(
                     servicer.Subscribe,
-                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SubscribeRequest.FromString,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SubscriptionRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.SubscriptionUpdate.SerializeToString,
             ),
             'ListFeeds': grpc.unary_unary_rpc_method_handler(
                     servicer.ListFeeds,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListFeedsRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListFeedsReply.SerializeToString,
+            ),
+            'GetDocument': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDocument,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetDocumentRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.Document.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -344,7 +362,7 @@ class StreamAdministration:
     """
 
     @staticmethod
-    def Subscribe(request,
+    def Subscribe(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -354,11 +372,11 @@ class StreamAdministration:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/tandemfeed.v1.StreamAdministration/Subscribe',
-            tandemfeed_dot_v1_dot_admin__pb2.SubscribeRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.SubscriptionRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.SubscriptionUpdate.FromString,
             options,
             channel_credentials,
@@ -387,6 +405,33 @@ class StreamAdministration:
             '/tandemfeed.v1.StreamAdministration/ListFeeds',
             tandemfeed_dot_v1_dot_admin__pb2.ListFeedsRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.ListFeedsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDocument(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.StreamAdministration/GetDocument',
+            tandemfeed_dot_v1_dot_admin__pb2.GetDocumentRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.Document.FromString,
             options,
             channel_credentials,
             insecure,

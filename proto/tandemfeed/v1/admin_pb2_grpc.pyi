@@ -110,24 +110,32 @@ class StreamAdministrationStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> StreamAdministrationAsyncStub: ...
-    Subscribe: _grpc.UnaryStreamMultiCallable[_admin_pb2.SubscribeRequest, _admin_pb2.SubscriptionUpdate]
-    """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-    a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
-    exist or is not granted.
+    Subscribe: _grpc.StreamStreamMultiCallable[_admin_pb2.SubscriptionRequest, _admin_pb2.SubscriptionUpdate]
+    """One call for all subscriptions of a client. Every request gets one answer, in the order of the requests; changes are
+    sent between the answers. The call ends when the token's life does, unless RenewRequest brings another one, or with
+    an empty status when the server stops serving: the client calls again, and continues its subscriptions.
     """
     ListFeeds: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListFeedsRequest, _admin_pb2.ListFeedsReply]
+    GetDocument: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetDocumentRequest, _admin_pb2.Document]
+    """A document of a feed of which the caller is granted a channel. NOT_FOUND is the same for a feed, an identifier and a
+    version that do not exist and for what is not granted.
+    """
 
 @_typing.type_check_only
 class StreamAdministrationAsyncStub(StreamAdministrationStub):
     """For subscribing applications."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Subscribe: _aio.UnaryStreamMultiCallable[_admin_pb2.SubscribeRequest, _admin_pb2.SubscriptionUpdate]  # type: ignore[assignment]
-    """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-    a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
-    exist or is not granted.
+    Subscribe: _aio.StreamStreamMultiCallable[_admin_pb2.SubscriptionRequest, _admin_pb2.SubscriptionUpdate]  # type: ignore[assignment]
+    """One call for all subscriptions of a client. Every request gets one answer, in the order of the requests; changes are
+    sent between the answers. The call ends when the token's life does, unless RenewRequest brings another one, or with
+    an empty status when the server stops serving: the client calls again, and continues its subscriptions.
     """
     ListFeeds: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListFeedsRequest, _admin_pb2.ListFeedsReply]  # type: ignore[assignment]
+    GetDocument: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetDocumentRequest, _admin_pb2.Document]  # type: ignore[assignment]
+    """A document of a feed of which the caller is granted a channel. NOT_FOUND is the same for a feed, an identifier and a
+    version that do not exist and for what is not granted.
+    """
 
 class StreamAdministrationServicer(metaclass=_abc_1.ABCMeta):
     """For subscribing applications."""
@@ -135,12 +143,12 @@ class StreamAdministrationServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Subscribe(
         self,
-        request: _admin_pb2.SubscribeRequest,
+        request_iterator: _MaybeAsyncIterator[_admin_pb2.SubscriptionRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.SubscriptionUpdate], _abc.AsyncIterator[_admin_pb2.SubscriptionUpdate]]:
-        """The first update holds the whole grant; later ones whatever changed (adapters, keys), and the stream's end is
-        a revocation: the next call gets what is still granted. PERMISSION_DENIED names the feed or topic that does not
-        exist or is not granted.
+        """One call for all subscriptions of a client. Every request gets one answer, in the order of the requests; changes are
+        sent between the answers. The call ends when the token's life does, unless RenewRequest brings another one, or with
+        an empty status when the server stops serving: the client calls again, and continues its subscriptions.
         """
 
     @_abc_1.abstractmethod
@@ -149,6 +157,16 @@ class StreamAdministrationServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListFeedsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListFeedsReply, _abc.Awaitable[_admin_pb2.ListFeedsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def GetDocument(
+        self,
+        request: _admin_pb2.GetDocumentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Document, _abc.Awaitable[_admin_pb2.Document]]:
+        """A document of a feed of which the caller is granted a channel. NOT_FOUND is the same for a feed, an identifier and a
+        version that do not exist and for what is not granted.
+        """
 
 def add_StreamAdministrationServicer_to_server(servicer: StreamAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

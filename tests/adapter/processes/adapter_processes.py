@@ -25,6 +25,7 @@ OUTPUT_GROUPS = {"a": "239.192.2.1:5011", "b": "239.192.2.2:5012"}
 GROUPS = {1: b"239.192.1.1:5001", 2: b"239.192.1.2:5002"}
 SESSION = 20261121
 WAIT_S = 30.0
+OWN_DOCUMENTS = {"source-format": EXAMPLES / "source-format.xml", "table": EXAMPLES / "converter-table.xml"}
 
 
 class AdapterUnderTest:
@@ -41,6 +42,7 @@ class AdapterUnderTest:
         metrics_port: int = 0,
         is_awaited: bool = True,
         extra: Sequence[str] = (),
+        has_own_documents: bool = True,
     ) -> None:
         state = server.folder.path
         identity = f"adapter-{name}"
@@ -49,8 +51,7 @@ class AdapterUnderTest:
         arguments = {
             "feed": feed,
             "name": name,
-            "source-format": EXAMPLES / "source-format.xml",
-            "table": EXAMPLES / "converter-table.xml",
+            **(OWN_DOCUMENTS if has_own_documents else {}),
             "journal": folder / f"journal-{name}",
             "tls-cert": state / "certs" / f"{identity}.crt",
             "tls-key": state / "certs" / f"{identity}.key",

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,10 +20,11 @@ from tandemfeed.client_lib import Batch, Subscription, connect
 from tandemfeed.client_lib.items import Filled
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.deploy.cluster.ports import free_endpoint
-from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from tests.adapter.processes.adapter_processes import SESSION, WAIT_S, AdapterUnderTest, SourceByHand
+from tandemfeed.v1 import admin_pb2
+from tests.adapter.processes.adapter_processes import OWN_DOCUMENTS, SESSION, WAIT_S, AdapterUnderTest, SourceByHand
 from tests.adapter.processes.source_replay import SourceReplay
 from tests.admin_server.cluster_files import channel_as, secret_of, write_settings
+from tests.admin_server.subscriber_by_hand import grants
 
 POLL_S = 20.0
 
@@ -37,6 +38,7 @@ class Feed:
         adapters: the names of the adapters, one letter each; no two feeds may share a letter.
         options: more lines for the feed's section.
         source_replay: the address of the source's replay service.
+        has_table: the admin server hands source format and converter table to the adapters.
         unicast_host: the address where the servers listen, and the adapters for unicast clients; empty: not for these.
     """
 
@@ -46,7 +48,12 @@ class Feed:
     name: str = "equities"
     options: str = "lease_ttl_ms = 1000\nsync_interval_ms = 200"
     source_replay: str = field(default_factory=free_endpoint)
+    has_table: bool = False
     unicast_host: str = ""
+
+    def topic(self, channel_id: int) -> str:
+        """The topic of a channel."""
+        return f"equities.{self.name}-{channel_id}"
 
     def source_group(self, stream: int) -> str:
         """The multicast group of a source stream."""
@@ -71,7 +78,7 @@ class Feed:
             f'source_lines = "open"\n{self.options}',
         ]
         for channel_id, fed_by in self.channels.items():
-            topic = f'topic = "equities.{self.name}-{channel_id}"'
+            topic = f'topic = "{self.topic(channel_id)}"' + ('\ntable = "trades"' if self.has_table else "")
             lines.append(f"[[feed.channel]]\nchannel_id = {channel_id}\n{topic}\nsource_stream_ids = {list(fed_by)}")
         for stream in streams:
             group = f'group = "{self.source_group(stream)}"'
@@ -84,6 +91,9 @@ class Feed:
             )
             if self.unicast_host:
                 lines.append(f'unicast = "{self.unicast_host}:0"')
+        if self.has_table:
+            documents = f'file = "{OWN_DOCUMENTS["table"]}"\nsource_format = "{OWN_DOCUMENTS["source-format"]}"'
+            lines.append(f'[[feed.table]]\nid = "trades"\n{documents}')
         return "\n".join(lines) + "\n"
 
 
@@ -147,7 +157,9 @@ class Cluster:
         def start(name: str) -> None:
             feed = feed_of[name]
             extra = ["--rpc-listen", f"{feed.unicast_host}:0"] if feed.unicast_host else []
-            self.adapters[name] = AdapterUnderTest(self.server, name, self.folder, feed=feed.name, extra=extra)
+            self.adapters[name] = AdapterUnderTest(
+                self.server, name, self.folder, feed=feed.name, extra=extra, has_own_documents=not feed.has_table
+            )
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(start, names))
@@ -156,28 +168,26 @@ class Cluster:
         """Kill an adapter with SIGKILL."""
         self.adapters[name].kill()
 
-    def await_active(self, feed: str, other_than: int = 0, synchronized_count: int = 0) -> admin_pb2.SubscriptionUpdate:
+    def await_active(self, feed: str, other_than: int = 0, synchronized_count: int = 0) -> admin_pb2.Grant:
         """Wait until the server reports a different active and at least this number of synchronized backups."""
 
-        def is_there(update: admin_pb2.SubscriptionUpdate) -> bool:
-            backups = [each for each in update.adapters if each.replica_state == "synchronized"]
-            return update.active_adapter_id not in (0, other_than) and len(backups) >= synchronized_count
+        def is_there(grant: admin_pb2.Grant) -> bool:
+            backups = [each for each in grant.adapters if each.replica_state == "synchronized"]
+            return grant.active.adapter_id not in (0, other_than) and len(backups) >= synchronized_count
 
         return self.await_update(feed, is_there)
 
-    def await_update(
-        self, feed: str, is_there: Callable[[admin_pb2.SubscriptionUpdate], bool]
-    ) -> admin_pb2.SubscriptionUpdate:
-        """Wait until the server sends subscribers an update that satisfies the condition."""
-        last: admin_pb2.SubscriptionUpdate | None = None
-        with channel_as(self.server, "reader") as channel:
-            stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-            call = stub.Subscribe(admin_pb2.SubscribeRequest(feed=feed), timeout=WAIT_S)
-            for last in call:
+    def await_update(self, feed: str, is_there: Callable[[admin_pb2.Grant], bool]) -> admin_pb2.Grant:
+        """Wait until the server sends subscribers a grant that satisfies the condition."""
+        last: admin_pb2.Grant | None = None
+        with (
+            channel_as(self.server, "reader") as channel,
+            closing(grants(channel, feed=feed, timeout_s=WAIT_S)) as heard,
+        ):
+            for last in heard:
                 if is_there(last):
-                    call.cancel()
                     return last
-        raise AssertionError(f"the last update: {last}")
+        raise AssertionError(f"the last grant: {last}")
 
     @contextmanager
     def subscription(

@@ -28,26 +28,28 @@ def test_without_an_admin_server_roles_stay_and_nothing_is_lost_if_the_active_di
         with cluster.subscription() as subscription:
             reader, source = Reader(subscription), cluster.source
             before = cluster.await_active("equities", synchronized_count=len(names) - 1)
-            active = cluster.adapters[names[before.active_adapter_id - 1]]
+            active = cluster.adapters[names[before.active.adapter_id - 1]]
             moves = active.moves()
             _flow(source, reader, 10)
             _restart_server_while_data_flows(cluster, reader)
             after = cluster.await_active("equities", synchronized_count=len(names) - 1)
-            assert (after.active_adapter_id, after.epoch) == (before.active_adapter_id, before.epoch), cluster.story()
+            assert (after.active.adapter_id, after.active.epoch) == (before.active.adapter_id, before.active.epoch), (
+                cluster.story()
+            )
             _flow(source, reader, 10)
-            assert {event.epoch for event in reader.events if isinstance(event, Takeover)} <= {before.epoch}
+            assert {event.epoch for event in reader.events if isinstance(event, Takeover)} <= {before.active.epoch}
             assert active.moves() == moves, cluster.story()
 
             cluster.server.kill()
-            victim = names[before.active_adapter_id - 1]
+            victim = names[before.active.adapter_id - 1]
             cluster.kill(victim)
             cluster.adapters.pop(victim)
             _flow(source, reader, 20)
             assert any(isinstance(event, Provisional) for event in reader.events)
             cluster.server.start()
             others = len(names) - 2
-            now = cluster.await_active("equities", other_than=before.active_adapter_id, synchronized_count=others)
-            assert now.epoch > before.epoch
+            now = cluster.await_active("equities", other_than=before.active.adapter_id, synchronized_count=others)
+            assert now.active.epoch > before.active.epoch
             # Checked only here, because provisional packets may arrive before the log line about the state is read.
             assert "ahead" in [state for adapter in cluster.adapters.values() for state in adapter.moves()], (
                 cluster.story()
@@ -66,7 +68,7 @@ def test_with_hold_no_adapter_forwards_until_a_server_grants_the_lease(tmp_path:
             before = cluster.await_active("equities", synchronized_count=1)
             _flow(source, reader, 10)
             cluster.server.kill()
-            victim = "ab"[before.active_adapter_id - 1]
+            victim = "ab"[before.active.adapter_id - 1]
             cluster.kill(victim)
             cluster.adapters.pop(victim)
             (survivor,) = cluster.adapters.values()

@@ -29,7 +29,7 @@ def test_with_any_number_of_backups_the_survivors_continue_each_time_the_active_
         cluster.start_adapters(names)
         with cluster.subscription() as subscription:
             reader, source = Reader(subscription), cluster.source
-            active = cluster.await_active("equities", synchronized_count=len(names) - 1).active_adapter_id
+            active = cluster.await_active("equities", synchronized_count=len(names) - 1).active.adapter_id
             for _ in range(2):
                 for _ in range(20):
                     source.send(1, 20)
@@ -42,7 +42,7 @@ def test_with_any_number_of_backups_the_survivors_continue_each_time_the_active_
                     source.send(1, 20)
                     source.send(2, 10)
                 reader.take(605)
-                active = cluster.await_active("equities", other_than=active).active_adapter_id
+                active = cluster.await_active("equities", other_than=active).active.adapter_id
                 cluster.start_adapters(victim)
                 cluster.await_active("equities", synchronized_count=len(names) - 1)
             reader.assert_everything_once_and_in_order(source.next_seq)
@@ -57,15 +57,15 @@ def test_a_planned_hand_over_passes_the_epoch_on_without_silence(tmp_path: Path)
         with cluster.subscription() as subscription, channel_as(cluster.server, "operator") as channel:
             reader, source = Reader(subscription), cluster.source
             before = cluster.await_active("equities", synchronized_count=2)
-            former = "abc"[before.active_adapter_id - 1]
-            heir = "cab"[before.active_adapter_id - 1]
+            former = "abc"[before.active.adapter_id - 1]
+            heir = "cab"[before.active.adapter_id - 1]
             source.send(1, 20)
             source.send(2, 20)
             reader.take(40)
             reply = admin_pb2_grpc.OperationsStub(channel).Failover(
                 admin_pb2.FailoverRequest(feed="equities", to=heir), timeout=20
             )
-            assert (reply.active, reply.epoch > before.epoch) == (heir, True)
+            assert (reply.active, reply.epoch > before.active.epoch) == (heir, True)
             source.send(1, 20)
             source.send(2, 20)
             reader.take(40)
@@ -85,13 +85,13 @@ def test_two_feeds_of_two_channels_each_run_in_one_cluster_without_interference(
             readers = {"equities": Reader(first), "bonds": Reader(second)}
             actives = {name: cluster.await_active(name, synchronized_count=1) for name in readers}
             _send_everywhere(cluster.sources, readers)
-            victim = one.adapters[actives["equities"].active_adapter_id - 1]
+            victim = one.adapters[actives["equities"].active.adapter_id - 1]
             cluster.kill(victim)
             _send_everywhere(cluster.sources, readers)
             for name, reader in readers.items():
                 reader.assert_everything_once_and_in_order(cluster.sources[name].next_seq)
             assert not any(isinstance(event, Takeover) and event.epoch > 1 for event in readers["bonds"].events)
-            assert "active" in cluster.adapters[two.adapters[actives["bonds"].active_adapter_id - 1]].moves()
+            assert "active" in cluster.adapters[two.adapters[actives["bonds"].active.adapter_id - 1]].moves()
         survivor = "b" if victim == "a" else "a"
         _assert_refused_as_an_adapter_of_another_feed(
             cluster.server, survivor, cluster.adapters[survivor].rpc, "adapter-c"

@@ -23,7 +23,7 @@ def test_acked_publishing_continues_without_a_backup_and_survives_the_death_of_t
         cluster.start_adapters("ab")
         with cluster.subscription() as subscription:
             reader, source = Reader(subscription), cluster.source
-            active = "ab"[cluster.await_active("equities", synchronized_count=1).active_adapter_id - 1]
+            active = "ab"[cluster.await_active("equities", synchronized_count=1).active.adapter_id - 1]
             backup = "b" if active == "a" else "a"
             receiver = MulticastReceiver(source.context, "127.0.0.1", feed.output_group(active, 1))
             try:
@@ -57,7 +57,7 @@ def test_the_backup_of_a_channel_with_one_source_stream_transmits_without_the_le
         with cluster.subscription() as subscription:
             reader, source = Reader(subscription), cluster.source
             before = cluster.await_active("equities", synchronized_count=1)
-            active, backup = (before.active_adapter_id, 3 - before.active_adapter_id)
+            active, backup = (before.active.adapter_id, 3 - before.active.adapter_id)
             source.send(1, 20)
             reader.take(20)
             cluster.adapters["ab"[active - 1]].signal(signal.SIGSTOP)  # connected, so it keeps the lease
@@ -66,13 +66,13 @@ def test_the_backup_of_a_channel_with_one_source_stream_transmits_without_the_le
                 source.send(1, 20)
             reader.take(400)
             assert reader.adapter_ids == {backup}
-            assert {event.epoch for event in reader.events if isinstance(event, Takeover)} <= {before.epoch}
+            assert {event.epoch for event in reader.events if isinstance(event, Takeover)} <= {before.active.epoch}
             cluster.kill("ab"[active - 1])
             for _ in range(20):
                 source.send(1, 20)
             reader.take(400)
             after = cluster.await_active("equities", other_than=active)
-            assert (after.active_adapter_id, after.epoch > before.epoch) == (backup, True)
+            assert (after.active.adapter_id, after.active.epoch > before.active.epoch) == (backup, True)
             source.send(1, 20)
             reader.take(20)
             reader.assert_everything_once_and_in_order(source.next_seq)

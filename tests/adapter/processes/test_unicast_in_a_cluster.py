@@ -38,7 +38,7 @@ def test_a_kill_of_the_active_loses_and_repeats_nothing_for_a_unicast_client(tmp
         cluster.start_adapters("ab")
         with cluster.subscription(transport="unicast") as one, cluster.subscription() as other:
             by_unicast, by_multicast = Reader(one), Reader(other)
-            first = cluster.await_active("equities", synchronized_count=1).active_adapter_id
+            first = cluster.await_active("equities", synchronized_count=1).active.adapter_id
             for _ in range(20):
                 cluster.source.send(1, 20)
                 cluster.source.send(2, 10)
@@ -93,10 +93,11 @@ def raw_connection(
         presented: the keys of the connection, if they are not those of the subscription.
     """
     with channel_as(cluster.server, identity) as channel:
-        request = admin_pb2.SubscribeRequest(feed="equities", unicast_client_key=keys.public)
-        call = admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(request)
+        subscribe = admin_pb2.SubscribeRequest(subscription_id=1, feed="equities", unicast_client_key=keys.public)
+        requests = iter([admin_pb2.SubscriptionRequest(request_id=1, subscribe=subscribe)])
+        call = admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(requests)
         adapter = next(
-            each for update in call for each in update.adapters if each.name == "a" and each.unicast_endpoint
+            each for update in call for each in update.grant.adapters if each.name == "a" and each.unicast_endpoint
         )
         receiver = UnicastReceiver(
             context, adapter.unicast_endpoint, adapter.unicast_server_key, presented or keys, [1]

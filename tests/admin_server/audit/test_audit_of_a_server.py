@@ -13,6 +13,7 @@ from tandemfeed.admin_server.command.admin_command import main as admin
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.cluster_files import CLUSTER, POLICY, channel_as, running_server
+from tests.admin_server.subscriber_by_hand import RefusedRequest, grants
 
 BONDS = CLUSTER.replace("feed_id = 1", "feed_id = 2").replace("equities", "bonds")
 BONDS = BONDS.replace("239.192.", "239.193.").replace(":50", ":60")
@@ -37,7 +38,7 @@ def read_as(server: AdminServer, caller: str, /, **wanted: str | int) -> list[di
 
 def subscribe(server: AdminServer, identity: str) -> None:
     with channel_as(server, identity) as channel:
-        next(admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+        next(grants(channel))
 
 
 def run(server: AdminServer, *arguments: str) -> int:
@@ -73,10 +74,9 @@ def test_an_admin_of_a_feed_reads_its_entries_and_an_observer_none(server: Admin
 
 def test_a_flood_of_refusals_is_one_entry(server: AdminServer) -> None:
     with channel_as(server, "stranger") as channel:
-        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
         for _ in range(20):
-            with pytest.raises(grpc.RpcError):
-                next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+            with pytest.raises(RefusedRequest):
+                next(grants(channel))
     folder = server.folder.path
     assert len(read_as(server, "operator", event="subscription refused")) == 1
     server.stop()

@@ -23,6 +23,7 @@ from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.adapter.processes.clusters import Feed, ServerProcess
 from tests.admin_server.cluster_files import ca_of, secret_of
+from tests.admin_server.subscriber_by_hand import SubscriberCall, keys_of
 
 CLIENT_COUNT = 3
 pytestmark = pytest.mark.processes
@@ -70,12 +71,10 @@ class Load:
                 return
 
     def _subscribe(self, channel: grpc.Channel) -> None:
-        call = admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(
-            admin_pb2.SubscribeRequest(feed="equities"), timeout=10
-        )
-        assert next(call).keys
+        call = SubscriberCall(channel, timeout_s=10)
+        assert keys_of(call.subscribe())
         self._told.subscriptions.append("reader")
-        call.cancel()
+        call.close()
 
     def _operate(self, channel: grpc.Channel) -> None:
         operations, reason = admin_pb2_grpc.OperationsStub(channel), f"{self._round}.{len(self._told.failed)}"

@@ -20,6 +20,7 @@ from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, THIRD_ADAPTER, channel_as, running_server
+from tests.admin_server.subscriber_by_hand import SubscriberCall
 
 # Reports that a test sends once stay fresh.
 PATIENT = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 60000") + THIRD_ADAPTER
@@ -79,15 +80,13 @@ class Client:
 
     def __init__(self, server: AdminServer) -> None:
         self._channel = channel_as(server, "reader")
-        stub = admin_pb2_grpc.StreamAdministrationStub(self._channel)
-        self._updates = stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities"))
-        next(self._updates)
+        self._call = SubscriberCall(self._channel)
+        self._call.subscribe()
 
     def refusal(self) -> tuple[grpc.StatusCode, str]:
         """How the stream ends."""
         with pytest.raises(grpc.RpcError) as ended:
-            for _ in self._updates:
-                pass
+            list(self._call.call)
         self._channel.close()
         return status_of(ended.value)
 

@@ -18,6 +18,7 @@ from tandemfeed.transport.sealing.start_keys import Purpose, SealingKey, derive_
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import channel_as, running_server
+from tests.admin_server.subscriber_by_hand import grants, keys_of
 
 KEY = bytes(range(32))
 
@@ -38,10 +39,9 @@ def request_of(start: common_pb2.AdapterStart, **changed: object) -> admin_pb2.R
     return admin_pb2.RegisterRequest(**asked)  # type: ignore[arg-type]
 
 
-def grant_of(server: AdminServer) -> admin_pb2.SubscriptionUpdate:
+def grant_of(server: AdminServer) -> admin_pb2.Grant:
     with channel_as(server, "reader") as channel:
-        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-        return next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+        return next(grants(channel))
 
 
 def test_a_former_start_is_announced_for_a_while_together_with_its_successor() -> None:
@@ -156,13 +156,13 @@ def test_no_reader_ever_receives_a_decision_key(server: AdminServer) -> None:
     assert all(len(secret) == 32 for secret in secrets)
     with channel_as(server, "reader") as channel:
         stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-        updates = stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities"))
+        updates = grants(channel)
         heard = [next(updates)]
         other = Adapter(server, "b")  # causes an update
         heard.append(next(updates))
         replies = [*heard, stub.ListFeeds(admin_pb2.ListFeedsRequest())]
     everything = b"".join(each.SerializeToString() for each in replies)
-    assert heard[0].keys[0].key in everything
+    assert keys_of(heard[0])[0].key in everything
     assert not [secret for secret in secrets if secret in everything]
     for each in (adapter, other):
         each.vanish()

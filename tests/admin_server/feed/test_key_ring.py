@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,12 @@ from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
 from tandemfeed.admin_server.feed.key_times import SECOND, KeyTimes
+from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.policy.rules import WHOLE
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.settings import load_cluster
 from tests.admin_server.cluster_files import write_settings
+from tests.admin_server.subscriber_by_hand import keys_of
 
 DAY = 86_400 * SECOND
 
@@ -64,12 +67,13 @@ def test_subscribers_are_updated_before_a_key_becomes_valid_and_when_it_does(sto
     audit = AuditLog(tmp_path)
     broker = FeedBroker(load_cluster(cluster)["equities"], store, audit)
     try:
-        subscriber = broker.subscribe("reader", {1: WHOLE})
-        first = {key.key_id for key in broker.update_for(subscriber.extents, is_first=True).keys}
+        notified: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        broker.subscribe(Subscriber("reader", {1: WHOLE}, lambda: notified.put(True), lambda _reason: None))
+        first = {key.key_id for key in keys_of(broker.grant({1: WHOLE}))}
         heard: list[tuple[int, list[tuple[int, int]]]] = []
         while len({key_id for _, keys in heard for key_id, _ in keys} - first) < 2:
-            assert subscriber.updates.get(timeout=20)
-            keys = broker.update_for(subscriber.extents, is_first=False).keys
+            assert notified.get(timeout=20)
+            keys = keys_of(broker.grant({1: WHOLE}))
             heard.append((time.time_ns(), [(key.key_id, key.not_before_unix_ns) for key in keys]))
         key_id, begins_ns = next(key for _, keys in heard for key in keys if key[0] not in first)
         announced_ns = [at_ns for at_ns, keys in heard if key_id in dict(keys)]

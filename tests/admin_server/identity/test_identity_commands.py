@@ -24,6 +24,7 @@ from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, POLICY, ca_of, channel_as, running_server, secret_of
 from tests.admin_server.identity.logins import audit_of, run
+from tests.admin_server.subscriber_by_hand import SubscriberCall, keys_of
 
 NEW = '[identity.newcomer]\nroles = ["client"]\nsubscribe = ["equities.#"]\n'
 SEALED = CLUSTER.replace('"open"', '"sealed"')
@@ -124,10 +125,12 @@ def test_a_disabled_identity_loses_streams_tokens_and_keys_and_returns_when_it_i
 ) -> None:
     with channel_as(server, "reader") as channel:
         stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-        stream = stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities"), timeout=20)
-        keys = {key.key_id for key in next(stream).keys}
+        call = SubscriberCall(channel)
+        keys = {key.key_id for key in keys_of(call.subscribe())}
         assert run(server, "identity", "disable", "reader", "--reason", "left the company") == 0
-        list(stream)  # ends without an error
+        assert call.next().revoked.is_last
+        with pytest.raises(grpc.RpcError, match="reader is disabled"):
+            call.next()
         with pytest.raises(grpc.RpcError, match="reader is disabled") as refused:
             stub.ListFeeds(admin_pb2.ListFeedsRequest())
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, POLICY, channel_as, running_server
+from tests.admin_server.subscriber_by_hand import RefusedRequest, SubscriberCall, grants, keys_of, topics_of
 
 WAIT_S = 20.0
 BOTH_TOPICS = CLUSTER.replace("source_stream_ids = [1, 2]", "source_stream_ids = [1]").replace(
@@ -42,15 +44,6 @@ def write_policy(server: AdminServer, text: str) -> None:
     draft.rename(server.policy.path)
 
 
-def subscribe(channel: grpc.Channel, *topics: str) -> Iterator[admin_pb2.SubscriptionUpdate]:
-    stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-    return stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities", topics=topics), timeout=WAIT_S)
-
-
-def topics_of(update: admin_pb2.SubscriptionUpdate) -> list[str]:
-    return [channel.topic for channel in update.feed.channels]
-
-
 def audit_of(server: AdminServer) -> list[dict[str, object]]:
     return [json.loads(line) for line in (server.folder.path / "audit.jsonl").read_text().splitlines()]
 
@@ -67,27 +60,36 @@ def run(server: AdminServer, *arguments: str) -> int:
 
 def test_a_subscription_without_topics_gets_all_that_is_granted(server: AdminServer) -> None:
     with channel_as(server, "reader") as channel:
-        assert topics_of(next(subscribe(channel))) == ["equities.ticks", "equities.books"]
+        assert topics_of(next(grants(channel))) == ["equities.ticks", "equities.books"]
         write_policy(server, POLICY.replace("equities.#", "equities.books"))
         assert run(server, "reload") == 0
-        update = next(subscribe(channel))
+        update = next(grants(channel))
         assert topics_of(update) == ["equities.books"]
-        assert {key.channel_id for key in update.keys} == {2}
+        assert {key.channel_id for key in keys_of(update)} == {2}
 
 
-def test_a_changed_file_ends_the_streams_that_it_no_longer_covers(server: AdminServer) -> None:
+def test_a_changed_file_takes_topics_from_a_subscription_which_continues_with_the_rest(server: AdminServer) -> None:
     with channel_as(server, "reader") as channel:
-        all_topics, books = subscribe(channel), subscribe(channel, "equities.books")
-        next(all_topics)
-        next(books)
+        call = SubscriberCall(channel)
+        known = {key.key_id for key in keys_of(call.subscribe())}
+        call.subscribe("equities.books", subscription_id=2)
         write_policy(server, POLICY.replace("equities.#", "equities.books"))
-        list(all_topics)  # ends without an error, so that the client asks what it is still granted
-        assert topics_of(next(subscribe(channel))) == ["equities.books"]
-        with pytest.raises(grpc.RpcError, match=r"equities\.ticks"):
-            next(subscribe(channel, "equities.ticks"))
-        assert books.is_active()  # type: ignore[attr-defined]  # a call is more than an iterator
-    revoked = [line for line in audit_of(server) if line["event"] == "subscription revoked"]
-    assert [(line["identity"], line["channels"]) for line in revoked] == [("reader", [1, 2])]
+        revoked = call.next()
+        while not revoked.HasField("revoked"):
+            revoked = call.next()
+        assert (revoked.subscription_id, list(revoked.revoked.topics)) == (1, ["equities.ticks"])
+        assert not revoked.revoked.is_last
+        grant = call.next().grant
+        assert topics_of(grant) == ["equities.books"]
+        assert {key.key_id for key in keys_of(grant)} <= known, "the new key of the lost channel is not sent"
+        with pytest.raises(RefusedRequest, match=r"equities\.ticks"):
+            call.modify("equities.ticks")
+        assert call.call.is_active()
+        write_policy(server, POLICY)
+        assert topics_of(call.next().grant) == ["equities.ticks", "equities.books"], "a standing request"
+        call.close()
+    revoked_lines = [line for line in audit_of(server) if line["event"] == "subscription revoked"]
+    assert [(line["identity"], line["topics"]) for line in revoked_lines] == [("reader", ["equities.ticks"])]
 
 
 def test_the_keys_of_a_lost_channel_are_replaced_and_sent_to_those_who_stay(tmp_path: Path) -> None:
@@ -95,22 +97,22 @@ def test_the_keys_of_a_lost_channel_are_replaced_and_sent_to_those_who_stay(tmp_
     with running_server(tmp_path, cluster_text=BOTH_TOPICS, policy_text=POLICY + rule) as server:
         adapter = Adapter(server, "a")
         with channel_as(server, "reader") as channel, channel_as(server, "stranger") as other:
-            known = {key.key_id: key.channel_id for key in next(subscribe(other)).keys}  # has left, but has the keys
-            stays = subscribe(channel)
-            assert {key.key_id for key in next(stays).keys} == set(known)
+            known = {key.key_id: key.channel_id for key in keys_of(next(grants(other)))}  # has left, but has the keys
+            stays = grants(channel)
+            assert {key.key_id for key in keys_of(next(stays))} == set(known)
             write_policy(server, POLICY + rule.replace("equities.#", "equities.books"))
             fresh: list[common_pb2.StreamKey] = []
             while not fresh:
-                fresh = [key for key in next(stays).keys if key.key_id not in known]
+                fresh = [key for key in keys_of(next(stays)) if key.key_id not in known]
             assert [key.channel_id for key in fresh] == [1], "the stranger has lost channel 1 only"
             while fresh[0].not_before_unix_ns:  # until it is valid
-                fresh = [key for key in next(stays).keys if key.key_id not in known]
+                fresh = [key for key in keys_of(next(stays)) if key.key_id not in known]
             changed = adapter.await_order("cluster_changed").cluster_changed
             while fresh[0].key_id not in {key.key_id for key in changed.keys if not key.not_before_unix_ns}:
                 changed = adapter.await_order("cluster_changed").cluster_changed
             assert [key.key_id for key in changed.keys if key.channel_id == 1][-1] == fresh[0].key_id
             assert fresh[0].key_id in {key.key_id for key in changed.decision_keys}
-            assert topics_of(next(subscribe(other))) == ["equities.books"]
+            assert topics_of(next(grants(other))) == ["equities.books"]
         adapter.vanish()
     assert [line["topics"] for line in audit_of(server) if line["event"] == "keys replaced"] == [["equities.ticks"]]
 
@@ -119,12 +121,12 @@ def test_an_expired_right_ends_its_streams(tmp_path: Path) -> None:
     until = datetime.now(UTC) + timedelta(seconds=2)
     rule = f'[[rule]]\nto = ["stranger"]\nactions = ["subscribe"]\ntopics = ["#"]\nuntil = {until.isoformat()}\n'
     with running_server(tmp_path, policy_text=POLICY + rule) as server, channel_as(server, "stranger") as channel:
-        stream = subscribe(channel)
+        stream = grants(channel)
         assert topics_of(next(stream)) == ["equities.ticks"]
         list(stream)
         assert datetime.now(UTC) >= until
-        with pytest.raises(grpc.RpcError, match="not granted"):
-            next(subscribe(channel))
+        with pytest.raises(RefusedRequest, match="not granted"):
+            next(grants(channel))
 
 
 def test_a_bad_policy_is_refused_and_the_former_one_stays(
@@ -139,7 +141,7 @@ def test_a_bad_policy_is_refused_and_the_former_one_stays(
     assert run(server, "show", "--json") == 0
     assert json.loads(capsys.readouterr().out)["refusal"] == error
     with channel_as(server, "reader") as channel:
-        assert len(topics_of(next(subscribe(channel)))) == 2
+        assert len(topics_of(next(grants(channel)))) == 2
 
 
 def test_a_policy_without_an_adapter_of_the_cluster_is_refused(
@@ -152,12 +154,16 @@ def test_a_policy_without_an_adapter_of_the_cluster_is_refused(
 
 def test_an_identity_that_left_the_policy_is_refused_although_its_token_is_valid(server: AdminServer) -> None:
     with channel_as(server, "reader") as channel:
-        stream = subscribe(channel)
+        stream, call = grants(channel), SubscriberCall(channel)
         next(stream)
+        call.subscribe()
         write_policy(server, POLICY.replace(READER, ""))
+        assert call.next().revoked.is_last
         list(stream)
+        with pytest.raises(grpc.RpcError, match="reader is no longer in the policy"):
+            call.next()
         with pytest.raises(grpc.RpcError, match="reader is no longer in the policy") as refused:
-            next(subscribe(channel))
+            next(grants(channel))
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -218,14 +224,30 @@ def test_an_identity_has_no_more_subscriptions_and_calls_than_its_limits_allow(t
     policy = policy.replace('["futures.*"]\n', f'["equities.#"]\n{limits}')
     with running_server(tmp_path, policy_text=policy) as server:
         with channel_as(server, "reader") as channel:
-            stream = subscribe(channel)
-            next(stream)
-            with pytest.raises(grpc.RpcError, match="reader has 1 subscriptions open") as refused:
-                next(subscribe(channel))
-            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            call = SubscriberCall(channel)
+            call.subscribe()
+            for another in (lambda: call.subscribe(subscription_id=2), lambda: next(grants(channel))):
+                with pytest.raises(RefusedRequest, match="reader has 1 subscriptions open") as refused:
+                    another()
+                assert refused.value.kind == admin_pb2.REFUSAL_KIND_LIMIT
+            call.ask(cancel=admin_pb2.CancelRequest(subscription_id=1))
+            call.subscribe(subscription_id=2)
+            call.close()
         with channel_as(server, "stranger") as channel:
             stub = admin_pb2_grpc.StreamAdministrationStub(channel)
             stub.ListFeeds(admin_pb2.ListFeedsRequest())
-            with pytest.raises(grpc.RpcError, match=r"stranger may make 0\.1 calls a second") as refused:
+            with pytest.raises(grpc.RpcError, match=r"stranger may make 0\.1 calls a second") as too_many:
                 stub.ListFeeds(admin_pb2.ListFeedsRequest())
-            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert too_many.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_requests_within_a_call_wait_when_there_are_more_than_the_rate(tmp_path: Path) -> None:
+    policy = POLICY.replace("[identity.stranger]", "calls_per_second_max = 2.0\n[identity.stranger]")
+    with running_server(tmp_path, policy_text=policy) as server, channel_as(server, "reader") as channel:
+        call = SubscriberCall(channel)
+        call.subscribe()
+        began_s = time.monotonic()
+        for _ in range(4):
+            call.modify("#")
+        assert time.monotonic() - began_s > 1.4, "two are admitted each second"
+        call.close()

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 
 from tandemfeed.admin_server.command.admin_command import main as check_policy
@@ -15,9 +14,12 @@ from tandemfeed.admin_server.policy.rules import NOTHING, WHOLE, Action, Extent,
 from tandemfeed.admin_server.policy.subscription_rights import NotGranted, requested_extents
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster
+from tandemfeed.feedcore.topics import TopicEntry
 from tandemfeed.transport.settings_file import SettingsError
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.cluster_files import CLUSTER, POLICY, channel_as, running_server, write_settings
-from tests.admin_server.policy.test_policy_of_a_server import READER, audit_of, run, subscribe, topics_of, write_policy
+from tests.admin_server.policy.test_policy_of_a_server import READER, audit_of, run, write_policy
+from tests.admin_server.subscriber_by_hand import RefusedRequest, SubscriberCall, grants, keys_of
 
 SYMBOLS = CLUSTER.replace('source_lines = "open"\n', 'source_lines = "open"\nsymbol_field = "symbol"\n')
 DELAYED = (
@@ -223,41 +225,65 @@ def server(tmp_path: Path) -> Iterator[AdminServer]:
         yield running
 
 
+def symbols_of(grant: admin_pb2.Grant) -> list[str]:
+    (channel,) = grant.feed.channels
+    return list(channel.symbols)
+
+
 def test_a_grant_names_the_symbols_and_their_field(server: AdminServer) -> None:
     with channel_as(server, "reader") as channel:
-        grant = next(subscribe(channel))
+        grant = next(grants(channel))
         (ticks,) = grant.feed.channels
-        assert (ticks.topic, ticks.symbol_field, list(ticks.symbols)) == (
-            "equities.ticks",
-            "symbol",
-            ["BRK%2EB", "XEL"],
-        )
-        assert {key.channel_id for key in grant.keys} == {1}
-        (ticks,) = next(subscribe(channel, "equities.ticks.XEL")).feed.channels
-        assert list(ticks.symbols) == ["XEL"]
-        with pytest.raises(grpc.RpcError, match=r"you: equities\.ticks\.BRK%2EB, equities\.ticks\.XEL") as refused:
-            next(subscribe(channel, "equities.ticks.IBM"))
-        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert (ticks.topic, ticks.symbol_field) == ("equities.ticks", "symbol")
+        assert symbols_of(grant) == ["BRK%2EB", "XEL"]
+        assert {key.channel_id for key in keys_of(grant)} == {1}
+        assert symbols_of(next(grants(channel, "equities.ticks.XEL"))) == ["XEL"]
+        assert symbols_of(next(grants(channel, "equities.#"))) == ["BRK%2EB", "XEL"], "a pattern gets what is granted"
+        refusal = r"you: equities\.ticks\.BRK%2EB, equities\.ticks\.XEL"
+        for topic in ("equities.ticks.IBM", "equities.ticks", "equities.ticks.*"):
+            with pytest.raises(RefusedRequest, match=refusal) as refused:
+                next(grants(channel, topic))
+            assert refused.value.kind == admin_pb2.REFUSAL_KIND_NOT_GRANTED
 
 
 def test_a_client_of_the_delayed_feed_cannot_open_the_real_time_one(server: AdminServer) -> None:
     with channel_as(server, "stranger") as channel:
-        with pytest.raises(grpc.RpcError, match="available to you: equities-delayed") as refused:
-            next(subscribe(channel))
-        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(RefusedRequest, match="available to you: equities-delayed") as refused:
+            next(grants(channel))
+        assert refused.value.kind == admin_pb2.REFUSAL_KIND_NOT_GRANTED
 
 
-def test_a_stream_ends_when_one_of_its_symbols_is_no_longer_granted(server: AdminServer) -> None:
+def test_symbols_are_added_to_and_left_out_of_a_subscription(server: AdminServer) -> None:
     with channel_as(server, "reader") as channel:
-        updates, other = subscribe(channel), subscribe(channel, "equities.ticks.XEL")
-        keys = next(updates).keys
-        assert topics_of(next(other)) == ["equities.ticks"]
+        call = SubscriberCall(channel)
+        assert symbols_of(call.subscribe("equities.ticks.XEL")) == ["XEL"]
+        assert symbols_of(call.modify("equities.ticks.BRK%2EB")) == ["BRK%2EB", "XEL"]
+        assert symbols_of(call.modify(TopicEntry("equities.ticks.XEL", is_removed=True))) == ["BRK%2EB"]
+        call.subscribe(subscription_id=2)
+        with pytest.raises(
+            RefusedRequest, match=r"cannot be left out of all symbols of 'equities\.ticks'; add symbols"
+        ):
+            call.modify(TopicEntry("equities.ticks.XEL", is_removed=True), subscription_id=2)
+        call.close()
+
+
+def test_a_subscription_that_loses_a_symbol_continues_with_the_others(server: AdminServer) -> None:
+    with channel_as(server, "reader") as channel:
+        call = SubscriberCall(channel)
+        call.subscribe()
+        call.subscribe("equities.ticks.BRK%2EB", subscription_id=2)
         write_policy(server, SOME.replace(', "*.ticks.BRK%2EB"', ""))
-        assert [update.keys for update in updates if list(update.keys) != list(keys)] == []  # the stream ends
-        (ticks,) = next(subscribe(channel)).feed.channels
-        assert list(ticks.symbols) == ["XEL"]
+        updates = [call.next() for _ in range(3)]
+        revoked = {each.subscription_id: each.revoked for each in updates if each.HasField("revoked")}
+        assert {each: list(lost.topics) for each, lost in revoked.items()} == {
+            1: ["equities.ticks.BRK%2EB"],
+            2: ["equities.ticks"],
+        }
+        assert (revoked[1].is_last, revoked[2].is_last) == (False, True)
+        (grant,) = [each.grant for each in updates if each.HasField("grant")]
+        assert symbols_of(grant) == ["XEL"]
         assert "keys replaced" not in {str(line["event"]) for line in audit_of(server)}  # the channel is still granted
-        other.cancel()  # type: ignore[attr-defined]  # it continued, because its symbol is still granted
+        call.close()
 
 
 def test_explain_says_why_a_topic_is_not_granted(server: AdminServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,8 +302,6 @@ def test_explain_says_why_a_topic_is_not_granted(server: AdminServer, capsys: py
 
 def test_a_listed_feed_has_its_delay(server: AdminServer) -> None:
     with channel_as(server, "stranger") as channel:
-        from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-
         (feed,) = admin_pb2_grpc.StreamAdministrationStub(channel).ListFeeds(admin_pb2.ListFeedsRequest()).feeds
         assert (feed.name, feed.delay_ns) == ("equities-delayed", 900_000_000_000)
         assert feed.delayed_from == ""  # a feed of which the caller may know nothing

@@ -22,6 +22,7 @@ from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import POLICY, ca_of, channel_as, running_server, secret_of
+from tests.admin_server.subscriber_by_hand import grants, keys_of
 
 DATABASE = "leases.sqlite"
 
@@ -167,8 +168,7 @@ def test_an_adapter_in_an_unknown_epoch_proves_a_restored_backup_and_later_epoch
 
 def test_a_right_that_ends_while_no_server_runs_replaces_keys_at_the_next_start(tmp_path: Path) -> None:
     with running_server(tmp_path) as server, channel_as(server, "reader") as channel:
-        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-        (key,) = next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities"))).keys
+        (key,) = keys_of(next(grants(channel)))
         assert {key.key_id} <= key_ids(server)
         folder = server.folder.path
     without = POLICY.replace("equities.#", "bonds.#")
@@ -186,12 +186,11 @@ def test_a_right_that_ends_while_no_server_runs_replaces_keys_at_the_next_start(
 
 def test_a_grant_that_cannot_be_recorded_is_not_handed_out(tmp_path: Path) -> None:
     with running_server(tmp_path) as server, channel_as(server, "reader") as channel:
-        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
         records = server.brokers["equities"].rights._records
         server.brokers["equities"].rights._given.clear()
         records._database._connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)  # type: ignore[attr-defined]
         with pytest.raises(grpc.RpcError) as refused:
-            next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+            next(grants(channel))
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         records._database._connection.set_authorizer(None)  # type: ignore[attr-defined]
-        assert next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities"))).keys
+        assert keys_of(next(grants(channel)))

@@ -17,8 +17,8 @@ import grpc
 import pytest
 
 from tandemfeed.admin_server.command.admin_command import main as admin
-from tandemfeed.client_lib.login.grant import GrantUpdated
-from tandemfeed.client_lib.login.grant_reader import GrantLetter, GrantReader
+from tandemfeed.client_lib.login.grant import Grant
+from tandemfeed.client_lib.login.grant_stream import GrantLetter, GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.admin_servers import active_named_by
@@ -76,19 +76,18 @@ class Reader:
     def __init__(self, pair: Pair) -> None:
         self._letters: queue.SimpleQueue[GrantLetter] = queue.SimpleQueue()
         session = Session(pair.addresses, ca_of(pair.secret_folder), "reader", secret_of(pair.secret_folder, "reader"))
-        request = admin_pb2.SubscribeRequest(feed="equities")
-        self._reader = GrantReader(session, request, lambda letter: self._letters.put(letter) is None)
-        self.first = self._reader.first(WAIT_S)
+        self._grants = GrantStream(session)
+        _, self.first = self._grants.subscribe("equities", (), self._letters.put, WAIT_S)
 
-    def await_update(self, wanted: Callable[[admin_pb2.SubscriptionUpdate], bool]) -> admin_pb2.SubscriptionUpdate:
+    def await_grant(self, wanted: Callable[[Grant], bool]) -> Grant:
         while True:
             letter = self._letters.get(timeout=WAIT_S)
-            assert isinstance(letter, GrantUpdated), letter
-            if wanted(letter.update):
-                return letter.update
+            assert isinstance(letter, Grant), letter
+            if wanted(letter):
+                return letter
 
     def close(self) -> None:
-        self._reader.close()
+        self._grants.close()
 
 
 def test_a_standby_is_healthy_names_the_active_server_and_refuses_calls(make_pair: MakePair) -> None:
@@ -119,9 +118,8 @@ def test_when_the_active_server_is_killed_the_standby_takes_over_the_same_epoch(
     assert len(set(active.incarnations)) == 1
     assert backup.await_order("cluster_changed") is not None
     assert "lease_granted" not in backup.seen
-    after = reader.await_update(lambda update: bool(update.message_model))  # the first update of a new stream
-    assert (after.epoch, after.active_adapter_id) == (epoch, 1)
-    assert [key.key for key in after.keys] == [key.key for key in reader.first.keys]
+    after = reader.await_grant(lambda grant: (grant.epoch, grant.active_adapter_id) == (epoch, 1))
+    assert after.keys == reader.first.keys
     active.vanish()  # it has renewed, so the end of its stream ends its lease again
     granted = backup.await_order("lease_granted")
     assert granted is not None

@@ -22,6 +22,7 @@ from tandemfeed.client_lib import (
     Batch,
     Distrusted,
     Gap,
+    ModelChanged,
     Revoked,
     Subscription,
 )
@@ -36,11 +37,11 @@ from tandemfeed.transport.dgram import MulticastReceiver
 from tandemfeed.transport.sealing.opening import StreamOpener
 from tandemfeed.transport.sealing.sealing import Sealer
 from tandemfeed.transport.sealing.start_keys import SealingKey
-from tandemfeed.v1 import admin_pb2
 from tests.client_lib.toy_cluster import (
     CHANNEL_ID,
     IDENTITY,
     INTERFACE,
+    MESSAGE_MODEL,
     TOPIC,
     ToyAdapter,
     ToyCluster,
@@ -333,7 +334,8 @@ def test_updates_add_adapters_and_keys(cluster: ToyCluster) -> None:
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
         new_key = channel_key(78)
-        cluster.admin.send(admin_pb2.SubscriptionUpdate(keys=[cluster.describe_key(new_key)]))
+        cluster.more_keys.append(new_key)
+        cluster.admin.push()
         collect(subscription, lambda _: 78 in subscription.grant.keys)
         b.sealer.use_key(new_key)
         a.send(packet(1, 1, 5))
@@ -341,11 +343,34 @@ def test_updates_add_adapters_and_keys(cluster: ToyCluster) -> None:
         assert message_seqs(collect(subscription, has_messages(10))) == list(range(1, 11))
 
 
+def test_a_changed_message_model_decodes_the_batches_after_it(cluster: ToyCluster) -> None:
+    a, _ = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        cluster.model = "2", MESSAGE_MODEL.replace(b'name="Note"', b'name="Remark"')
+        cluster.admin.push()
+        (changed,) = collect(subscription, lambda items: any(isinstance(item, ModelChanged) for item in items))
+        assert changed == ModelChanged("toy", "2")
+        a.send(packet(1, 1, 1))
+        batch = next(item for item in collect(subscription, has_messages(1)) if isinstance(item, Batch))
+        assert [message.name for message in batch.messages()] == ["Remark"]
+
+
+def test_an_ended_subscription_cannot_be_modified(cluster: ToyCluster) -> None:
+    with cluster.connect() as client:
+        subscription = client.subscribe("equities")
+        subscription.cancel()
+        with pytest.raises(ValueError, match="the subscription has ended"):
+            subscription.modify(add=["equities.books"])
+        with pytest.raises(TypeError, match="expected a sequence of topics"):
+            subscription.modify(add="equities.books")
+
+
 def test_a_revocation_is_the_last_item(cluster: ToyCluster) -> None:
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
         cluster.is_revoked = True
-        cluster.admin.send(None)
+        cluster.admin.end_calls()
         items = list(subscription)
         assert isinstance(items[-1], Revoked)
         assert "no longer granted" in items[-1].reason
@@ -368,7 +393,7 @@ def test_a_revocation_is_the_last_item_even_if_a_stream_falls_silent_in_the_same
         drain(cluster, subscription)  # a heartbeat in flight would end the silence
         silent_at_ns = time.monotonic_ns() + config.stale_after_ns
         cluster.is_revoked = True
-        cluster.admin.send(None)
+        cluster.admin.end_calls()
         assert select.select([subscription._mailbox.fd], [], [], 20)[0]
         time.sleep(max(0, silent_at_ns - time.monotonic_ns()) / 1e9)
         items = list(subscription)

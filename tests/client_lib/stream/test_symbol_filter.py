@@ -152,7 +152,7 @@ def test_the_count_continues_in_the_filter_that_replaces_another() -> None:
 # ---- a subscription ----
 
 
-def _granting(cluster: ToyCluster, *numbers: int) -> admin_pb2.SubscriptionUpdate:
+def _granting(cluster: ToyCluster, *numbers: int) -> admin_pb2.Grant:
     """The whole grant, limited to the texts of these messages."""
     grant = ToyCluster.whole_grant(cluster)
     grant.feed.channels[0].symbol_field = "text"
@@ -186,7 +186,7 @@ def test_a_subscription_to_symbols_fills_gaps_and_counts_what_it_filters(
         assert not any(isinstance(item, Gap) for item in items)
         (channel,) = subscription.statistics().channels.values()
         assert (channel.next_message_seq, channel.filtered) == (31, 26)
-        cluster.admin.send(_granting(cluster, 33))  # the grant changes while the stream runs
+        cluster.admin.push(_granting(cluster, 33))  # the grant changes while the stream runs
         while subscription.grant.symbols_by_channel[1].words != {"note-001000033"}:
             subscription.poll(0.05)
         a.send(packet(31, 31, 3))

@@ -134,7 +134,7 @@ def test_a_new_start_of_an_adapter_is_received_at_its_new_address_with_its_new_k
         adapter = unicast.adapters[0]
         adapter.send(packet(1, 1, 10))  # its last packet, which must not be lost
         adapter.serve_unicast()
-        unicast.admin.send(unicast.whole_grant())
+        unicast.admin.push()
         delivered: list[Item] = []
 
         def has_both(items: list[Item]) -> bool:
@@ -154,8 +154,8 @@ def test_a_restarted_server_that_does_not_know_the_addresses_yet_ends_no_connect
         ignorant = unicast.whole_grant()
         for adapter in ignorant.adapters:
             adapter.unicast_endpoint = ""
-        ignorant.epoch = 2  # seen when the update has arrived
-        unicast.admin.send(ignorant)
+        ignorant.active.epoch = 2  # seen when the update has arrived
+        unicast.admin.push(ignorant)
         collect(subscription, lambda _: subscription.grant.epoch == 2)
         assert subscription.statistics().unicast_endpoints == before
 

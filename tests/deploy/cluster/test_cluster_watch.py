@@ -21,7 +21,7 @@ def test_watch_counts_epochs_that_had_an_active_even_if_their_numbers_have_gaps(
             adapters = [cluster.describe(each) for each in cluster.adapters]
             updates = [(0, 64), (1, 65), (1, 65), (0, 66), (2, 67), (2, 68)]  # (active, epoch); 0: no active
             for active, epoch in updates:
-                update = admin_pb2.SubscriptionUpdate(adapters=adapters, active_adapter_id=active, epoch=epoch)
-                cluster.admin.send(update)
+                now = admin_pb2.ActiveAdapter(adapter_id=active, epoch=epoch)
+                cluster.admin.push(admin_pb2.Grant(adapters=adapters, active=now))
             watch.wait_for(lambda: watch.epoch == 68, TIMEOUT_S, "the last update")
             assert watch.epochs_seen == 4, "epochs 1, 65, 67 and 68"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zmq
 
-from tandemfeed.client_lib.login.grant import Grant, GrantedAdapter, GrantedKey
+from tandemfeed.client_lib.login.grant import DocumentName, Grant, GrantedAdapter, GrantedKey
 from tandemfeed.deploy.drills.forger import HUGE_EPOCH, JUST_AHEAD, Eavesdropper, Forger
 from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
@@ -46,7 +46,19 @@ def granted() -> Grant:
         3: GrantedAdapter(3, "c", "", "", {1: OTHER}),
     }
     keys = {READERS_KEY.key_id: GrantedKey(READERS_KEY, 0)}
-    return Grant(FEED_ID, "equities", 20261121, {1: "ticks"}, {}, adapters, keys, b"", active_adapter_id=2, epoch=3)
+    return Grant(
+        FEED_ID,
+        "equities",
+        20261121,
+        {1: "ticks"},
+        {},
+        adapters,
+        keys,
+        b"",
+        DocumentName("model", "1"),
+        active_adapter_id=2,
+        epoch=3,
+    )
 
 
 def refusal_by_an_adapter(datagram: bytes) -> Refusal | None:

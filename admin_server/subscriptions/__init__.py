@@ -1,0 +1,1 @@
+"""What a client's call subscribes to, and what it is sent."""
