@@ -19,6 +19,8 @@ PUBLIC = {
     "FollowerKeys.leader_key": "a public key",
     "FollowerKeys.public_key": "a public key",
     "_Question.client_key": "a public key",
+    "ClientSubscription.unicast_key": "a public key",
+    "StandingRequest.unicast_key": "a public key",
     "Subscriber.unicast_key": "a public key",
     "Admission.client_key": "a public key",
     "UnicastPlace.server_key": "a public key",

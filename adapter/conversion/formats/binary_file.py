@@ -8,7 +8,6 @@ that its frames are as the format defines them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from io import BytesIO
 from typing import BinaryIO
 
 import numpy as np
@@ -37,8 +36,7 @@ def read_binary_file(
     """
     data = file.read(max(block_size, LENGTH_SIZE + 1))
     if len(data) > LENGTH_SIZE and not any(data[:LENGTH_SIZE]):
-        file = BytesIO(_with_lengths(data + file.read(), source_format))
-        data = file.read(block_size)
+        data = _with_lengths(data + file.read(), source_format)  # nothing is left to read
     walk = FrameWalk(source_format.framing)
     sequence, offset = 1, 0  # of the first message in `data`, in the whole file
     while data:
