@@ -167,8 +167,8 @@ class AuditLog:
     def note_refusal(self, peer: str, code: grpc.StatusCode, text: str, event: str, **fields: str) -> None:
         """Record the refusal of a request within a call, which continues."""
         identity = fields.pop("identity", "")
-        refused = Refused(event, code.name, identity, _address_of(peer), text[:REASON_LENGTH_MAX])
-        self._record(refused, peer, fields)
+        reason = fields.get("why", text)[:REASON_LENGTH_MAX]  # callers get one text for several causes
+        self._record(Refused(event, code.name, identity, _address_of(peer), reason), peer, fields)
 
     def note_refused_call(self, call: CallContext, aborted: CallAborted) -> None:
         """Record a call that ends with a refusal, unless `refuse` has recorded it."""

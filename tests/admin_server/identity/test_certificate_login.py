@@ -286,9 +286,9 @@ def test_a_source_serves_only_the_feeds_that_name_it(tmp_path: Path) -> None:
                 lambda: stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed="bonds")),
                 lambda: stub.GetSourceKeys(admin_pb2.SourceKeysRequest(feed="bonds")),
             ):
-                with pytest.raises(grpc.RpcError, match="other-source is ") as refused:
+                with pytest.raises(grpc.RpcError, match="no feed 'bonds'; available to you: equities") as refused:
                     call()
-                assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+                assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 def test_an_expired_certificate_is_refused(
