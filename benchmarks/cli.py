@@ -13,13 +13,13 @@ from tandemfeed.benchmarks.machine import describe_machine
 
 BENCHMARKS = {
     "adapter": "rate and latency of one adapter and of a bare forwarder",
-    "admin": "subscriptions, logins, revocations; a policy of a million patterns",
+    "admin": "subscriptions, logins, revocations, a million patterns",
     "conversion": "compiled kernels: tick table, ITCH books, many symbols",
     "journal": "append, read and recovery; SQLite, LMDB, a plain file",
     "merge": "the client's merge alone: processor time per packet",
     "page_store": "SQLite and LMDB as the page store of the transactional store",
     "queue_checkpoint": "checkpoint intervals of the persistent queue",
-    "spark": "the source job on one and two cores; Spark's own scan and rewrite of the same rows",
+    "spark": "the source job on one and two cores; Spark's own scan",
 }
 
 

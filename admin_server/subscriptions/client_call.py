@@ -52,9 +52,12 @@ class ClientCall:
         A client that half-closes the call keeps its subscriptions until it cancels it.
         """
         reading = asyncio.create_task(self._read(requests))
+        reading.add_done_callback(lambda _reading: self._work.set())
         try:
             while not self._is_over:
                 self._work.clear()  # before looking: what happens afterwards sets it again
+                if reading.done():
+                    reading.result()  # raises if a request could not be read
                 outgoing = self._session.take_update()
                 if outgoing is None:
                     self._check_caller()

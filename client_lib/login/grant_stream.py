@@ -20,6 +20,7 @@ from tandemfeed.client_lib.login.call_core import Answered, CallAgain, CallCore,
 from tandemfeed.client_lib.login.grant import Grant, TopicsRevoked
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.feedcore.topics import TopicEntry
+from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
@@ -184,6 +185,8 @@ class GrantStream:
                 self._on_update(update)
         except grpc.RpcError as error:
             if self._closed.is_set() or not self._core.requests:
+                return
+            if status_of(error)[0] is grpc.StatusCode.CANCELLED:  # for want of subscriptions; one has begun since
                 return
             refusal = client_error(error, self._asked)
             if isinstance(refusal, AuthenticationRefused):

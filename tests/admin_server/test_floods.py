@@ -258,6 +258,14 @@ def test_fuzzed_requests_get_a_status_and_harm_no_caller(
     check_service()
 
 
+def test_a_malformed_request_in_a_stream_ends_the_call(server: AdminServer) -> None:
+    with channel_as(server, "reader") as channel:
+        call = channel.stream_stream("/tandemfeed.v1.StreamAdministration/Subscribe")(iter([b"\x89"]), timeout=WAIT_S)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(call)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 def test_a_malformed_request_is_an_invalid_argument(server: AdminServer) -> None:
     malformed = b"\xff\xff\xff"
     with pytest.raises(DecodeError):

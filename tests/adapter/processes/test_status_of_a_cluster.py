@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -50,7 +51,7 @@ def test_check_tells_what_happened_to_each_process(
         cluster.start_adapters("abc")
         for stream in (1, 2):
             cluster.source.send(stream, 10)
-        active = cluster.await_active("equities", synchronized_count=2).active_adapter_id
+        active = cluster.await_active("equities", synchronized_count=2).active.adapter_id
         quiet = ("--source-silence", "0")
         status, line = await_text(lambda: check(cluster, *quiet), "OK")
         assert status == 0
@@ -64,9 +65,10 @@ def test_check_tells_what_happened_to_each_process(
         assert (status, line.count("\n")) == (1, 1)
         cluster.adapters[backups[1]].signal(signal.SIGSTOP)
         try:
-            status, line = await_text(lambda: check(cluster, *quiet), f"{backups[1]} is connected and silent for")
+            # First it is silent; on a slow machine the server may notice only the end of its connection.
+            status, line = await_text(lambda: check(cluster, *quiet), "no backup is synchronized")
             assert status == 2
-            assert "no backup is synchronized" in line
+            assert re.search(f"{backups[1]} is (connected and silent for|dead or away since)", line)
             capsys.readouterr()
             assert admin(["status", "--json"]) == 0
             (feed,) = json.loads(capsys.readouterr().out)["feeds"]

@@ -9,13 +9,23 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+END_TIMEOUT_S = 5.0
 _LOCK = threading.Lock()
 _LOOPS: list[asyncio.AbstractEventLoop] = []  # at most one: grpc.aio has one completion queue for a process's loops
 
 
-def run_on_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine on the servers' loop, and wait for its result. Not for the loop's own thread."""
-    return asyncio.run_coroutine_threadsafe(coroutine, serving_loop()).result()
+def run_on_loop(coroutine: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
+    """Run a coroutine on the servers' loop, and wait for its result. Not for the loop's own thread.
+
+    Raises:
+        TimeoutError: it did not end in time; it is cancelled.
+    """
+    running = asyncio.run_coroutine_threadsafe(coroutine, serving_loop())
+    try:
+        return running.result(timeout_s)
+    except TimeoutError:
+        running.cancel()
+        raise
 
 
 def serving_loop() -> asyncio.AbstractEventLoop:
@@ -33,4 +43,4 @@ def serving_loop() -> asyncio.AbstractEventLoop:
 def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     """Stop the thread before the interpreter's last steps, in which it could no longer run Python code."""
     loop.call_soon_threadsafe(loop.stop)
-    thread.join()
+    thread.join(END_TIMEOUT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import resource
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,6 +23,8 @@ from tandemfeed.transport.calls.serving.handling import CallHandling, Gate
 from tandemfeed.transport.calls.serving.health import HealthService
 from tandemfeed.transport.calls.serving.loop_thread import run_on_loop, serving_loop
 
+LOG = logging.getLogger("tandemfeed.transport.calls.serving")
+STOP_TIMEOUT_S = 10.0  # beyond the grace period
 HEALTH_NAME = "grpc.health.v1.Health"
 PORT_MAX = 65_535
 BIND_REFUSALS = {
@@ -72,8 +75,15 @@ class RpcServer:
         serving_loop().call_soon_threadsafe(self._health.set, status, *self._service_names)
 
     def stop(self, grace_s: float = 0.5) -> None:
-        """Finish calls within the grace period, then stop. When this returns, no handler runs."""
-        run_on_loop(self._stop(grace_s))
+        """Finish calls within the grace period, then stop. When this returns, no handler runs.
+
+        Except if the library does not end: rarely, it never returns from its own stop. Then the end of the process
+        ends the server, which must not wait for it.
+        """
+        try:
+            run_on_loop(self._stop(grace_s), grace_s + STOP_TIMEOUT_S)
+        except TimeoutError:
+            LOG.error("the gRPC server did not stop; leaving it to the end of the process")
 
     async def _stop(self, grace_s: float) -> None:
         await self._server.stop(grace_s)
