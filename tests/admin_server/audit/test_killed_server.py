@@ -24,6 +24,7 @@ from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.adapter.processes.clusters import Feed, ServerProcess
 from tests.admin_server.cluster_files import ca_of, secret_of
 from tests.admin_server.subscriber_by_hand import SubscriberCall, keys_of
+from tests.kill_rounds import kill_rounds
 
 CLIENT_COUNT = 3
 pytestmark = pytest.mark.processes
@@ -148,5 +149,6 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path: Path) -> N
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3_600)
 def test_a_server_that_is_killed_many_times_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
-    kill_in_rounds(tmp_path, 30, seed=2)
+    kill_in_rounds(tmp_path, kill_rounds(5), seed=2)

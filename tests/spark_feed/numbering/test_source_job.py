@@ -22,6 +22,7 @@ from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, POSITION_NAME
 from tandemfeed.spark_feed.numbering.java import JavaMissing, find_java_home
 from tandemfeed.spark_feed.numbering.job import JobOptions, SourceJob, numbering_plan
 from tandemfeed.spark_feed.numbering.split import SplitRule
+from tests.kill_rounds import kill_rounds
 from tests.spark_feed.source_material import (
     FEED,
     MESSAGES_MAX,
@@ -117,12 +118,12 @@ def test_a_job_that_lost_its_checkpoint_completes_the_journal_without_repeating_
     _assert_equal(tmp_path, 4_000)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.processes
-@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
-def test_drivers_and_python_workers_killed_at_random_leave_the_bytes_of_an_undisturbed_run(
-    tmp_path: Path, rounds: int
-) -> None:
+@pytest.mark.timeout(3_600)
+def test_drivers_and_python_workers_killed_at_random_leave_the_bytes_of_an_undisturbed_run(tmp_path: Path) -> None:
+    rounds = kill_rounds(2)
     count = 20_000 + 4_000 * rounds
     make_recording(tmp_path / "recording", count, 400)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
