@@ -35,6 +35,7 @@ from tests.admin_server.subscriber_by_hand import SubscriberCall
 WAIT_S = 30
 BEGIN = "/tandemfeed.v1.Authentication/Begin"
 STATUS = "/tandemfeed.v1.Operations/GetStatus"
+LASTING = PATIENT.replace("lease_ttl_ms = 2000", "lease_ttl_ms = 60000")  # no lease ends between two checks
 SILENT_COUNT = 300  # more than a lane's places
 MEMORY_MAX = 200 << 20
 
@@ -47,7 +48,7 @@ def endless() -> Iterator[bytes]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
-    with running_server(tmp_path_factory.mktemp("flooded"), cluster_text=PATIENT) as running:
+    with running_server(tmp_path_factory.mktemp("flooded"), cluster_text=LASTING) as running:
         yield running
 
 

@@ -4,8 +4,8 @@ without checking its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 
@@ -22,15 +22,61 @@ PING_TIMEOUT_OPTIONS = [
 BearerFor: TypeAlias = Callable[[str], str]
 
 
-class _BearerPlugin(grpc.AuthMetadataPlugin):
-    """Adds a bearer for this server to every call. `bearer` is called each time, so that tokens can be renewed."""
+class NoBearer(grpc.RpcError):
+    """A call that was not made, because there is no token for it."""
+
+    def __init__(self, why: Exception) -> None:
+        super().__init__(f"no token for the call: {why}")
+
+    def code(self) -> grpc.StatusCode:
+        """As of a call that could not be made."""
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        """Why there is no token."""
+        return str(self)
+
+
+class _CallDetails(NamedTuple):
+    """What an interceptor passes on."""
+
+    method: str
+    timeout: float | None
+    metadata: Sequence[tuple[str, str | bytes]]
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+class _BearerInterceptor(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Adds a bearer for this server to every call. `bearer` is called each time, so that tokens can be renewed.
+
+    It runs in the caller's thread. An AuthMetadataPlugin runs in a thread of the library, which then waits for Python's
+    lock. In a process that also serves with grpc.aio, whose calls into the library keep that lock, both can wait for
+    ever.
+    """
 
     def __init__(self, server_name: str, bearer: BearerFor) -> None:
         self._server_name, self._bearer = server_name, bearer
 
-    def __call__(self, _context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
-        """grpc's hook."""
-        callback((("authorization", f"Bearer {self._bearer(self._server_name)}"),), None)
+    def _add(self, continuation: Any, details: grpc.ClientCallDetails, request: Any) -> Any:
+        try:
+            bearer = self._bearer(self._server_name)
+        except Exception as why:
+            raise NoBearer(why) from why
+        metadata = (*(details.metadata or ()), ("authorization", f"Bearer {bearer}"))
+        found = (getattr(details, name, None) for name in ("credentials", "wait_for_ready", "compression"))
+        return continuation(_CallDetails(details.method, details.timeout, metadata, *found), request)
+
+    intercept_unary_unary = _add  # type: ignore[assignment]  # the four differ in the types of requests and calls
+    intercept_unary_stream = _add  # type: ignore[assignment]
+    intercept_stream_unary = _add  # type: ignore[assignment]
+    intercept_stream_stream = _add  # type: ignore[assignment]
 
 
 def open_channel(
@@ -50,10 +96,6 @@ def open_channel(
     """
     chain, key = certificate or (None, None)
     credentials = grpc.ssl_channel_credentials(ca_pem, key, chain)
-    if bearer is not None:
-        credentials = grpc.composite_channel_credentials(
-            credentials, grpc.metadata_call_credentials(_BearerPlugin(server_name, bearer))
-        )
     options = [
         ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
         ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
@@ -68,7 +110,8 @@ def open_channel(
         # Channels with the same arguments would share a connection; each role of a process keeps its own.
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    return grpc.secure_channel(endpoint, credentials, options=options)
+    channel = grpc.secure_channel(endpoint, credentials, options=options)
+    return channel if bearer is None else grpc.intercept_channel(channel, _BearerInterceptor(server_name, bearer))
 
 
 def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
