@@ -66,8 +66,9 @@ def test_check_tells_what_happened_to_each_process(
         cluster.adapters[backups[1]].signal(signal.SIGSTOP)
         try:
             # First it is silent; on a slow machine the server may notice only the end of its connection.
-            status, line = await_text(lambda: check(cluster, *quiet), "no backup is synchronized")
+            status, line = await_text(lambda: check(cluster, *quiet), f"{backups[1]} is ")
             assert status == 2
+            assert "no backup is synchronized" in line
             assert re.search(f"{backups[1]} is (connected and silent for|dead or away since)", line)
             capsys.readouterr()
             assert admin(["status", "--json"]) == 0
