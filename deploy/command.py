@@ -36,6 +36,7 @@ SUMMARIES = {
     "demo": "run a cluster, kill its active adapter twice, and report",
     "drill": "inject faults into a running cluster and report",
     "bench": "run a benchmark",
+    "hiccups": "measure how long this machine pauses",
     "completion": "print a script that completes these commands in a shell",
     "witness": "record everything a feed delivers (used by demo and drill)",
     "forger": "send the packets that a subscriber can forge (used by drill)",

@@ -19,6 +19,7 @@ from tandemfeed.deploy.demo.report import Report
 from tandemfeed.deploy.drills.source import Recording, packet_size
 from tandemfeed.deploy.faults.context import Fault, FaultContext, Say
 from tandemfeed.deploy.faults.kills import DRIVER_TIMEOUT_S
+from tandemfeed.deploy.hiccups.meter import HiccupMeter
 from tandemfeed.journal.compiled.compile_report import ACTIVITY
 
 END_GRACE_S = 45.0
@@ -51,7 +52,7 @@ def play(
         if line.get("activity") == ACTIVITY:
             say(f"{process}: {line['event']}")
 
-    with Cluster(folder, on_log=show_compilation) as cluster:
+    with HiccupMeter(folder) as meter, Cluster(folder, on_log=show_compilation) as cluster:
         (feed,) = cluster.feeds
         start_cluster(cluster, rate, {feed.feed_id: record_path})
         say("the admin server, adapters a and b, the gateway and the client are ready; starting Spark")
@@ -70,6 +71,7 @@ def play(
             done.append(f"{at_s:.1f} s: {what}")
             say(done[-1])
         sent = _await_end(cluster, duration_s)
+        hiccups = meter.stop()
         say(f"the source sent all {sent['messages']:,} messages")
     record = DeliveryRecord.load(record_path)
     expected = expected_content(recording.folder, recording.split, stream_count)
@@ -78,7 +80,7 @@ def play(
     recorded = {stream: len(rows) for stream, rows in expected.items()}
     if per_stream != recorded:
         raise ProcessFailed(f"the source sent {per_stream} messages per source stream; the recording has {recorded}")
-    return Report(title, per_stream, record, wrong, rate, tuple(done))
+    return Report(title, per_stream, record, wrong, rate, hiccups, tuple(done))
 
 
 def _await_end(cluster: Cluster, duration_s: float) -> dict[str, Any]:
