@@ -44,9 +44,6 @@ from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 START_TIMEOUT_S = 60.0
 AHEAD_TIMEOUT_S = 120.0
 POLL_INTERVAL_S = 0.2
-# Of the Spark job, which runs far ahead of the gateway, and of the forger, which would have its own machine: on a small
-# machine they must not delay the processes in the path of a tick.
-LOW_PRIORITY_NICE = 10
 
 
 class Cluster:
@@ -164,7 +161,7 @@ class Cluster:
 
     def restart_job(self, feed: FeedLayout) -> ManagedProcess:
         """Restart the Spark job with the same options; it resumes from its checkpoint and the source journal."""
-        return self._start(feed.job, self._jobs[feed.job], nice=LOW_PRIORITY_NICE)
+        return self._start(feed.job, self._jobs[feed.job])
 
     def start_client(
         self,
@@ -197,7 +194,7 @@ class Cluster:
         """
         arguments = ["forger", "--feed", feed.name, "--seconds", str(seconds), "--rate", str(rate)]
         arguments += self._connection(SUBSCRIBER, feed.client)
-        return self._start(feed.forger, arguments, host=feed.client, nice=LOW_PRIORITY_NICE)
+        return self._start(feed.forger, arguments, host=feed.client)
 
     # ---- checking and waiting ----
 
@@ -337,12 +334,11 @@ class Cluster:
         arguments: list[str],
         *,
         host: str = "",
-        nice: int = 0,
         disk: tuple[Path, int] | None = None,
     ) -> ManagedProcess:
         host = host or name
         is_placed = self.network is not None and host in self._addresses  # the Spark job needs no network
-        place = ProcessPlacement(self.network.namespace_of(host) if self.network and is_placed else "", disk, nice)
+        place = ProcessPlacement(self.network.namespace_of(host) if self.network and is_placed else "", disk)
         on_log = None if self._on_log is None else partial(self._on_log, name)
         process = ManagedProcess(name, arguments, self.logs, place=place, on_ended=self._on_ended, on_log=on_log)
         self.processes[name] = process
