@@ -20,6 +20,7 @@ from typing import Any, Self
 import grpc
 
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.deploy.cluster.cluster_watch import ClusterWatch
 from tandemfeed.deploy.cluster.network import Network
 from tandemfeed.deploy.cluster.ports import LOOPBACK, free_ports
@@ -126,8 +127,6 @@ class Cluster:
         process = feed.adapter(name)
         journal = self.output_journal(feed, name)
         arguments = ["adapter", "--feed", feed.name, "--name", name, "--journal", str(journal)]
-        arguments += ["--source-format", str(EXAMPLES / "source-format.xml")]
-        arguments += ["--table", str(EXAMPLES / "converter-table.xml")]
         arguments += ["--rpc-listen", f"{self._addresses[process]}:0", *self._tls(process)]
         arguments += ["--metrics-port", str(self._metrics_ports[process])]
         disk = (journal, self._disk_size) if self._disk_size else None
@@ -172,6 +171,7 @@ class Cluster:
         name: str = "",
         verify: VerifyMode = "alarm",
         through_days: bool = False,
+        transport: Transport = "multicast",
     ) -> ManagedProcess:
         """Start a subscriber that records what it receives.
 
@@ -180,8 +180,10 @@ class Cluster:
             name: name of the process, if it is not the feed's own client.
             verify: "signed": deliver only what adapters have signed.
             through_days: continue after the end of a session.
+            transport: "unicast": connect to the adapters, instead of joining their groups.
         """
         arguments = ["witness", "--feed", feed.name, "--record", str(record), "--start", start, "--verify", verify]
+        arguments += ["--transport", transport]
         arguments += ["--through-days"] if through_days else []
         arguments += self._connection(SUBSCRIBER, feed.client)
         return self._start(name or feed.client, arguments, host=feed.client)
