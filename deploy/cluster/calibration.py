@@ -1,9 +1,9 @@
-"""Chooses the rate at which the demo plays: the highest that this machine bears, up to a limit.
+"""Chooses the rate at which the demo and the drills play: the highest that this machine bears, up to a limit.
 
-Four processes carry the demo's stream: the gateway, two adapters and the client. The calibration starts as many, with
-the stream's scheduling, and lets them work at once for a second. Each repeats a piece of work that costs as much
-processor time as one packet costs each of the four. Their mean counts, because the scheduler soon moves a process that
-lags. So a slow processor, too few processors and other load all lower the rate.
+A feed's gateway, adapters and client carry its stream. The calibration starts as many processes, with the stream's
+scheduling, and lets them work at once for a second. Each repeats a piece of work that costs as much processor time as
+one packet costs each of those. Their mean counts, because the scheduler soon moves a process that lags. So a slow
+processor, too few processors and other load all lower the rate.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from typing import IO
 
 from tandemfeed.deploy.cluster.processes import ProcessFailed
+from tandemfeed.deploy.cluster.topology import Shape
 from tandemfeed.transport.scheduling import request_short_slices
 
-PROCESS_COUNT = 4
+RATE_MAX = 20_000.0  # messages per second of each feed, unless --rate says otherwise
+MESSAGES_PER_PACKET = 20  # at that rate, with two source streams
 SECONDS = 1.0
 # At this load a third of the machine remains for restarts, Spark and what else it does.
 SPARE_FACTOR = 1.6
@@ -38,18 +40,14 @@ class Calibration:
 
     Attributes:
         pieces_per_s: pieces of work of each process.
-        messages_per_packet: of the stream to be played.
-        rate_max: the limit in messages per second.
     """
 
     pieces_per_s: tuple[float, ...]
-    messages_per_packet: int
-    rate_max: float
 
     @property
     def packets_per_s(self) -> float:
-        """The packets per second that the machine bears."""
-        return max(self.mean_pieces_per_s / SPARE_FACTOR, RATE_MIN / self.messages_per_packet)
+        """The packets per second of each feed that the machine bears."""
+        return max(self.mean_pieces_per_s / SPARE_FACTOR, RATE_MIN / MESSAGES_PER_PACKET)
 
     @property
     def mean_pieces_per_s(self) -> float:
@@ -59,29 +57,29 @@ class Calibration:
     @property
     def rate(self) -> float:
         """The messages per second to play, to two digits."""
-        borne = self.packets_per_s * self.messages_per_packet
+        borne = self.packets_per_s * MESSAGES_PER_PACKET
         step = 10.0 ** (math.floor(math.log10(borne)) - 1)
-        return min(self.rate_max, borne // step * step)
+        return min(RATE_MAX, borne // step * step)
 
     @property
     def reason(self) -> str:
         """Why this rate, in words."""
-        needed = self.rate_max / self.messages_per_packet * SPARE_FACTOR
+        needed = RATE_MAX / MESSAGES_PER_PACKET * SPARE_FACTOR
         done = f"{len(self.pieces_per_s)} processes at once did the work of {self.mean_pieces_per_s:,.0f} packets each"
-        verdict = "the default" if self.rate == self.rate_max else "what this machine bears now"
-        return f"{verdict}: in a second, {done}; {self.rate_max:,.0f} messages per second need {needed:,.0f}"
+        verdict = "the default" if self.rate == RATE_MAX else "what this machine bears now"
+        return f"{verdict}: in a second, {done}; {RATE_MAX:,.0f} messages per second need {needed:,.0f}"
 
 
-def calibrate(messages_per_packet: int, rate_max: float, seconds: float = SECONDS) -> Calibration:
-    """Measure this machine, with whatever else it does.
+def calibrate(shape: Shape, seconds: float = SECONDS) -> Calibration:
+    """Measure this machine, with whatever else it does, for a cluster of this size.
 
     Raises:
         ProcessFailed: a process of the calibration ended early.
     """
-    command = [sys.executable, "-m", "tandemfeed.deploy.demo.calibration", str(seconds)]
+    command = [sys.executable, "-m", "tandemfeed.deploy.cluster.calibration", str(seconds)]
     workers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(PROCESS_COUNT)
+        for _ in range(shape.feeds * (len(shape.adapter_names) + len(("gateway", "client"))))
     ]
     try:
         for worker in workers:
@@ -89,7 +87,7 @@ def calibrate(messages_per_packet: int, rate_max: float, seconds: float = SECOND
         for worker in workers:
             _pipe(worker.stdin).write("start\n")
             _pipe(worker.stdin).flush()
-        return Calibration(tuple(float(_read(worker)) for worker in workers), messages_per_packet, rate_max)
+        return Calibration(tuple(float(_read(worker)) for worker in workers))
     finally:
         for worker in workers:
             worker.kill()

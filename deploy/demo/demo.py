@@ -12,16 +12,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tandemfeed.deploy.cluster.calibration import RATE_MAX, calibrate
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.deploy.cluster.topology import Shape
-from tandemfeed.deploy.demo.calibration import calibrate
 from tandemfeed.deploy.demo.play import AHEAD_S, Pace, PlannedFault, play
 from tandemfeed.deploy.demo.report import is_clean, print_report, render_html
-from tandemfeed.deploy.drills.source import make_recording, packet_size
+from tandemfeed.deploy.drills.source import make_recording
 from tandemfeed.deploy.faults.table import FAULTS
 
 SECONDS = 35.0
-RATE_MAX = 20_000.0  # unless --rate says otherwise
 VAR = Path("var")  # in the current folder
 
 
@@ -79,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         rate, packets_per_s_max = arguments.rate, float("inf")
         if rate is None:
-            borne = calibrate(packet_size(RATE_MAX, Shape().stream_count), RATE_MAX)
+            borne = calibrate(Shape())
             rate, packets_per_s_max = borne.rate, borne.packets_per_s
             say(f"{rate:,.0f} messages per second, {borne.reason}")
         say("generating ticks" if arguments.input is None else f"reading {arguments.input}")

@@ -44,16 +44,12 @@ class Pace:
     Attributes:
         rate: messages per second.
         ahead_s: seconds of play that must be numbered before the play begins.
-        packets_per_s_max: messages are put in fewer packets if the rate would take more.
+        packets_per_s_max: what the machine bears.
     """
 
     rate: float
     ahead_s: float = AHEAD_S
     packets_per_s_max: float = math.inf
-
-    def messages_per_packet(self, stream_count: int) -> int:
-        """The number of messages in a full source packet."""
-        return max(packet_size(self.rate, stream_count), math.ceil(self.rate / self.packets_per_s_max))
 
 
 def play(
@@ -78,7 +74,7 @@ def play(
             feed,
             recording.folder,
             split=recording.split,
-            packet_messages_max=pace.messages_per_packet(stream_count),
+            packet_messages_max=packet_size(rate, stream_count, pace.packets_per_s_max),
             ahead_messages_max=int(max(AHEAD_MAX_S, 2 * pace.ahead_s) * rate),
         )
         start_cluster(cluster, rate, {feed.feed_id: record_path})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,6 +70,7 @@ class DrillPlan:
         name: of the fault.
         rate: messages per second, per feed.
         seed: of all random choices.
+        packets_per_s_max: source packets of each feed, if the machine bears only so many.
     """
 
     name: str
@@ -77,6 +79,7 @@ class DrillPlan:
     rate: float
     seed: int
     shape: Shape
+    packets_per_s_max: float = math.inf
 
     @property
     def stall_aim_ms(self) -> float | None:
@@ -191,7 +194,7 @@ def _network(shape: Shape) -> Iterator[Network | None]:
 
 def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dict[int, Path], say: Say) -> None:
     """Prepare the source, start the cluster, and wait until the client receives messages."""
-    messages_max = packet_size(plan.rate, plan.shape.stream_count)
+    messages_max = packet_size(plan.rate, plan.shape.stream_count, plan.packets_per_s_max)
     if not plan.fault.needs_driver:
         for feed in cluster.feeds:
             settings = cluster.folder / "cluster.toml"

@@ -1,17 +1,25 @@
-"""The rate at which the demo plays."""
+"""The rate at which the demo and the drills play."""
 
 from __future__ import annotations
 
 import pytest
 
-from tandemfeed.deploy.demo.calibration import RATE_MIN, SPARE_FACTOR, Calibration, calibrate
-from tandemfeed.deploy.demo.play import Pace
+from tandemfeed.deploy.cluster.calibration import (
+    MESSAGES_PER_PACKET,
+    RATE_MAX,
+    RATE_MIN,
+    SPARE_FACTOR,
+    Calibration,
+    calibrate,
+)
+from tandemfeed.deploy.cluster.topology import Shape
+from tandemfeed.deploy.drills.source import packet_size
 
 NEEDED = 1_000 * SPARE_FACTOR  # pieces of work per second for 20,000 messages in packets of 20
 
 
 def borne(*pieces_per_s: float) -> Calibration:
-    return Calibration(pieces_per_s, messages_per_packet=20, rate_max=20_000.0)
+    return Calibration(pieces_per_s)
 
 
 def test_a_fast_machine_plays_at_the_default_rate() -> None:
@@ -38,13 +46,13 @@ def test_even_a_machine_that_did_nothing_plays_something() -> None:
 def test_a_lower_rate_means_fewer_packets_of_the_same_size() -> None:
     half = borne(*[0.5 * NEEDED] * 4)
     assert half.rate == 10_000
-    assert Pace(half.rate, packets_per_s_max=half.packets_per_s).messages_per_packet(2) == 20
-    assert Pace(half.rate).messages_per_packet(2) == 10  # with --rate, latency comes first
+    assert packet_size(half.rate, 2, half.packets_per_s) == MESSAGES_PER_PACKET == packet_size(RATE_MAX, 2)
+    assert packet_size(half.rate, 2) == 10  # with --rate, latency comes first
 
 
 @pytest.mark.processes
 def test_the_processes_of_a_calibration_report_their_work() -> None:
-    found = calibrate(20, 20_000.0, seconds=0.05)
-    assert len(found.pieces_per_s) == 4
+    found = calibrate(Shape(feeds=2, backups=1), seconds=0.05)
+    assert len(found.pieces_per_s) == 8  # of each feed a gateway, two adapters, a client
     assert min(found.pieces_per_s) > 0
     assert RATE_MIN <= found.rate <= 20_000
