@@ -1,4 +1,4 @@
-"""`tandemfeed convert`: check | explain | compile | file | dead-letters."""
+"""`tandemfeed convert`: check | explain | compile | file | sniff | dead-letters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tandemfeed.adapter.conversion.dead_letters import DeadLetter
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
 from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction
-from tandemfeed.adapter.convert_command import compiling, dead_letters
+from tandemfeed.adapter.convert_command import compiling, dead_letters, sniffing
 from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
 from tandemfeed.adapter.convert_command.explaining import explain, users_functions
 from tandemfeed.adapter.convert_command.findings import report_findings
@@ -57,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             task.add_argument("--source", action="store_true", help="print the kernel's generated source instead")
         if name == "file":
             _add_file_arguments(task)
+    sniffing.add_to(tasks)
     compiling.add_to(tasks)
     dead_letters.add_to(tasks)
     arguments = parser.parse_args(argv)
@@ -75,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.task == "dead-letters":
         return dead_letters.run(arguments)
+    if arguments.task == "sniff":
+        return sniffing.run(arguments)
     if arguments.task == "compile":
         return compiling.run(parser, arguments)
     documents = load_documents(parser, arguments, arguments.shipped)

@@ -28,7 +28,7 @@ def report_findings(findings: Findings, arguments: argparse.Namespace, written: 
     if findings.all_were_refused:
         count = findings.datagram_count
         text = f"none of the {count:,} datagrams follows the format that the reader expects"
-        advice = "choose another with --reader, or another source format"
+        advice = "`tandemfeed convert sniff` names a reader that fits"
         files = ", ".join(str(path) for path in arguments.inputs)
         console.print(f"convert: {files}: {text}; {advice}", markup=False, highlight=False)
         return REFUSED
@@ -40,6 +40,9 @@ def report_findings(findings: Findings, arguments: argparse.Namespace, written: 
 
 def _lines(findings: Findings) -> list[str]:
     lines = [f"{findings.duplicate_count:,} duplicates dropped"] if findings.duplicate_count else []
+    if findings.unnumbered_count:
+        count = findings.unnumbered_count
+        lines.append(f"{count:,} messages with sequence number 0: no gap or duplicate can be found among them")
     if findings.passed_over:
         lines.append(f"{findings.passed_over:,} frames without a whole UDP datagram passed over")
     lines += [f"{count:,} datagrams refused: {reason}" for reason, count in findings.refused.most_common(SHOWN_MAX)]

@@ -25,6 +25,7 @@ from tandemfeed.adapter.convert_command.joining import MESSAGES_MAX
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 REFUSED_SHOWN = 5
+UNNUMBERED = b" (unnumbered)"  # a stream apart: its messages keep the order of the capture
 READ_ERRORS = (FormatError, OSError)
 
 
@@ -76,6 +77,7 @@ class Findings:
         samples: the first of them: file, number of the packet, where it was sent, and the reason.
         missing: messages that no line of the captures has; for CME, packets.
         duplicate_count: messages dropped because another line's copy was delivered; for CME, packets.
+        unnumbered_count: messages without a sequence number, among which nothing can be found missing or repeated.
         damage: where files cannot be read further, and why.
     """
 
@@ -86,6 +88,7 @@ class Findings:
     samples: list[str] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     duplicate_count: int = 0
+    unnumbered_count: int = 0
     damage: list[str] = field(default_factory=list)
 
     @property
@@ -191,16 +194,18 @@ def _iex(given: Input, findings: Findings) -> Iterator[FrameChunk]:
 
 
 def _mold(given: Input, findings: Findings) -> Iterator[FrameChunk]:
+    unnumbered: dict[bytes, int] = {}  # by session: the number of the next message that comes without one
+
     def decode(payload: bytes) -> tuple[FrameChunk | None, bytes, int]:
-        packet = decode_mold_packet(payload)
-        end = packet.sequence + packet.message_count
-        if not packet.message_count:
-            return None, packet.session, end
-        return (
-            FrameChunk(packet.frames, packet.message_count, packet.sequence, session=packet.session),
-            packet.session,
-            end,
-        )
+        packet = decode_mold_packet(payload, may_be_unnumbered=True)
+        session, first, count = packet.session, packet.sequence, packet.message_count
+        if count and first == 0:
+            findings.unnumbered_count += count
+            first = unnumbered.setdefault(session, 1)
+            unnumbered[session] = first + count
+            session += UNNUMBERED
+        chunk = FrameChunk(packet.frames, count, first, session=session) if count else None
+        return chunk, session, first + count
 
     return _merged(given, findings, decode)
 

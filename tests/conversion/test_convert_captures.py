@@ -147,6 +147,17 @@ def test_a_file_compressed_with_gzip_that_is_cut_off_is_converted_up_to_there(tm
     assert 1_000 < len(rows(path)) < 100_000
 
 
+def test_messages_with_sequence_number_0_are_converted_in_the_order_of_the_capture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = capture(
+        tmp_path / "day.pcap", mold(0, add_order(1), add_order(2)), mold(7, add_order(7)), mold(0, add_order(3))
+    )
+    assert convert_capture(path) == 0
+    assert sorted(row["orderId"] for row in rows(path)) == [1, 2, 3, 7]
+    assert "3 messages with sequence number 0: no gap or duplicate can be found among them" in shown(capsys)
+
+
 def test_only_the_chosen_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "day.pcap"
     lines = {"233.54.12.111": mold(1, add_order(1)), "233.49.196.111": mold(1, add_order(1), add_order(2))}
