@@ -76,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tandemfeed: unknown command {name!r}{hint}", file=sys.stderr)
         return 2
     try:
-        command = _load(known[name])
+        # With arguments it is called inside another program, whose priority is not to be changed.
+        command = _load(known[name]) if argv is None else known[name].load()
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("tandemfeed"):
             raise

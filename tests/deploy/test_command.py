@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from tandemfeed.deploy.command import main
 
 # Prints by how much the nice value is higher while a sub-command is imported, and afterwards.
 LOADING = """
@@ -19,6 +22,16 @@ class Entry:
 before = nice()
 print(command._load(Entry) - before, nice() - before)
 """
+
+
+def test_a_program_that_runs_a_sub_command_in_its_own_process_keeps_its_priority(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with pytest.raises(SystemExit, match="0"):
+        main(["ticks", "--help"])
+    assert "tandemfeed ticks" in capsys.readouterr().out
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has nice values of threads")
