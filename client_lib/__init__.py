@@ -25,11 +25,13 @@ from tandemfeed.client_lib.items import (
     Event,
     Filled,
     Item,
-    Message,
     ModelChanged,
     Revoked,
     SourceSpan,
 )
+from tandemfeed.client_lib.messages.message import Message, MessageClasses, Origin, load_messages
+from tandemfeed.client_lib.messages.sbe_reading import SbeReadError, Unlisted
+from tandemfeed.client_lib.messages.sbe_writing import SbeWriteError
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, DistrustReason
 from tandemfeed.client_lib.stream.subscription import Subscription
@@ -76,11 +78,15 @@ __all__ = [
     "Live",
     "MergerConfig",
     "Message",
+    "MessageClasses",
     "ModelChanged",
     "Numbered",
+    "Origin",
     "Provisional",
     "ProvisionalGap",
     "Revoked",
+    "SbeReadError",
+    "SbeWriteError",
     "SourceGap",
     "SourceSpan",
     "Stale",
@@ -88,5 +94,7 @@ __all__ = [
     "SubscriptionStatistics",
     "Takeover",
     "UnicastChosen",
+    "Unlisted",
     "connect",
+    "load_messages",
 ]

@@ -268,6 +268,6 @@ def _print_items(items: Iterable[Item]) -> None:
             continue
         batch = item.batch if isinstance(item, Filled) else item
         for message in batch.messages():
-            fields = " ".join(f"{name}={value}" for name, value in message.fields.items())
-            print(f"{message.message_seq} {message.source_stream_id}:{message.source_seq} {message.name} {fields}")
+            origin = message.origin
+            print(f"{origin.message_seq} {origin.source_stream_id}:{origin.source_seq} {message}")
     sys.stdout.flush()

@@ -71,7 +71,7 @@ def test_the_command_prints_messages(cluster: ToyCluster, start: Start) -> None:
     process = start("--start", "1", "--print", "--count", "10")
     output, errors = feed_until_it_ends(cluster, process)
     assert process.returncode == 0, errors
-    assert "10 1:10 Note number=1000010 text=b'note-001000010'" in output.splitlines()
+    assert "10 1:10 Note(number=1000010, text='note-001000010')" in output.splitlines()
 
 
 def test_count_is_exact_though_a_packet_has_more_messages(cluster: ToyCluster, start: Start, tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ def test_a_changed_message_model_decodes_the_batches_after_it(cluster: ToyCluste
         assert changed == ModelChanged("toy", "2")
         a.send(packet(1, 1, 1))
         batch = next(item for item in collect(subscription, has_messages(1)) if isinstance(item, Batch))
-        assert [message.name for message in batch.messages()] == ["Remark"]
+        assert [type(message).__name__ for message in batch.messages()] == ["Remark"]
 
 
 def test_an_ended_subscription_cannot_be_modified(cluster: ToyCluster) -> None:
@@ -427,8 +427,8 @@ def test_the_messages_of_a_batch_have_their_source_sequence_numbers(cluster: Toy
         a.send(packet(1, 11, 3))
         batch = next(item for item in collect(subscription, has_messages(3)) if isinstance(item, Batch))
         messages = list(batch.messages())
-        assert [(each.message_seq, each.source_seq) for each in messages] == [(1, 11), (2, 12), (3, 13)]
-        assert messages[0].fields["number"] == 1_000_011
+        assert [(each.origin.message_seq, each.origin.source_seq) for each in messages] == [(1, 11), (2, 12), (3, 13)]
+        assert messages[0].number == 1_000_011
         assert [(model.name, rows["number"].tolist()) for model, rows in batch.arrays()] == [
             ("Note", [1_000_011, 1_000_012, 1_000_013])
         ]
