@@ -38,6 +38,8 @@ from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import (
+    CatchingUp,
+    CaughtUp,
     ConfirmationPaused,
     ConfirmationResumed,
     Diverged,
@@ -58,6 +60,8 @@ __all__ = [
     "AuthenticationRefused",
     "AuthorizationRefused",
     "Batch",
+    "CatchingUp",
+    "CaughtUp",
     "ChannelStatistics",
     "ChannelsChanged",
     "Client",

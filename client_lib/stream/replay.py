@@ -2,8 +2,9 @@
 the mailbox.
 
 One thread processes one request at a time. For each channel only the newest request waits; it contains every open gap,
-so it replaces an older one. This module must never touch a merger, which alone decides what is missing and when to ask
-again.
+so it replaces an older one. While an answer is on the way, or waits in the mailbox, the merger's repetitions are
+ignored, because they would only fetch the same packets again; `ReplayEnded` comes after it. This module must never
+touch a merger, which alone decides what is missing and when to ask again.
 
 If an adapter refuses, does not answer in time or lacks a part, the next adapter is asked for the remainder. The wait
 for an adapter is at most SILENCE_WITH_ALTERNATIVE_MAX_S if another adapter can be asked, otherwise SILENCE_MAX_S. An
@@ -56,6 +57,13 @@ class Replayed:
     packets: tuple[bytes, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayEnded:
+    """All letters of a request's answer precede this one; it may lack some or all of the packets."""
+
+    channel_id: int
+
+
 class ReplayWorker:
     """The thread that calls the replay services.
 
@@ -64,11 +72,12 @@ class ReplayWorker:
         deliver: puts a letter into the loop's mailbox, after waiting for room; False once the loop is closed.
     """
 
-    def __init__(self, session: Session, deliver: Callable[[Replayed], bool]) -> None:
+    def __init__(self, session: Session, deliver: Callable[[Replayed | ReplayEnded], bool]) -> None:
         self._session = session
         self._deliver = deliver
         self._condition = threading.Condition()
         self._requests: dict[int, RequestReplay] = {}  # by channel_id
+        self._under_way: set[int] = set()  # the channels of requests whose end the loop has not seen
         self._adapters: tuple[GrantedAdapter, ...] = ()
         self._turn = 0
         self._failures: dict[str, tuple[int, int]] = {}  # by endpoint: consecutive failures, skipped until
@@ -80,10 +89,17 @@ class ReplayWorker:
         self._thread.start()
 
     def request(self, request: RequestReplay) -> None:
-        """Queue a request; never blocks. The merger repeats requests for packets that do not arrive."""
+        """Queue a request, in place of one of the channel that waits, and unless one is under way; never blocks. The
+        merger repeats requests for packets that do not arrive."""
         with self._condition:
-            self._requests[request.channel_id] = request
-            self._condition.notify()
+            if request.channel_id not in self._under_way:
+                self._requests[request.channel_id] = request
+                self._condition.notify()
+
+    def ended(self, channel_id: int) -> None:
+        """Accept requests of a channel again: the loop has taken the whole answer to the last one."""
+        with self._condition:
+            self._under_way.discard(channel_id)
 
     def set_adapters(self, adapters: tuple[GrantedAdapter, ...]) -> None:
         """Set the adapters to ask."""
@@ -110,9 +126,11 @@ class ReplayWorker:
                 if self._is_closed:
                     return
                 request = self._requests.pop(next(iter(self._requests)))
+                self._under_way.add(request.channel_id)
                 adapters = self._adapters
             self._forget_endpoints_but({adapter.rpc_endpoint for adapter in adapters})
             self._perform(request, adapters)
+            self._deliver(ReplayEnded(request.channel_id))
             self._fresh_token()  # in advance, for the next request
 
     def _perform(self, request: RequestReplay, adapters: tuple[GrantedAdapter, ...]) -> None:

@@ -30,7 +30,7 @@ from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.stream.grant_box import GrantBox
 from tandemfeed.client_lib.stream.mailbox import Mailbox
 from tandemfeed.client_lib.stream.receivers import Receiver, Receivers
-from tandemfeed.client_lib.stream.replay import Replayed, ReplayWorker
+from tandemfeed.client_lib.stream.replay import Replayed, ReplayEnded, ReplayWorker
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import StreamTrust, Verdict, VerifyMode
 from tandemfeed.client_lib.stream.symbol_filter import SymbolFilter
@@ -70,7 +70,7 @@ class Subscription:
         grant_timeout_s: float = 10.0,
         receive_queue_count_max: int = 100_000,
     ) -> None:
-        self._mailbox: Mailbox[Replayed] = Mailbox(MAILBOX_COUNT_MAX)
+        self._mailbox: Mailbox[Replayed | ReplayEnded] = Mailbox(MAILBOX_COUNT_MAX)
         self._grant_box = GrantBox(self._mailbox.wake)
         self._grants = grants
         keys = CurveKeys.generate()  # for this subscription only
@@ -348,6 +348,11 @@ class Subscription:
         if letter is None:
             return
         self._mailbox.wake()  # one letter a turn, so that a long replay does not starve the live stream
+        if isinstance(letter, ReplayEnded):
+            self._replay.ended(letter.channel_id)
+            if (merger := self._mergers.get(letter.channel_id)) is not None:
+                merger.on_replay_ended(time.monotonic_ns())
+            return
         for datagram in letter.packets:
             self._on_replayed(datagram, letter.adapter_id)
 

@@ -68,6 +68,10 @@ class SessionMerger:
         """Do what is due; `jitter` in [0, 1) spreads requests."""
         return self._change_session_if_due(self.present.on_timer(now_ns, jitter), now_ns)
 
+    def on_replay_ended(self, now_ns: int) -> None:
+        """The answer to a request has been passed in."""
+        self.present.on_replay_ended(now_ns)
+
     def next_deadline_ns(self) -> int | None:
         """When to call `on_timer` next."""
         return earliest(self.present.next_deadline_ns(), self._settles_at_ns)
