@@ -16,21 +16,25 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import zmq
 
-from tandemfeed.client_lib.items import Batch, ChannelsChanged, Item, ModelChanged, Revoked
+from tandemfeed.client_lib.items import Batch, ChannelsChanged, Event, Item, ModelChanged, Revoked
 from tandemfeed.client_lib.items import Filled as FilledItem
 from tandemfeed.client_lib.login.grant import Grant, GrantedSymbols, TopicsRevoked
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.client_lib.messages.message import MessageClasses
+from tandemfeed.client_lib.stream.event_log import log_event
 from tandemfeed.client_lib.stream.grant_box import GrantBox
 from tandemfeed.client_lib.stream.mailbox import Mailbox
+from tandemfeed.client_lib.stream.reading import M, Readable
 from tandemfeed.client_lib.stream.receivers import Receiver, Receivers
 from tandemfeed.client_lib.stream.replay import Replayed, ReplayEnded, ReplayWorker
+from tandemfeed.client_lib.stream.starts import Start, first_message_of
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import StreamTrust, Verdict, VerifyMode
 from tandemfeed.client_lib.stream.symbol_filter import SymbolFilter
@@ -49,10 +53,17 @@ DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so th
 MAILBOX_COUNT_MAX = 256
 
 
-class Subscription:
+class Subscription(Readable[M]):
     """The merged stream of one feed's granted channels. Created by `Client.subscribe`.
 
-    Read it from one thread, with `poll` or by iterating; `stop` and `close` may be called from any thread.
+    Iterate over it for messages, or over `batches()` or `items()`, with `for` or `async for`; or call `run` or `poll`.
+    Use one thread, or coroutines of one event loop; `stop`, `close` and `modify` may be called from any thread.
+
+    Args:
+        start: the first message of each channel; see `starts.Start`.
+        kind: the class of the messages to deliver; None: all.
+        on_event: called with each event, in its place in the stream, by readings that do not yield events; None: it is
+            logged.
     """
 
     def __init__(
@@ -63,55 +74,82 @@ class Subscription:
         topics: Iterable[TopicEntry],
         interface: str,
         *,
-        start_message_seq: int | None,
+        start: Start,
+        kind: type[M] | None = None,
+        on_event: Callable[[Event], object] | None = None,
         verify: VerifyMode = "alarm",
         transport: Transport = "auto",
         merger_config: MergerConfig | None = None,
         grant_timeout_s: float = 10.0,
         receive_queue_count_max: int = 100_000,
     ) -> None:
+        self._session, self._grants, self._interface = session, grants, interface
+        self._request = feed, tuple(topics), grant_timeout_s
+        super().__init__(kind, on_event or log_event)
+        self._start = start
+        self._verify: VerifyMode = verify
+        self._transport: Transport = transport
+        self._merger_config = merger_config
+        self._receive_queue_count_max = receive_queue_count_max
+        self.counters = CounterSet()
+        self._is_open = self._is_stopping = self._is_disposed = False
+        self._opening_lock, self._loop_lock = threading.Lock(), threading.Lock()
+        self._loop_thread: int | None = None
+        self._last_item: Revoked | None = None
+
+    def open(self) -> None:
+        """Subscribe, and join the adapters' streams. Idempotent; everything that needs it calls it.
+
+        Raises:
+            ClientError: as `Client.subscribe` lists them.
+        """
+        with self._opening_lock:
+            if not self._is_open and not self._is_stopping:
+                self._open()
+                self._is_open = True
+
+    def _open(self) -> None:
+        feed, topics, grant_timeout_s = self._request
         self._mailbox: Mailbox[Replayed | ReplayEnded] = Mailbox(MAILBOX_COUNT_MAX)
         self._grant_box = GrantBox(self._mailbox.wake)
-        self._grants = grants
         keys = CurveKeys.generate()  # for this subscription only
-        unicast_key = b"" if transport == "multicast" else keys.public
+        unicast_key = b"" if self._transport == "multicast" else keys.public
         try:
-            self._id, self._grant = grants.subscribe(feed, topics, self._grant_box.put, grant_timeout_s, unicast_key)
+            self._id, self._grant = self._grants.subscribe(
+                feed, topics, self._grant_box.put, grant_timeout_s, unicast_key
+            )
         except BaseException:
             self._mailbox.close()
             raise
-        self.counters = CounterSet()
         self._decoder = _decoder_of(self._grant)
         self._opener = StreamOpener(self._grant.feed_id)
-        self._verify: VerifyMode = verify
-        self._merger_config = merger_config
         self._trusts: dict[int, StreamTrust] = {}
         self._mergers: dict[int, SessionMerger] = {}
-        for channel_id in self._grant.topics_by_channel:
-            self._add_channel(channel_id, start_message_seq)
+        for channel_id, topic in self._grant.topics_by_channel.items():
+            self._add_channel(channel_id, first_message_of(self._start, topic))
         self._filters: dict[int, SymbolFilter] = {}  # of the channels of which only some symbols are granted
         self._filtered_symbols: Mapping[int, GrantedSymbols] = {}
         self._ended: set[int] = set()
         self._ready: deque[Item] = deque()
         self._datagrams = 0
         self._replayed_packets = 0
-        self._is_stopping = False
-        self._is_disposed = False
-        self._last_item: Revoked | None = None
-        self._loop_lock = threading.Lock()
-        self._loop_thread: int | None = None
         self._context: zmq.Context[Any] = zmq.Context()
         self._poller = zmq.Poller()
         self._poller.register(self._mailbox.fd, zmq.POLLIN)
         self._receivers = Receivers(
-            self._context, self._poller, interface, transport, keys, receive_queue_count_max=receive_queue_count_max
+            self._context,
+            self._poller,
+            self._interface,
+            self._transport,
+            keys,
+            receive_queue_count_max=self._receive_queue_count_max,
         )
         self._known_keys: set[int] = set()
-        self._replay = ReplayWorker(session, self._mailbox.put)
+        self._replay = ReplayWorker(self._session, self._mailbox.put)
         try:
             self._apply_grant(self._grant)
         except BaseException:
-            self.close()
+            self._dispose()
             raise
 
     # ---- for the application ----
@@ -136,12 +174,14 @@ class Subscription:
         """True once every channel has delivered the `Ended` event of its present session."""
         return len(self._ended) == len(self._mergers)
 
-    def poll(self, timeout_s: float | None = None) -> list[Item]:
-        """Run the loop until there are items, the time-out (None: no limit) has passed or the subscription is closed.
+    @property
+    def classes(self) -> MessageClasses:
+        """The classes of the feed's messages."""
+        return self._decoder.classes
 
-        Returns:
-            The items in stream order; empty after a time-out or once closed.
-        """
+    def poll_unhandled(self, timeout_s: float | None = None) -> list[Item]:
+        """As `poll`, for those who report themselves what was handled."""
+        self.open()
         if not self._loop_lock.acquire(blocking=False):
             raise RuntimeError("another thread is polling this subscription; poll it from one thread at a time")
         self._loop_thread = threading.get_ident()
@@ -153,28 +193,20 @@ class Subscription:
                 self._dispose()
             self._loop_lock.release()
 
-    def __iter__(self) -> Iterator[Item]:
-        while not self._is_stopping:
-            yield from self.poll()
-
-    def __enter__(self) -> Subscription:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def stop(self) -> None:
         """End the loop: `poll` returns immediately. Never blocks; safe to call from any thread or signal handler."""
         self._is_stopping = True
-        self._mailbox.wake()
+        if self._is_open:
+            self._mailbox.wake()
 
     def close(self) -> None:
         """Stop, leave the groups, end the background threads. Safe to call from any thread; idempotent."""
         self.stop()
         if self._loop_thread == threading.get_ident():
             return  # called inside poll, which disposes when it returns
-        with self._loop_lock:
-            self._dispose()
+        with self._opening_lock, self._loop_lock:
+            if self._is_open:
+                self._dispose()
 
     def modify(self, add: Sequence[str] = (), remove: Sequence[str] = (), *, timeout_s: float = 10.0) -> None:
         """Add and remove topics, and wait until the administration server has accepted the change.
@@ -195,6 +227,7 @@ class Subscription:
         for name, topics in (("add", add), ("remove", remove)):
             if isinstance(topics, str):
                 raise TypeError(f"{name} is {topics!r}; expected a sequence of topics")
+        self.open()
         removed = [TopicEntry(topic, is_removed=True) for topic in remove]
         self._grants.modify(self._id, (*removed, *map(TopicEntry, add)), timeout_s)
 

@@ -220,7 +220,7 @@ def test_adapters_on_an_exchange_lose_nothing_when_lines_lose_packets_and_the_ac
             ca = (server.folder.path / "ca.pem").read_bytes()
             with (
                 connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
-                client.subscribe("equities", start=1) as subscription,
+                client.subscribe(feed="equities", start="first") as subscription,
             ):
                 seen: list[tuple[int, Any]] = []
                 for first in range(1, TOTAL, PER_PACKET):

@@ -103,8 +103,8 @@ def test_a_client_of_the_delayed_feed_receives_everything_and_nothing_before_its
             connect(admin=server.endpoint, ca=ca_of(server), identity="stranger", secret=secret)
         )
         with pytest.raises(AuthorizationRefused, match="available to you: equities-delayed"):
-            client.subscribe("equities")
-        subscription = client.subscribe("equities-delayed", start=1)
+            client.subscribe(feed="equities")
+        subscription = client.subscribe(feed="equities-delayed", start="first")
         assert subscription.grant.delay_ns == DELAY_S * 1e9
         for gateway in gateways:
             assert gateway.stdin is not None
