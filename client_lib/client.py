@@ -12,6 +12,7 @@ from tandemfeed.client_lib.items import Event
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.message import Message
+from tandemfeed.client_lib.stream.cursor import Cursor, cursor_file
 from tandemfeed.client_lib.stream.starts import Start, check_start
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
@@ -33,6 +34,8 @@ class Options(TypedDict, total=False):
         feed: the feed's name; needed only if several feeds have the topics.
         start: "live" (default): with the first packet received; "first": with the first message of the session; or the
             first `message_seq` by topic. Past messages are replayed from the adapters' journals.
+        cursor: a name, or the path of a file: where the application's last run ended, the subscription begins, and how
+            far the application has handled it is kept there. `start` counts for topics that are new to the cursor.
         on_event: called with each event, in its place in the stream, by iterators that do not yield events. Without it,
             losses and alarms are logged as warnings, other events as information.
         confirm: 2 delivers only messages that two adapters transmitted identically. This excludes errors and forgeries
@@ -51,6 +54,7 @@ class Options(TypedDict, total=False):
 
     feed: str
     start: Start
+    cursor: str | Path | None
     on_event: Callable[[Event], object] | None
     confirm: Literal[1, 2]
     compare: CompareMode
@@ -110,6 +114,7 @@ class Client:
             LimitReached: the identity has as many subscriptions open as it may have.
             AuthenticationRefused: the server no longer accepts the identity and secret.
             AdminUnavailable: no administration server answered.
+            CursorUnusable: the cursor's file cannot be read, is of another feed, or is used by another process.
         """
         if not isinstance(topics, Iterable) or not all(isinstance(topic, str) for topic in topics):
             raise TypeError(f"topics is {topics!r}; expected one topic or several, as text")
@@ -120,6 +125,7 @@ class Client:
                 raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(get_args(allowed))}")
         start = options.get("start", "live")
         check_start(start)
+        cursor = options.get("cursor")
         config = options.get("merger_config") or MergerConfig()
         config = replace(config, confirm=options.get("confirm", 1), compare=options.get("compare", "full"))
         subscription = Subscription(
@@ -129,6 +135,7 @@ class Client:
             [TopicEntry(topic) for topic in ((topics,) if isinstance(topics, str) else topics)],
             self._interface,
             start=start,
+            cursor=None if cursor is None else Cursor(cursor_file(cursor)),
             kind=kind,
             on_event=options.get("on_event"),
             verify=options.get("verify", "alarm"),

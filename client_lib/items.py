@@ -13,21 +13,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from tandemfeed.client_lib.messages.message import Origin, new_message
+import numpy as np
+
+from tandemfeed.client_lib.messages.message import Message, Origin, new_message
 from tandemfeed.client_lib.stream.stream_trust import Distrusted
 from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, is_array
 from tandemfeed.feedcore.merge.effects import MergeEvent
+from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, message_frames
 from tandemfeed.feedcore.wire.packet_parts import first_messages_of
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from tandemfeed.client_lib.messages.decoding import Decoder
     from tandemfeed.feedcore.sbe.messages import MessageType
+
+
+NO_LINEAGE = Lineage()
 
 
 class SourceSpan(NamedTuple):
@@ -55,6 +60,7 @@ class Batch:
         first_message_seq: the `message_seq` of the first message.
         received_at_ns: the wall clock when the loop delivered the batch.
         received_monotonic_ns: the same moment on the monotonic clock, for intervals.
+        lineage: the history that the batch's numbers belong to; only for subscriptions with a durable cursor.
 
     If only some symbols of the channel are granted, the batch has only their messages: `message_count`, `payload`,
     `message_seqs`, `arrays` and `messages` are about these, while `sources`, `end_message_seq` and the packet's numbers
@@ -66,6 +72,7 @@ class Batch:
         "_places",
         "first_input_seq",
         "first_message_seq",
+        "lineage",
         "packet",
         "received_at_ns",
         "received_monotonic_ns",
@@ -86,6 +93,7 @@ class Batch:
         self.received_at_ns = received_at_ns
         self.received_monotonic_ns = received_monotonic_ns
         self._decoder = decoder
+        self.lineage = NO_LINEAGE
 
     def __repr__(self) -> str:
         return (
@@ -116,8 +124,6 @@ class Batch:
     @property
     def message_seqs(self) -> NDArray[np.uint64]:
         """The `message_seq` of each message in the batch."""
-        import numpy as np
-
         places = np.arange(self.packet.message_count) if self._places is None else self._places
         return places.astype(np.uint64) + np.uint64(self.first_message_seq)
 
@@ -176,6 +182,16 @@ class Batch:
         part = first_messages_of(self.packet, message_count)
         return Batch(part, self.received_at_ns, self.received_monotonic_ns, self._decoder)
 
+    def without_first(self, message_count: int) -> Batch:
+        """The batch without its first messages; it has at least that many."""
+        frames = self._frames()[:message_count]
+        packet, start = self.packet, self.packet.messages_offset
+        cut = sum(length for _, length in frames)
+        payload = packet.payload[:start] + packet.payload[start + cut :]
+        places = np.arange(packet.message_count) if self._places is None else self._places
+        part = packet._replace(payload=payload)
+        return Batch(part, self.received_at_ns, self.received_monotonic_ns, self._decoder, places[message_count:])
+
     def sources(self) -> list[SourceSpan]:
         """The source messages that the batch consumes, in order. Consecutive batches consume different ones."""
         return [
@@ -220,6 +236,14 @@ class Batch:
                     view._data, view._at, view._batch = data, at + PREFIX_SIZE, self
                     yield view
             start = end
+
+    def message_after(self, message: Message) -> Message | None:
+        """The message that follows one of this batch; None: it is the last."""
+        messages = self.messages()
+        for each in messages:
+            if each.is_same_as(message):
+                return next(messages, None)
+        return None
 
     def origin_of(self, frame_offset: int) -> Origin:
         """Where the message comes from whose frame begins at this offset of the packet's payload."""

@@ -120,6 +120,10 @@ class Message:
             raise ValueError(f"this {type(self).__name__} was built here, not received; it has no origin")
         return self._batch.origin_of(self._at - PREFIX_SIZE)
 
+    def is_same_as(self, other: Message) -> bool:
+        """True for another view of the same message, rather than of an equal one."""
+        return self._at == other._at and self._data is other._data
+
     @classmethod
     def from_bytes(cls, data: Buffer) -> Self:
         """The message in an SBE header and body, as `bytes(message)` returns it.

@@ -21,7 +21,7 @@ from tandemfeed.client_lib.messages.sbe_reading import Unlisted, as_decimal
 from tandemfeed.feedcore.sbe.messages import Block
 from tandemfeed.feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType
 
-RESERVED = frozenset({"raw", "origin", "to_dict", "from_bytes"})  # what every message has
+RESERVED = frozenset({"raw", "origin", "to_dict", "from_bytes", "is_same_as"})  # what every message has
 DECIMAL_MEMBERS = {"mantissa", "exponent"}
 TIME_MEMBERS = {"time", "unit"}
 _UNITS: dict[Any, str] = {0: "s", 3: "ms", 6: "us", 9: "ns"}

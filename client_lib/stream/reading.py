@@ -20,7 +20,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from tandemfeed.client_lib.errors import AuthorizationRefused
 from tandemfeed.client_lib.items import Batch, Event, Item, Revoked
-from tandemfeed.client_lib.messages.message import MessageClasses
+from tandemfeed.client_lib.messages.message import Message, MessageClasses
+from tandemfeed.client_lib.stream.cursor import Cursor
 from tandemfeed.client_lib.tables import Batches
 
 HANDED_OVER_COUNT_MAX = 64
@@ -72,10 +73,12 @@ class Readable(ABC, Generic[M]):
     Args:
         kind: the class of the messages to yield; None: all.
         on_event: called with each event by readings that do not yield events.
+        cursor: keeps how far the application has handled the subscription.
     """
 
-    def __init__(self, kind: type[M] | None, on_event: Callable[[Event], object]) -> None:
-        self._kind, self._on_event = kind, on_event
+    def __init__(self, kind: type[M] | None, on_event: Callable[[Event], object], cursor: Cursor | None) -> None:
+        self._kind, self._on_event, self.cursor = kind, on_event, cursor
+        self._is_left = False
         self._polled: list[Item] = []
         self._pushed_back: M | None = None  # the message whose handler raised in `run`
         self._source = ItemSource(self, self._on_handled)
@@ -92,6 +95,10 @@ class Readable(ABC, Generic[M]):
     @abstractmethod
     def classes(self) -> MessageClasses:
         """The classes of the feed's messages."""
+
+    @abstractmethod
+    def topic_of(self, channel_id: int) -> str:
+        """The topic of a channel, also of one that is not granted any more."""
 
     @abstractmethod
     def open(self) -> None:
@@ -173,8 +180,7 @@ class Readable(ABC, Generic[M]):
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._source.handled()
+        self._leave(kind)
         self.close()
 
     async def __aenter__(self) -> Self:
@@ -182,8 +188,7 @@ class Readable(ABC, Generic[M]):
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._source.handled()
+        self._leave(kind)
         await self._source.close_async()
         await asyncio.to_thread(self.close)
 
@@ -192,11 +197,14 @@ class Readable(ABC, Generic[M]):
     def _expand_messages(self, item: Item) -> Iterator[M]:
         if not isinstance(item, Batch):
             self._pass_event(item)
-        elif self._kind is None:
+        elif self._kind is None and self.cursor is None:
             yield from item.messages()
         else:
+            kind: type[Any] = self._kind or Message
             for message in item.messages():
-                if isinstance(message, self._kind):
+                if self.cursor is not None:
+                    self.cursor.given = message
+                if isinstance(message, kind):
                     yield message
 
     def _expand_batch(self, item: Item) -> tuple[Batch, ...]:
@@ -211,7 +219,44 @@ class Readable(ABC, Generic[M]):
             raise AuthorizationRefused(event.reason, event.topics)
 
     def _on_handled(self, item: Item) -> None:
-        pass
+        if self.cursor is not None:
+            if isinstance(item, Batch):
+                self.cursor.handled(self.topic_of(item.channel_id), item)
+            if not self.cursor.due_in_s:
+                self.store_handled()
+
+    @property
+    def store_in_s(self) -> float | None:
+        """In how many seconds to store what was handled; None: all is stored."""
+        return self.cursor.due_in_s if self.cursor is not None and self.cursor.is_dirty else None
+
+    def store_handled(self) -> None:
+        """Store how far the application has handled the subscription, without what it has now."""
+        self._store_cursor(is_present_handled=False)
+
+    def store_cursor(self) -> None:
+        """Store how far the application has handled the subscription, including the message or batch that it has now,
+        and the cursor's note: on return, they are on the disk."""
+        self._store_cursor(is_present_handled=True)
+
+    def _store_cursor(self, *, is_present_handled: bool) -> None:
+        cursor, present = self.cursor, self._source.present
+        assert cursor is not None, "the subscription has no cursor"
+        if not isinstance(present, Batch) or (cursor.given is None and not is_present_handled):
+            cursor.write(cursor.snapshot())
+            return
+        given = cursor.given
+        if is_present_handled:
+            given = None if given is None else present.message_after(given)
+        cursor.write(cursor.snapshot(self.topic_of(present.channel_id), present, given))
+
+    def _leave(self, kind: object) -> None:
+        """The application leaves the subscription. Args: kind: of the exception with which it does, or None."""
+        if self._is_left:  # its `with` block ends within that of its client
+            return
+        self._is_left = True
+        if self.cursor is not None:
+            self._store_cursor(is_present_handled=kind is None)
 
 
 class ItemSource:
@@ -234,7 +279,11 @@ class ItemSource:
         while not waiting:
             if self._subscription.is_closed:
                 return None
-            waiting.extend(self._subscription.poll_unhandled())
+            store_in_s = self._subscription.store_in_s
+            items = self._subscription.poll_unhandled(store_in_s)
+            if not items and store_in_s is not None:
+                self._subscription.store_handled()
+            waiting.extend(items)
         self.present = waiting.popleft()
         return self.present
 
@@ -243,7 +292,12 @@ class ItemSource:
         if self._thread is None:
             self._thread = _PollingThread(self._subscription)
         while not self._waiting:
-            items = await self._thread.take()
+            store_in_s = self._subscription.store_in_s
+            try:
+                items = await asyncio.wait_for(self._thread.take(), store_in_s)
+            except TimeoutError:
+                self._subscription.store_handled()
+                continue
             if items is None:
                 return None
             self._waiting.extend(items)

@@ -59,9 +59,14 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class ReplayEnded:
-    """All letters of a request's answer precede this one; it may lack some or all of the packets."""
+    """All letters of a request's answer precede this one; it may lack some or all of the packets.
 
-    channel_id: int
+    Attributes:
+        is_answered: at least one adapter answered without an error.
+    """
+
+    request: RequestReplay
+    is_answered: bool
 
 
 class ReplayWorker:
@@ -129,25 +134,28 @@ class ReplayWorker:
                 self._under_way.add(request.channel_id)
                 adapters = self._adapters
             self._forget_endpoints_but({adapter.rpc_endpoint for adapter in adapters})
-            self._perform(request, adapters)
-            self._deliver(ReplayEnded(request.channel_id))
+            self._deliver(ReplayEnded(request, self._perform(request, adapters)))
             self._fresh_token()  # in advance, for the next request
 
-    def _perform(self, request: RequestReplay, adapters: tuple[GrantedAdapter, ...]) -> None:
-        """Ask one adapter after another, until the requested number of copies has arrived or all have been asked."""
+    def _perform(self, request: RequestReplay, adapters: tuple[GrantedAdapter, ...]) -> bool:
+        """Ask one adapter after another, until the requested number of copies has arrived or all have been asked.
+        Returns whether one answered."""
+        is_answered = False
         copies_left = request.copy_count
         pending = PendingReplay(request)
         in_order = self._in_order(adapters, request)
         for adapter in in_order:
             if self._is_closed:
-                return
+                break
             is_last = adapter is in_order[-1]
-            self._ask(adapter, pending, SILENCE_MAX_S if is_last else SILENCE_WITH_ALTERNATIVE_MAX_S)
+            patience_s = SILENCE_MAX_S if is_last else SILENCE_WITH_ALTERNATIVE_MAX_S
+            is_answered |= self._ask(adapter, pending, patience_s) is grpc.StatusCode.OK
             if pending.is_empty:
                 copies_left -= 1
                 if not copies_left:
-                    return
+                    break
                 pending = PendingReplay(request)  # a complete copy from another adapter
+        return is_answered
 
     def _in_order(self, adapters: tuple[GrantedAdapter, ...], request: RequestReplay) -> list[GrantedAdapter]:
         """The adapters to ask. Each request begins with a different one; adapters whose copy has already arrived come
@@ -166,10 +174,12 @@ class ReplayWorker:
             self._channels.pop(endpoint).close()
             self._failures.pop(endpoint, None)
 
-    def _ask(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> None:
+    def _ask(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> grpc.StatusCode:
         """Ask one adapter for the remainder, and remove what arrives."""
-        if self._ask_once(adapter, pending, patience_s) is grpc.StatusCode.UNAUTHENTICATED:
-            self._ask_once(adapter, pending, patience_s)  # with a new token
+        code = self._ask_once(adapter, pending, patience_s)
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            code = self._ask_once(adapter, pending, patience_s)  # with a new token
+        return code
 
     def _ask_once(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> grpc.StatusCode:
         endpoint = adapter.rpc_endpoint

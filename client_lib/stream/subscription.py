@@ -28,6 +28,7 @@ from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.messages.message import MessageClasses
+from tandemfeed.client_lib.stream.cursor import Cursor, TopicPosition
 from tandemfeed.client_lib.stream.event_log import log_event
 from tandemfeed.client_lib.stream.grant_box import GrantBox
 from tandemfeed.client_lib.stream.mailbox import Mailbox
@@ -61,6 +62,7 @@ class Subscription(Readable[M]):
 
     Args:
         start: the first message of each channel; see `starts.Start`.
+        cursor: where to begin instead, and what to keep up to date.
         kind: the class of the messages to deliver; None: all.
         on_event: called with each event, in its place in the stream, by readings that do not yield events; None: it is
             logged.
@@ -75,6 +77,7 @@ class Subscription(Readable[M]):
         interface: str,
         *,
         start: Start,
+        cursor: Cursor | None = None,
         kind: type[M] | None = None,
         on_event: Callable[[Event], object] | None = None,
         verify: VerifyMode = "alarm",
@@ -84,8 +87,9 @@ class Subscription(Readable[M]):
         receive_queue_count_max: int = 100_000,
     ) -> None:
         self._session, self._grants, self._interface = session, grants, interface
+        self._topics: dict[int, str] = {}  # by channel, also of those that are not granted any more
         self._request = feed, tuple(topics), grant_timeout_s
-        super().__init__(kind, on_event or log_event)
+        super().__init__(kind, on_event or log_event, cursor)
         self._start = start
         self._verify: VerifyMode = verify
         self._transport: Transport = transport
@@ -105,10 +109,17 @@ class Subscription(Readable[M]):
         """
         with self._opening_lock:
             if not self._is_open and not self._is_stopping:
-                self._open()
+                try:
+                    self._open()
+                except BaseException:
+                    if self.cursor is not None:
+                        self.cursor.close()
+                    raise
                 self._is_open = True
 
     def _open(self) -> None:
+        if self.cursor is not None:
+            self.cursor.open()
         feed, topics, grant_timeout_s = self._request
         self._mailbox: Mailbox[Replayed | ReplayEnded] = Mailbox(MAILBOX_COUNT_MAX)
         self._grant_box = GrantBox(self._mailbox.wake)
@@ -125,8 +136,15 @@ class Subscription(Readable[M]):
         self._opener = StreamOpener(self._grant.feed_id)
         self._trusts: dict[int, StreamTrust] = {}
         self._mergers: dict[int, SessionMerger] = {}
+        self._begun: dict[int, tuple[int, int, int]] = {}  # by channel: source messages that were handled in part
+        if self.cursor is not None:
+            self.cursor.check_feed(self._grant.feed_name)
         for channel_id, topic in self._grant.topics_by_channel.items():
-            self._add_channel(channel_id, first_message_of(self._start, topic))
+            position = None if self.cursor is None else self.cursor.position(topic)
+            if position is None or not position.next_input_seq:
+                self._add_channel(channel_id, first_message_of(self._start, topic))
+            else:
+                self._resume_channel(channel_id, position)
         self._filters: dict[int, SymbolFilter] = {}  # of the channels of which only some symbols are granted
         self._filtered_symbols: Mapping[int, GrantedSymbols] = {}
         self._ended: set[int] = set()
@@ -163,6 +181,10 @@ class Subscription(Readable[M]):
     def decoder(self) -> Decoder:
         """The decoder for the feed's message model."""
         return self._decoder
+
+    def topic_of(self, channel_id: int) -> str:
+        """The topic of a channel, also of one that is not granted any more."""
+        return self._topics[channel_id]
 
     @property
     def is_closed(self) -> bool:
@@ -207,6 +229,8 @@ class Subscription(Readable[M]):
         with self._opening_lock, self._loop_lock:
             if self._is_open:
                 self._dispose()
+            if self.cursor is not None:
+                self.cursor.close()
 
     def modify(self, add: Sequence[str] = (), remove: Sequence[str] = (), *, timeout_s: float = 10.0) -> None:
         """Add and remove topics, and wait until the administration server has accepted the change.
@@ -364,7 +388,19 @@ class Subscription(Readable[M]):
         places = None
         if self._filters and (chosen := self._filters.get(packet.channel_id)) is not None:
             packet, places = chosen.select(packet)
-        return Batch(packet, time.time_ns(), now_ns, self._decoder, places)
+        batch = Batch(packet, time.time_ns(), now_ns, self._decoder, places)
+        return batch if self.cursor is None else self._for_cursor(batch)
+
+    def _for_cursor(self, batch: Batch) -> Batch:
+        """The batch without messages that were handled before, with the history that its numbers belong to."""
+        channel_id = batch.channel_id
+        if (begun := self._begun.pop(channel_id, None)) is not None:
+            stream, source_seq, message_count = begun
+            first = batch.packet.runs[0]
+            if (first.source_stream_id, first.first_source_seq) == (stream, source_seq):
+                batch = batch.without_first(message_count)
+        batch.lineage = self._mergers[channel_id].present.lineage
+        return batch
 
     def _next_deadline_ns(self) -> int | None:
         earliest = self._receivers.next_deadline_ns()
@@ -382,9 +418,10 @@ class Subscription(Readable[M]):
             return
         self._mailbox.wake()  # one letter a turn, so that a long replay does not starve the live stream
         if isinstance(letter, ReplayEnded):
-            self._replay.ended(letter.channel_id)
-            if (merger := self._mergers.get(letter.channel_id)) is not None:
-                merger.on_replay_ended(time.monotonic_ns())
+            channel_id = letter.request.channel_id
+            self._replay.ended(channel_id)
+            if (merger := self._mergers.get(channel_id)) is not None:
+                merger.on_replay_ended(letter.request, time.monotonic_ns(), is_answered=letter.is_answered)
             return
         for datagram in letter.packets:
             self._on_replayed(datagram, letter.adapter_id)
@@ -429,6 +466,17 @@ class Subscription(Readable[M]):
             channel_id, session or self._grant.session, self.counters, self._merger_config, start_message_seq
         )
 
+    def _resume_channel(self, channel_id: int, position: TopicPosition) -> None:
+        """Begin a channel where the cursor is, even in a session that is over."""
+        self._trusts[channel_id] = StreamTrust(channel_id, self.counters, self._verify)
+        session, is_over = position.session, position.session < self._grant.session
+        config, point = self._merger_config, position.resume_point
+        self._mergers[channel_id] = SessionMerger(
+            channel_id, session, self.counters, config, position.next_message_seq, point, is_over=is_over
+        )
+        if position.begun is not None:
+            self._begun[channel_id] = position.begun
+
     def _remove_channel(self, channel_id: int) -> None:
         self._mergers.pop(channel_id, None)
         self._trusts.pop(channel_id, None)
@@ -458,6 +506,7 @@ class Subscription(Readable[M]):
                 for channel_id, each in symbols.items()
             }
         self._grant = grant
+        self._topics.update(grant.topics_by_channel)
         for key_id in self._known_keys - grant.keys.keys():
             self._opener.remove_key(key_id)
         for key_id in grant.keys.keys() - self._known_keys:

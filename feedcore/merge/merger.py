@@ -38,7 +38,7 @@ from tandemfeed.feedcore.merge.effects import (
 )
 from tandemfeed.feedcore.merge.gap_repair import ChannelRepair
 from tandemfeed.feedcore.merge.history_gate import CLOSED, HistoryGate
-from tandemfeed.feedcore.merge.place import Place, first_place, place_of_message
+from tandemfeed.feedcore.merge.place import Place, ResumePoint, first_place, place_of_message
 from tandemfeed.feedcore.merge.provisional_merge import ProvisionalMerge
 from tandemfeed.feedcore.merge.source_order import SourceOrder
 from tandemfeed.feedcore.range_set import Range
@@ -69,6 +69,7 @@ class StreamMerger:
         config: timers and limits.
         start_message_seq: the first message to deliver; None: live, from the first packet heard.
         session: the session to name in requests; 0: the services' current session.
+        resume: where an earlier merge ended, instead of a first message.
 
     Attributes:
         next_input_seq: one past the last that was delivered or skipped; None until the start is known.
@@ -84,6 +85,7 @@ class StreamMerger:
         config: MergerConfig | None = None,
         start_message_seq: int | None = None,
         session: int = 0,
+        resume: ResumePoint | None = None,
     ) -> None:
         self.channel_id = channel_id
         self.next_input_seq = FIRST_SEQ if start_message_seq == FIRST_SEQ else None
@@ -106,6 +108,10 @@ class StreamMerger:
         self._gap = ChannelRepair(config)
         self._reported_progress: int | None = None  # next message_seq of the newest `CatchingUp`; None: near the end
         self._requested_from = LOOKING_FOR_START  # the first missing input_seq at the newest request
+        if resume is not None:
+            self.next_input_seq, self.next_message_seq = resume.place
+            self._gate.follow(resume.lineage)
+            self.next_source_seqs.update(resume.next_source_seqs)
         self._declared = DeclaredGaps(channel_id, counters, self._order, config.declared_count_max)
 
     @property

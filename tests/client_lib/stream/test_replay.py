@@ -180,7 +180,7 @@ class Letters:
     def take(self) -> Replayed:
         """The next answer's packets."""
         while isinstance(letter := self._letters.get(timeout=30), ReplayEnded):
-            self.worker.ended(letter.channel_id)
+            self.worker.ended(letter.request.channel_id)
         return letter
 
     def ask(self, request: RequestReplay) -> list[int]:
@@ -189,7 +189,7 @@ class Letters:
         found: list[int] = []
         while isinstance(letter := self._letters.get(timeout=30), Replayed):
             found.append(letter.adapter_id)
-        self.worker.ended(letter.channel_id)
+        self.worker.ended(letter.request.channel_id)
         return found
 
 
