@@ -14,6 +14,7 @@ from tandemfeed.benchmarks.machine import describe_machine
 BENCHMARKS = {
     "adapter": "rate and latency of one adapter and of a bare forwarder",
     "admin": "subscriptions, logins, revocations, a million patterns",
+    "client": "reading what was delivered: attributes, arrays, tables",
     "conversion": "compiled kernels: tick table, ITCH books, many symbols",
     "journal": "append, read and recovery; SQLite, LMDB, a plain file",
     "merge": "the client's merge alone: processor time per packet",

@@ -94,8 +94,11 @@ def _arrow_column(field: Field, column: Column, values: NDArray[Any]) -> Any:
         return _enumeration(kind, values)
     if column.kind.name == "char":
         encoding = kind.character_encoding if isinstance(kind, SimpleType) else ""
-        texts = np.char.decode(values, encoding or "latin-1", "surrogateescape")
-        return pa.array(texts, mask=texts == "" if column.null is not None else None)
+        mask = values == b"" if column.null is not None else None
+        try:
+            return pa.array(values, mask=mask).cast(pa.string())  # most texts are ASCII
+        except pa.ArrowInvalid:
+            return pa.array(np.char.decode(values, encoding or "latin-1", "replace"), mask=mask)
     if values.ndim > 1:
         return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(values).reshape(-1)), values.shape[1])
     mask = _nulls(column, values)
