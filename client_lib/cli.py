@@ -257,7 +257,7 @@ def _output(
     if arguments.print:
         yield _print_items, lambda: None
     elif arguments.json:
-        announce_ready(feed=arguments.feed, groups=subscription.statistics().groups)
+        announce_ready(feed=subscription.grant.feed_name, groups=subscription.statistics().groups)
         yield (lambda _items: None), (lambda: print(json.dumps(figures.interval()), flush=True))
     else:
         names = dict(subscription.grant.source_stream_names)

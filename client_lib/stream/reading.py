@@ -256,6 +256,9 @@ class Readable(ABC, Generic[M]):
             return
         self._is_left = True
         if self.cursor is not None:
+            polled, self._polled = self._polled, []
+            for item in polled if kind is None else ():
+                self._on_handled(item)
             self._store_cursor(is_present_handled=kind is None)
 
 

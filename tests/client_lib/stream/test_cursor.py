@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -117,6 +118,25 @@ def test_coroutines_and_batches_keep_a_cursor_too(cluster: ToyCluster, sending: 
         return []
 
     assert asyncio.run(asyncio.wait_for(read(), 30)) == [4, 5]
+
+
+def test_what_a_poll_returned_is_handled_at_the_next_poll_or_the_end(
+    cluster: ToyCluster, sending: Sending, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.json"
+    sending.send(packet(1, 1, 5))
+    for is_failing in (True, False):
+        with (
+            contextlib.suppress(RuntimeError),
+            cluster.connect() as feed,
+            feed.subscribe(TOPIC, start="first", cursor=path) as subscription,
+        ):
+            while not any(isinstance(item, Batch) for item in subscription.poll()):
+                pass
+            if is_failing:
+                raise RuntimeError
+    sending.send(packet(6, 6, 5))
+    assert numbers(cluster, path, 1) == [6]
 
 
 def test_a_position_is_stored_while_the_application_waits_for_the_next_message(
