@@ -2,10 +2,9 @@
 
 ::
 
-    with tandemfeed.connect(admin="127.0.0.1:7400", ca="ca.pem", identity="demo-client", secret=…) as client:
-        for item in client.subscribe("equities"):
-            if isinstance(item, tandemfeed.client_lib.Batch):
-                for message in item.messages(): …
+    with tandemfeed.connect("admin.example:7443", profile="reader") as feed:
+        for tick in feed.subscribe("equities.us.#", cursor="my-model"):
+            print(tick.symbol, tick.price)
 
 It must never deliver a message twice or out of its source stream's order, or skip one without reporting a gap.
 """

@@ -55,16 +55,26 @@ class Reading(Generic[T_co]):
 
     def _iterate(self) -> Iterator[T_co]:
         source = self._source
-        while (item := source.take()) is not None:
-            yield from self._expand(item)
-            source.handled()
+        try:
+            while (item := source.take()) is not None:
+                yield from self._expand(item)
+                source.handled()
+        except Exception:
+            self._iterator = None  # the next loop continues with another
+            source.put_event_back()
+            raise
 
     async def _iterate_async(self) -> AsyncIterator[T_co]:
         source = self._source
-        while (item := await source.take_async()) is not None:
-            for each in self._expand(item):
-                yield each
-            source.handled()
+        try:
+            while (item := await source.take_async()) is not None:
+                for each in self._expand(item):
+                    yield each
+                source.handled()
+        except Exception:
+            self._async_iterator = None
+            source.put_event_back()
+            raise
 
 
 class Readable(ABC, Generic[M]):
@@ -259,7 +269,7 @@ class Readable(ABC, Generic[M]):
             polled, self._polled = self._polled, []
             for item in polled if kind is None else ():
                 self._on_handled(item)
-            self._store_cursor(is_present_handled=kind is None)
+            self._store_cursor(is_present_handled=kind is None and self._pushed_back is None)
 
 
 class ItemSource:
@@ -312,6 +322,12 @@ class ItemSource:
         if self.present is not None:
             item, self.present = self.present, None
             self._on_handled(item)
+
+    def put_event_back(self) -> None:
+        """Take the present item again next, if it is an event, because its handler raised."""
+        if self.present is not None and not isinstance(self.present, Batch):
+            self._waiting.appendleft(self.present)
+            self.present = None
 
     async def close_async(self) -> None:
         """End the thread, if there is one."""

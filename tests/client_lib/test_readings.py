@@ -96,6 +96,29 @@ def test_events_reach_a_handler_in_their_place_in_the_stream(cluster: ToyCluster
     assert found == [1, 2, Gap, 5, 6]
 
 
+def test_an_event_whose_handler_raises_is_passed_again_to_the_next_loop(cluster: ToyCluster) -> None:
+    seen: list[Any] = []
+
+    def take(event: Any) -> None:
+        if isinstance(event, Gap):
+            seen.append(event)
+            if len(seen) == 1:
+                raise RuntimeError("not now")
+
+    with cluster.connect() as client:
+        subscription = hear_all(cluster, client, merger_config=IMPATIENT, on_event=take)
+        cluster.adapters[0].send(packet(1, 1, 2), packet(5, 5, 2))
+        numbers: list[int] = []
+        with pytest.raises(RuntimeError, match="not now"):
+            numbers.extend(message.origin.message_seq for message in subscription)
+        for message in subscription:
+            numbers.append(message.origin.message_seq)
+            if numbers[-1] == 6:
+                break
+    assert numbers[-2:] == [5, 6]
+    assert seen == [seen[0]] * 2
+
+
 def test_a_loss_without_a_handler_is_a_warning(cluster: ToyCluster, caplog: pytest.LogCaptureFixture) -> None:
     with cluster.connect() as client, hear_all(cluster, client, merger_config=IMPATIENT) as subscription:
         cluster.adapters[0].send(packet(1, 1, 2), packet(5, 5, 2))
