@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import grpc
 
@@ -167,7 +167,7 @@ class Cluster:
         feed: FeedLayout,
         record: Path,
         *,
-        start: str = "1",
+        start: Literal["live", "first"] = "first",
         name: str = "",
         verify: VerifyMode = "alarm",
         through_days: bool = False,
@@ -176,7 +176,7 @@ class Cluster:
         """Start a subscriber that records what it receives.
 
         Args:
-            start: "1": from the first message; "live": from now on.
+            start: "first": from the first message; "live": from now on.
             name: name of the process, if it is not the feed's own client.
             verify: "signed": deliver only what adapters have signed.
             through_days: continue after the end of a session.

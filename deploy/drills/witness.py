@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,7 @@ class EndRequest:
         self._give_up_at_s = 0.0
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
 
-    def is_met(self, subscription: Subscription) -> bool:
+    def is_met(self, subscription: Subscription[Any]) -> bool:
         """True if a request has come, and either its messages have all been delivered or its time is over."""
         if self._until is None:
             return False
@@ -116,9 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--start",
-        default="1",
-        metavar="live|SEQ",
-        help="start with live messages, or with message_seq SEQ (default %(default)s)",
+        default="first",
+        choices=("live", "first"),
+        help="start with live messages, or with the session's first message (default %(default)s)",
     )
     parser.add_argument(
         "--verify",
@@ -141,7 +141,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The records have no reference cycles. Searching them would cause ever longer pauses and distort the measurement.
     gc.disable()
     stop = StopSignal()
-    start: Literal["live"] | int = "live" if arguments.start == "live" else int(arguments.start)
     content = ContentRecorder()
     recorder = DeliveryRecorder(on_batch=content.take)
     request = EndRequest()
@@ -154,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             interface=connection.interface,
         ) as client,
         client.subscribe(
-            arguments.feed, start=start, verify=arguments.verify, transport=arguments.transport
+            feed=arguments.feed, start=arguments.start, verify=arguments.verify, transport=arguments.transport
         ) as subscription,
     ):
         announce_ready(feed=arguments.feed)
