@@ -1,0 +1,22 @@
+"""Makes the data sources known to a Spark session by their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tandemfeed.spark_feed.spark.journal_source import JournalSource
+
+SOURCES = (JournalSource,)
+# Without it, Spark refuses a reader that takes filters.
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(spark: Any) -> None:
+    """Register the formats of this package with a session.
+
+    Args:
+        spark: a `SparkSession`.
+    """
+    spark.conf.set(PUSH_DOWN, "true")
+    for source in SOURCES:
+        spark.dataSource.register(source)
