@@ -18,7 +18,7 @@ ALLOWED = {
     "transport": {"feedcore", "v1"},
     "adapter": {"feedcore", "tables", "transport", "journal", "v1"},
     "client_lib": {"feedcore", "tables", "transport", "v1"},
-    "spark_feed": {"feedcore", "tables", "transport", "journal", "v1"},
+    "spark_feed": {"feedcore", "tables", "transport", "journal", "client_lib", "v1"},
     "admin_server": {"feedcore", "transport", "v1"},
 }
 PACKAGES = (*ALLOWED, "deploy", "benchmarks")

@@ -79,6 +79,13 @@ class JournalSlice(InputPartition):
         least_from = np.minimum.accumulate(seqs[::-1])[::-1]  # of this cut and all later ones
         return least_from[np.searchsorted(places, indices, side="right")]
 
+    def committed_epoch(self, index: int, first_input_seq: int) -> int:
+        """The epoch that a provisional packet of the slice belongs to; 0 if it was not committed."""
+        for each in self.commits:
+            if each.begin_index <= index < each.end_index and first_input_seq >= each.first_input_seq:
+                return each.epoch
+        return 0
+
 
 @dataclass(slots=True)
 class _Channel:

@@ -9,10 +9,11 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
 from tandemfeed.spark_feed.spark.conditions import Condition, take_filters
-from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.journal_reading import read_slice
 from tandemfeed.spark_feed.spark.journal_scan import JournalSlice, plan_slices
-from tandemfeed.spark_feed.spark.message_table import TIMESTAMPS, MessageTable, message_table
+from tandemfeed.spark_feed.spark.message_table import TIMES, MessageTable, message_table
+from tandemfeed.spark_feed.spark.options import chosen, required
+from tandemfeed.spark_feed.spark.table_columns import check_columns, chosen_columns
 
 DAMAGED = ("fail", "skip")  # the option `damaged`
 
@@ -31,16 +32,14 @@ class JournalSource(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         """A reader of these columns."""
-        table, damaged = self._table(), self.options.get("damaged", DAMAGED[0])
-        if damaged not in DAMAGED:
-            raise TableError(f"option 'damaged' is {damaged!r}; it must be one of {', '.join(DAMAGED)}")
+        table, damaged = self._table(), chosen(self.options, "damaged", DAMAGED)
         check_columns(schema, table.schema)
         return JournalReader(Path(required(self.options, "path")), table, schema, may_skip_damage=damaged == "skip")
 
     def _table(self) -> MessageTable:
         model = Path(required(self.options, "model"))
-        message, times = self.options.get("message", ""), self.options.get("times", TIMESTAMPS)
-        return message_table(model.read_bytes(), str(model), message, times)
+        times = chosen(self.options, "times", TIMES)
+        return message_table(model.read_bytes(), str(model), self.options.get("message", ""), times)
 
 
 class JournalReader(DataSourceReader):
@@ -75,47 +74,3 @@ class JournalReader(DataSourceReader):
             "received_at": (part.low_time_ns, part.high_time_ns),
         }
         return all(each.may_hold(*ranges[each.column]) for each in self._conditions if each.column in ranges)
-
-
-def required(options: Any, name: str) -> str:
-    """An option that must be given.
-
-    Raises:
-        TableError: it is missing.
-    """
-    value: str = options.get(name, "")
-    if not value:
-        what = "the path to load" if name == "path" else f"option {name!r}"
-        raise TableError(f"{what} is missing")
-    return value
-
-
-def chosen_columns(schema: Any, names: str) -> Any:
-    """The columns that the option `columns` lists, separated by commas; empty: all.
-
-    Raises:
-        TableError: there is no such column.
-    """
-    chosen = [name.strip() for name in names.split(",") if name.strip()]
-    if not chosen:
-        return schema
-    for name in chosen:
-        if name not in schema.fieldNames():
-            raise TableError(f"option 'columns': no column {name!r}; the columns are {', '.join(schema.fieldNames())}")
-    return type(schema)([schema[name] for name in chosen])
-
-
-def check_columns(wanted: Any, schema: Any) -> None:
-    """Check the columns of a user's schema.
-
-    Raises:
-        TableError: a column does not exist or has another type.
-    """
-    for field in wanted:
-        if field.name not in schema.fieldNames():
-            raise TableError(f"schema: no column {field.name!r}; the columns are {', '.join(schema.fieldNames())}")
-        found = schema[field.name].dataType
-        if field.dataType != found:
-            raise TableError(
-                f"schema: column {field.name} is {found.simpleString()}, not {field.dataType.simpleString()}"
-            )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tandemfeed.spark_feed.spark.journal_source import JournalSource
+from tandemfeed.spark_feed.spark.live_source import LiveSource
 
-SOURCES = (JournalSource,)
+SOURCES = (JournalSource, LiveSource)
 # Without it, Spark refuses a reader that takes filters.
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
