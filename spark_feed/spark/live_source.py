@@ -1,4 +1,4 @@
-"""`spark.readStream.format("tandemfeed")`: a live, authenticated subscription as a stream of rows.
+"""`format("tandemfeed")`; with `spark.readStream`: a live, authenticated subscription as a stream of rows.
 
 The driver's reader subscribes, and gives each task the packets between two positions, which it decodes. So executors
 need no credentials, no keys and no multicast. After a restart the reader requests the same range from the adapters.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from tandemfeed.client_lib.items import Batch
@@ -25,6 +25,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     message_frames,
 )
 from tandemfeed.journal import Batch as Records
+from tandemfeed.spark_feed.spark.feed_sink import feed_writer
 from tandemfeed.spark_feed.spark.journal_scan import HEADERS
 from tandemfeed.spark_feed.spark.live_feed import LiveFeed, connected, granted
 from tandemfeed.spark_feed.spark.message_table import TIMES, MessageTable, message_table
@@ -58,6 +59,10 @@ class LiveSource(DataSource):
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """A reader of these columns."""
         return LiveReader(dict(self.options), schema)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A writer of these columns into a source journal."""
+        return feed_writer(self.options, schema)
 
 
 @dataclass(slots=True)
