@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandemfeed.spark_feed.spark.journal_source import JournalSource
-from tandemfeed.spark_feed.spark.live_source import LiveSource
+from tandemfeed.spark_feed.spark.journals.journal_source import JournalSource
+from tandemfeed.spark_feed.spark.live.live_source import LiveSource
 
 SOURCES = (JournalSource, LiveSource)
 # Without it, Spark refuses a reader that takes filters.

@@ -16,11 +16,11 @@ from tandemfeed.feedcore.merge.effects import Ended, Gap, SessionChanged, Takeov
 from tandemfeed.feedcore.wire.lineage import EpochStart
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.packet_parts import first_messages_of
-from tandemfeed.spark_feed.spark.channel_feed import ChannelFeed
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.live_source import LiveReader
-from tandemfeed.spark_feed.spark.message_table import MessageTable
-from tandemfeed.spark_feed.spark.positions import Position
+from tandemfeed.spark_feed.spark.live.channel_feed import ChannelFeed
+from tandemfeed.spark_feed.spark.live.live_source import LiveReader
+from tandemfeed.spark_feed.spark.live.positions import Position
+from tandemfeed.spark_feed.spark.table.message_table import MessageTable
 from tests.spark_feed.spark.output_material import MODEL_FILE, SESSION, packet
 
 DECODER = Decoder(MODEL_FILE.read_bytes())

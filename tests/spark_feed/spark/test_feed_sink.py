@@ -20,7 +20,7 @@ from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.numbering.session import Spark
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.feed_sink import FeedWriter, feed_writer
+from tandemfeed.spark_feed.spark.sink.feed_sink import FeedWriter, feed_writer
 from tests.spark_feed.source_material import (
     FEED,
     SOURCE_FORMAT,

@@ -18,9 +18,9 @@ from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputFlag, encode_runs
 from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.journal import Journal
-from tandemfeed.spark_feed.spark import journal_scan
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.journal_source import JournalSource
+from tandemfeed.spark_feed.spark.journals import journal_scan
+from tandemfeed.spark_feed.spark.journals.journal_source import JournalSource
 from tests.feedcore.sbe.sbe_material import ORDERS
 from tests.feedcore.sbe.sbe_writing import SbeWriter
 from tests.spark_feed.spark.output_material import (

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from tandemfeed.feedcore.wire.lineage import ENTRIES_MAX, EpochStart
-from tandemfeed.spark_feed.spark.positions import Position, are_between
+from tandemfeed.spark_feed.spark.live.positions import Position, are_between
 
 START = Position(20_261_121, 3, 106, {1: 50, 2: 40})
 END = Position(20_261_121, 4, 120, {1: 60, 2: 40, 3: 5})

@@ -16,11 +16,11 @@ from tandemfeed.feedcore.wire.output_packet import (
     PROVISIONAL_BIT,
 )
 from tandemfeed.journal import Batch, NoSuchRecord, Tailer
-from tandemfeed.spark_feed.spark.conditions import Condition, bounds_of
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.journal_scan import HEADERS, JournalSlice
-from tandemfeed.spark_feed.spark.message_table import NUMBERS, MessageTable
-from tandemfeed.spark_feed.spark.packet_batch import ChosenPackets, PacketBatch
+from tandemfeed.spark_feed.spark.journals.journal_scan import HEADERS, JournalSlice
+from tandemfeed.spark_feed.spark.table.conditions import Condition, bounds_of
+from tandemfeed.spark_feed.spark.table.message_table import NUMBERS, MessageTable
+from tandemfeed.spark_feed.spark.table.packet_batch import ChosenPackets, PacketBatch
 
 READ_COUNT = 4_096  # packets: some 65,000 messages, whose columns fit in the processor's cache
 

@@ -17,7 +17,7 @@ from tandemfeed.client_lib.items import Batch, Item, Revoked
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.feedcore.merge.effects import Ended, Gap, ProvisionalGap, SessionChanged, Takeover
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.positions import Position
+from tandemfeed.spark_feed.spark.live.positions import Position
 
 BUFFER_MESSAGES_MAX = 2_000_000  # some 150 MB
 POLL_S = 0.5

@@ -12,10 +12,10 @@ from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import Transport
-from tandemfeed.spark_feed.spark.channel_feed import ChannelFeed
 from tandemfeed.spark_feed.spark.errors import TableError
+from tandemfeed.spark_feed.spark.live.channel_feed import ChannelFeed
+from tandemfeed.spark_feed.spark.live.positions import Position
 from tandemfeed.spark_feed.spark.options import chosen, required
-from tandemfeed.spark_feed.spark.positions import Position
 
 LATEST, EARLIEST = "latest", "earliest"  # the option `startingOffsets`
 REACH_TIMEOUT_S = 120.0  # to read again what a query took before it was stopped

@@ -25,14 +25,14 @@ from tandemfeed.feedcore.wire.output_packet import (
     message_frames,
 )
 from tandemfeed.journal import Batch as Records
-from tandemfeed.spark_feed.spark.feed_sink import feed_writer
-from tandemfeed.spark_feed.spark.journal_scan import HEADERS
-from tandemfeed.spark_feed.spark.live_feed import LiveFeed, connected, granted
-from tandemfeed.spark_feed.spark.message_table import TIMES, MessageTable, message_table
+from tandemfeed.spark_feed.spark.journals.journal_scan import HEADERS
+from tandemfeed.spark_feed.spark.live.live_feed import LiveFeed, connected, granted
+from tandemfeed.spark_feed.spark.live.positions import Position, are_between
 from tandemfeed.spark_feed.spark.options import chosen, count
-from tandemfeed.spark_feed.spark.packet_batch import NO_LIMIT, ChosenPackets, PacketBatch
-from tandemfeed.spark_feed.spark.positions import Position, are_between
-from tandemfeed.spark_feed.spark.table_columns import check_columns, chosen_columns
+from tandemfeed.spark_feed.spark.sink.feed_sink import feed_writer
+from tandemfeed.spark_feed.spark.table.columns import check_columns, chosen_columns
+from tandemfeed.spark_feed.spark.table.message_table import TIMES, MessageTable, message_table
+from tandemfeed.spark_feed.spark.table.packet_batch import NO_LIMIT, ChosenPackets, PacketBatch
 
 ROWS_MAX = 500_000  # of a micro-batch; some 50 MB that pass through the driver
 Offset = Mapping[str, Any]

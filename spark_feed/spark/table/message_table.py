@@ -17,8 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tandemfeed.feedcore.documents.message_model import MessageModel, frame_dtype, frame_size, load_message_model
 from tandemfeed.feedcore.sbe.messages import MessageType
-from tandemfeed.spark_feed.spark.conditions import ValueKind
 from tandemfeed.spark_feed.spark.errors import TableError
+from tandemfeed.spark_feed.spark.table.conditions import ValueKind
 from tandemfeed.tables.columns import ColumnType, MessageColumns, column_types
 
 # What each message has in addition to its fields. All are held as int64.

@@ -8,12 +8,12 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
-from tandemfeed.spark_feed.spark.conditions import Condition, take_filters
-from tandemfeed.spark_feed.spark.journal_reading import read_slice
-from tandemfeed.spark_feed.spark.journal_scan import JournalSlice, plan_slices
-from tandemfeed.spark_feed.spark.message_table import TIMES, MessageTable, message_table
+from tandemfeed.spark_feed.spark.journals.journal_reading import read_slice
+from tandemfeed.spark_feed.spark.journals.journal_scan import JournalSlice, plan_slices
 from tandemfeed.spark_feed.spark.options import chosen, required
-from tandemfeed.spark_feed.spark.table_columns import check_columns, chosen_columns
+from tandemfeed.spark_feed.spark.table.columns import check_columns, chosen_columns
+from tandemfeed.spark_feed.spark.table.conditions import Condition, take_filters
+from tandemfeed.spark_feed.spark.table.message_table import TIMES, MessageTable, message_table
 
 DAMAGED = ("fail", "skip")  # the option `damaged`
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.journal import Batch
-from tandemfeed.spark_feed.spark import message_kernels as kernels
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.message_table import NUMBERS, MessageTable
+from tandemfeed.spark_feed.spark.table import message_kernels as kernels
+from tandemfeed.spark_feed.spark.table.message_table import NUMBERS, MessageTable
 
 NO_LIMIT = (1 << 63) - 1
 OF_MESSAGE = {

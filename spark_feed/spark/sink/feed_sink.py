@@ -28,9 +28,9 @@ from tandemfeed.spark_feed.numbering.quarantine import Quarantine
 from tandemfeed.spark_feed.numbering.screening import Refused, Rules, Screen
 from tandemfeed.spark_feed.numbering.split import SplitRule
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.feed_rows import FeedRows
 from tandemfeed.spark_feed.spark.options import chosen, count, required
-from tandemfeed.spark_feed.spark.pending_batch import drop_pending, load_pending, store_pending
+from tandemfeed.spark_feed.spark.sink.feed_rows import FeedRows
+from tandemfeed.spark_feed.spark.sink.pending_batch import drop_pending, load_pending, store_pending
 
 PACKET_MESSAGES = 16
 ONE_PACKET_RANGE = 1 << 62  # packets end with their batch, not at record indexes
