@@ -176,8 +176,10 @@ def test_options_and_columns_that_cannot_be_used_are_refused(tmp_path: Path, opt
         writer_of(tmp_path, **options)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.processes
+@pytest.mark.timeout(900)
 def test_a_query_writes_each_row_once_over_restarts(spark: Spark, tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(CLUSTER)
     rows = spark.range(0, 0).select("id")

@@ -13,7 +13,7 @@ from tandemfeed.spark_feed.numbering.session import Spark
 from tests.adapter.processes.adapter_processes import SourceByHand
 from tests.adapter.processes.clusters import Cluster, Feed, running_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(900)]
 PATIENCE_S = 120.0
 FAILING_BATCH = 2
 Identity = tuple[int, int]
