@@ -1,4 +1,4 @@
-"""How fast Spark reads an adapter's output journal as a table, on one core.
+"""How fast Spark, as it comes, reads an adapter's output journal as a table, on one core.
 
 A process of its own, because the source job's JVM has other options.
 """
@@ -6,18 +6,20 @@ A process of its own, because the source job's JVM has other options.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+from pyspark.sql import SparkSession
 
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.feedcore.documents.message_model import frame_dtype, frame_size, load_message_model
 from tandemfeed.feedcore.wire.output_packet import OutputPacket, encode_runs
 from tandemfeed.feedcore.wire.position import Run
-from tandemfeed.spark_feed.numbering.session import start_session
+from tandemfeed.spark_feed.numbering.java import find_java_home
 from tandemfeed.spark_feed.spark import register
 
 MESSAGE_COUNT = 2_000_000
@@ -43,11 +45,16 @@ def measure(folder: Path) -> dict[str, int]:
 
 def main(folder: Path) -> None:
     """Print the shortest times as JSON."""
-    spark = start_session("local[1]", "512m", folder)
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
     register(spark)
-    table = spark.read.format("tandemfeed.journal").options(model=str(MODEL), message="TradeTick")
-    journal = str(folder / "journal")
-    queries = {name: table.options(**options).load(journal) for name, options in QUERIES.items()}
+    queries = {
+        name: spark.read.format("tandemfeed.journal")
+        .options(model=str(MODEL), message="TradeTick", **options)
+        .load(str(folder / "journal"))
+        for name, options in QUERIES.items()
+    }
     queries[ONE_SYMBOL] = queries["journal_scan_msgs_per_s"].where("symbol = 'S7'")
     times: dict[str, float] = {}
     for _ in range(REPEATS):
