@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tandemfeed.client_lib import Batch, Subscription, connect
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
@@ -125,6 +126,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="alarm",
         help="verification mode; signed: record only messages that an adapter has signed (default %(default)s)",
     )
+    parser.add_argument(
+        "--transport",
+        choices=get_args(Transport),
+        default="multicast",
+        help="how to receive the adapters (default %(default)s)",
+    )
     parser.add_argument("--through-days", action="store_true", help="continue after the end of a session")
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -146,7 +153,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             secret=connection.credential,
             interface=connection.interface,
         ) as client,
-        client.subscribe(arguments.feed, start=start, verify=arguments.verify) as subscription,
+        client.subscribe(
+            arguments.feed, start=start, verify=arguments.verify, transport=arguments.transport
+        ) as subscription,
     ):
         announce_ready(feed=arguments.feed)
         is_flowing = False
