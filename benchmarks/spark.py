@@ -16,6 +16,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from tandemfeed.benchmarks import spark_tables
 from tandemfeed.benchmarks.spark_alone import tree_cpu_s
 from tandemfeed.journal import Tailer
 from tandemfeed.spark_feed.feed_plan import FeedPlan
@@ -56,7 +57,8 @@ def run(_arguments: argparse.Namespace) -> dict[str, object]:
             "microbatch_fixed_ms": round(1e3 * (small.batch_s - ROWS_PER_FILE / one.rows_per_s)),
             "start_s": round(small.started_s, 1),
             "first_commit_s": round(small.first_commit_s, 1),
-            "journal_scan_msgs_per_s": round(_scan_journal(folder / "one")),
+            "stream_scan_msgs_per_s": round(_scan_stream(folder / "one")),
+            **spark_tables.measure(folder / "output"),
             "gateway_read_msgs_per_s": round(_read_merged(folder / "one")),
         }
 
@@ -104,7 +106,7 @@ def _spark_alone(folder: Path) -> tuple[float, float]:
     return ROW_COUNT / figures["rewrite_cpu_s"], ROW_COUNT / figures["scan_s"]
 
 
-def _scan_journal(folder: Path) -> float:
+def _scan_stream(folder: Path) -> float:
     """Messages per second that one reader finds in a stream's journal."""
     count, began_s = 0, time.perf_counter()
     with Tailer(stream_folder(folder / "journal", FEED.source_stream_ids[0])) as tailer:

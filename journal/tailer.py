@@ -163,12 +163,16 @@ class Tailer:
         """Up to `count_max` records."""
         return list(islice(self, count_max))
 
-    def read_batch(self, count_max: int) -> Batch | None:
-        """Up to `count_max` consecutive records of one block, without copying; None if there is none yet."""
+    def read_batch(self, count_max: int, *, mixed: bool = False) -> Batch | None:
+        """Up to `count_max` consecutive records of one block, without copying; None if there is none yet.
+
+        Args:
+            mixed: expect records of many sizes. Otherwise a batch of records of one size ends where the size changes.
+        """
         if whole_number(count_max, "count_max") < 1:
             raise ValueError(f"count_max is {count_max}; it must be at least 1")
         self._drop_ahead()
-        if (batch := self._read_rows(count_max)) is not None:
+        if not mixed and (batch := self._read_rows(count_max)) is not None:
             return batch
         columns = _columns(count_max)
         count = self._look(columns)

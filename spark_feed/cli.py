@@ -171,6 +171,7 @@ def _ingest(arguments: argparse.Namespace) -> Manifest:
 def job(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed source-job`: the Spark driver."""
     from tandemfeed.spark_feed.numbering.job import JobOptions, SourceJob
+    from tandemfeed.spark_feed.numbering.screening import Rules
 
     arguments = _job_parser().parse_args(argv)
     configure_logging("source-job", arguments.log_level)
@@ -187,6 +188,8 @@ def job(argv: Sequence[str] | None = None) -> int:
             until_idle=arguments.until_idle,
             ahead_messages_max=arguments.ahead_messages_max,
             batch_messages_max=arguments.batch_messages_max,
+            rules=Rules(_symbols_in(arguments.symbols), arguments.late_ms),
+            quarantine=arguments.quarantine,
             master=arguments.master,
             driver_memory=arguments.driver_memory,
         )
@@ -259,6 +262,26 @@ def _job_parser() -> argparse.ArgumentParser:
         help="messages per micro-batch when the job is behind; a micro-batch has at least one file (default "
         "%(default)s)",
     )
+    parser.add_argument(
+        "--symbols",
+        type=Path,
+        metavar="FILE",
+        help="the known symbols, one a line; rows with others go to the quarantine table (default: all are known)",
+    )
+    parser.add_argument(
+        "--late-ms",
+        type=_message_count,
+        default=0,
+        metavar="MS",
+        help="rows whose time is more than this before that of a row above them in their file go to the quarantine "
+        "table (default 0: never)",
+    )
+    parser.add_argument(
+        "--quarantine",
+        type=Path,
+        metavar="DIR",
+        help="folder of the quarantine table, with the rows that make no message (default: quarantine in the journal)",
+    )
     parser.add_argument("--master", default="local[1]", help="Spark master (default %(default)s)")
     parser.add_argument("--driver-memory", default="512m", help="memory of the JVM (default %(default)s)")
     add_process_arguments(parser)
@@ -271,6 +294,10 @@ def _session(text: str) -> int:
             f"{text!r} is not a session; expected a trading day as YYYYMMDD, such as 20261121"
         )
     return int(text)
+
+
+def _symbols_in(file: Path | None) -> frozenset[bytes]:
+    return frozenset() if file is None else frozenset(file.read_bytes().split())
 
 
 def _message_count(text: str) -> int:

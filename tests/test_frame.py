@@ -22,6 +22,7 @@ LONGER: dict[str, str] = {
 }
 PACKAGES = (
     "feedcore",
+    "tables",
     "transport",
     "journal",
     "adapter",

@@ -14,10 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
     "feedcore": set(),
     "journal": set(),
+    "tables": {"feedcore"},
     "transport": {"feedcore", "v1"},
-    "adapter": {"feedcore", "transport", "journal", "v1"},
-    "client_lib": {"feedcore", "transport", "v1"},
-    "spark_feed": {"feedcore", "transport", "journal", "v1"},
+    "adapter": {"feedcore", "tables", "transport", "journal", "v1"},
+    "client_lib": {"feedcore", "tables", "transport", "v1"},
+    "spark_feed": {"feedcore", "tables", "transport", "journal", "client_lib", "v1"},
     "admin_server": {"feedcore", "transport", "v1"},
 }
 PACKAGES = (*ALLOWED, "deploy", "benchmarks")

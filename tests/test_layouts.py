@@ -16,17 +16,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("feedcore", "transport", "adapter", "admin_server", "client_lib", "spark_feed", "deploy", "benchmarks")
+PACKAGES = (
+    "feedcore",
+    "tables",
+    "transport",
+    "adapter",
+    "admin_server",
+    "client_lib",
+    "spark_feed",
+    "deploy",
+    "benchmarks",
+)
 
 # Files that define a layout, whether of packets, of their records, or of a third-party format.
 DEFINITIONS = {
     "feedcore/wire/layout.py": "makes structs, offsets and dtypes from lists of fields",
     "client_lib/messages/message.py": "structs from a schema's types",
+    "feedcore/wire/provisional_commit.py": "a record of the output journal",
     "client_lib/messages/sbe_reading.py": "structs from a schema's types",
     "client_lib/messages/sbe_writing.py": "structs from a schema's types",
     "feedcore/replica/input/decision_log.py": "rows of a table in memory, which never leave the process",
     "adapter/records/saved_state.py": "its record of the output journal",
-    "adapter/records/provisional_index.py": "its record of the output journal",
     "adapter/records/dead_letter_record.py": "its record of the dead-letter journal",
     "adapter/conversion/state/state_store.py": "snapshots of conversion state",
     "adapter/conversion/kernel/kernel_tables.py": "digest of a table's words",

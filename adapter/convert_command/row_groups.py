@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tandemfeed.adapter.convert_command.columns import FixedColumns, MessageColumns
 from tandemfeed.adapter.convert_command.frame_kernels import copy_rows, index_frames
 from tandemfeed.feedcore.documents.message_model import MessageModel, frame_dtype
 from tandemfeed.feedcore.sbe.messages import MessageType
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
+from tandemfeed.tables.columns import FixedColumns, MessageColumns
 
 ROWS_MAX = 128 * 1_024  # of a row group: small enough to be read alone, large enough to compress well
 GROUP_BYTES_MAX = 64 << 20

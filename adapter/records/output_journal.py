@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tandemfeed.adapter.records.provisional_index import COMMIT_MAGIC, ProvisionalIndex, decode_commit
+from tandemfeed.adapter.records.provisional_index import ProvisionalIndex
 from tandemfeed.adapter.records.saved_state import HEAD as STATE_HEAD
 from tandemfeed.adapter.records.saved_state import MAGIC as STATE_MAGIC
 from tandemfeed.adapter.records.saved_state import SavedState, decode_saved_state, encode_saved_state
@@ -37,6 +37,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_output_packet,
 )
 from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.provisional_commit import COMMIT_MAGIC, decode_commit
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
 from tandemfeed.journal.read.sequence_marks import MARK_EVERY, SequenceMarks

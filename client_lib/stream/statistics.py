@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tandemfeed.feedcore.wire.lineage import EpochStart
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
@@ -14,6 +16,7 @@ class ChannelStatistics:
         next_input_seq, next_message_seq: None until the start position is known.
         session: the session that is delivered; all sequence numbers belong to it.
         filtered: messages that were not delivered, because their symbols are not granted.
+        epoch_starts: where the newest epochs of the present history begin.
         distrusted: (adapter_id, incarnation) of the starts that may be impersonated; see `Distrusted`.
     """
 
@@ -25,6 +28,7 @@ class ChannelStatistics:
     distrusted: tuple[tuple[int, int], ...] = ()
     session: int = 0
     filtered: int = 0
+    epoch_starts: tuple[EpochStart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

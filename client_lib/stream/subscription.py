@@ -273,6 +273,7 @@ class Subscription(Readable[M]):
                 tuple(self._trusts[channel_id].distrusted()),
                 merger.session,
                 self._filters[channel_id].filtered_count if channel_id in self._filters else 0,
+                merger.present.lineage.entries,
             )
             for channel_id, merger in list(self._mergers.items())
         }

@@ -118,7 +118,7 @@ class CommitLog:
         if record[0] != RecordKind.BEGIN:
             raise SourceJournalError(f"{self.folder} is not a source journal; give another folder")
         was, now = plan_document(record), plan_document(self.plan.encode())
-        changed = {key: (was.get(key), now[key]) for key in now if was.get(key) != now[key]}
+        changed = {key: (was.get(key), now.get(key)) for key in was | now if was.get(key) != now.get(key)}
         text = "; ".join(f"{key} was {before!r}, is {after!r}" for key, (before, after) in changed.items())
         raise SourceJournalError(
             f"{self.folder} was started with other options, on which its numbers depend ({text}): give the same "

@@ -76,6 +76,7 @@ class NumberingPlan:
         packet_messages_max: a packet has at most this many messages.
         packet_records: a packet ends before each multiple of this record index, wherever micro-batches end.
         recording: its fingerprint.
+        rules: which rows are refused besides those that the source format cannot hold; empty: no others.
     """
 
     feed: FeedPlan
@@ -84,10 +85,12 @@ class NumberingPlan:
     packet_records: int
     recording: str
     format_digest: str
+    rules: str = ""
 
     def encode(self) -> bytes:
         """As the BEGIN record."""
-        return BEGIN_HEAD.pack(RecordKind.BEGIN) + json.dumps(asdict(self), sort_keys=True).encode()
+        document = {name: value for name, value in asdict(self).items() if value or name != "rules"}
+        return BEGIN_HEAD.pack(RecordKind.BEGIN) + json.dumps(document, sort_keys=True).encode()
 
 
 class StreamEnd(NamedTuple):

@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tandemfeed.feedcore.documents.source_layout import SourceFormat, SourceMessageType
+from tandemfeed.spark_feed.numbering.columns import codes_of, integers_of
 from tandemfeed.spark_feed.numbering.kernels import place_frames
-from tandemfeed.spark_feed.numbering.packing import Block
+from tandemfeed.spark_feed.numbering.packing import EMPTY, Block
 from tandemfeed.spark_feed.numbering.split import SplitRule, assign_streams
 from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, RecordingError
 
@@ -56,25 +56,30 @@ class TickEncoder:
         self._rule = rule
         self.stream_count = stream_count
 
-    def encode(self, rows: Table) -> list[Block]:
+    def encode(self, rows: Table, is_good: NDArray[np.bool_] | None = None) -> list[Block]:
         """Consecutive rows of `recording.SCHEMA` as one block for each source stream.
+
+        Args:
+            is_good: the rows that become messages; None: all of them. The blocks' range has the others too.
 
         Raises:
             EncodingError: a record is missing, its kind is unknown, or a value is outside the range of its field.
         """
-        index = _integers(rows.column("record_index"))
+        index = integers_of(rows.column("record_index"))
         _check_consecutive(index)
-        symbols, codes = _symbols(rows.column("symbol"))
+        first_index, end_index = (int(index[0]), int(index[-1]) + 1) if index.size else (0, 0)
+        if is_good is not None and not is_good.all():
+            rows, index = rows.filter(pa.array(is_good)), index[is_good]
+        symbols, codes = codes_of(rows.column("symbol"))
         streams = assign_streams(self._rule, symbols, codes, index, self.stream_count)
         order = np.argsort(streams, kind="stable")
         sizes, data, starts = self._frames(rows, np.array(symbols, "S8")[codes], order)
-        index_of, event_of = index[order], _integers(rows.column("event_at_ns"))[order]
+        index_of, event_of = index[order], integers_of(rows.column("event_at_ns"))[order]
         cuts = np.searchsorted(streams[order], np.arange(self.stream_count + 1)).tolist()
-        first_index = int(index[0]) if index.size else 0
         return [
             Block(
                 first_index,
-                first_index + index.size,
+                end_index,
                 index_of[first:end],
                 event_of[first:end],
                 sizes[first:end],
@@ -87,15 +92,17 @@ class TickEncoder:
         self, rows: Table, symbols: NDArray[np.bytes_], order: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.int64]]:
         """The rows' frames in an order: their sizes, their bytes, and where each starts in them (and the last ends)."""
-        kinds, codes = _symbols(rows.column("kind"))
-        messages = [self._message_type(kind.decode()) for kind in kinds]
-        sizes = np.array([message.frame_size for message in messages], np.uint32)[codes[order]]
+        kinds, codes = codes_of(rows.column("kind"))
+        messages = {code: self._message_type(kinds[code].decode()) for code in np.unique(codes).tolist()}
+        sizes_of = np.zeros(len(kinds), np.uint32)
+        sizes_of[list(messages)] = [message.frame_size for message in messages.values()]
+        sizes = sizes_of[codes[order]]
         bounds = np.zeros(sizes.size + 1, np.int64)
         np.cumsum(sizes, out=bounds[1:])
         starts = np.empty(sizes.size, np.int64)
         starts[order] = bounds[:-1]
         data = np.empty(int(bounds[-1]), np.uint8)
-        for code, message in enumerate(messages):
+        for code, message in messages.items():
             members = np.flatnonzero(codes == code)
             chosen = rows.select([name for name in rows.column_names if name in {*message.fields, "record_index"}])
             if len(messages) > 1:
@@ -122,7 +129,7 @@ class TickEncoder:
                 columns[name] = _characters(rows.column(name))
             else:
                 null = field.null if field.null is not None else 0
-                values = _integers(rows.column(name), null)
+                values = integers_of(rows.column(name), null)
                 # 64-bit ids are the two's complement of unsigned ones, so every bit pattern is in range.
                 if field.kind.size < 8 and values.size:
                     self._check_range(message, name, field.kind.minimum, field.kind.maximum, values, rows)
@@ -172,6 +179,11 @@ def _binary(column: NDArray[Any]) -> Any:
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(np.ascontiguousarray(column))])
 
 
+def empty_blocks(first_record_index: int, end_record_index: int, stream_count: int) -> list[Block]:
+    """For each source stream, a block of records that make no message."""
+    return [EMPTY._replace(first_record_index=first_record_index, end_record_index=end_record_index)] * stream_count
+
+
 def blocks_in(rows: Table) -> list[Block]:
     """The blocks of rows of one source stream.
 
@@ -195,25 +207,8 @@ def blocks_in(rows: Table) -> list[Block]:
     ]
 
 
-def _integers(column: Any, null: int = 0) -> NDArray[np.int64]:
-    if column.null_count:
-        column = pc.fill_null(column, pa.scalar(null, column.type))
-    return np.asarray(column.to_numpy(), np.int64)
-
-
-def _symbols(column: Any) -> tuple[list[bytes], NDArray[np.int64]]:
-    """The distinct values of a text column, and each row's index into them."""
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.unify_dictionaries().combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    texts = [text.encode() for text in encoded.dictionary.to_pylist()]
-    return texts, _integers(encoded.indices, -1)
-
-
 def _characters(column: Any) -> NDArray[np.bytes_]:
-    texts, codes = _symbols(column)  # the code of a null is -1
+    texts, codes = codes_of(column)  # the code of a null is -1
     return np.array([*texts, b"N"], "S1")[codes]
 
 

@@ -29,8 +29,10 @@ from tandemfeed.spark_feed.feed_plan import FeedPlan
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME, NumberingPlan, SourceJournalError, StreamEnd
 from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation, append_to_stream
-from tandemfeed.spark_feed.numbering.encoding import BLOCK_DDL, TickEncoder, blocks_in
-from tandemfeed.spark_feed.numbering.reading import blocks_of_file
+from tandemfeed.spark_feed.numbering.encoding import BLOCK_DDL, blocks_in
+from tandemfeed.spark_feed.numbering.quarantine import quarantined_count
+from tandemfeed.spark_feed.numbering.reading import FileReader
+from tandemfeed.spark_feed.numbering.screening import Rules
 from tandemfeed.spark_feed.numbering.session import Spark, start_session
 from tandemfeed.spark_feed.numbering.split import SplitRule
 from tandemfeed.spark_feed.numbering.worker_imports import keep_archive_directories
@@ -38,6 +40,8 @@ from tandemfeed.spark_feed.recordings.recording import Manifest, RecordingError,
 
 LOG = logging.getLogger(__name__)
 BACK_PRESSURE_POLL_S = 0.02
+NO_RULES = Rules()
+QUARANTINE_NAME = "quarantine"
 BATCH_MESSAGES_MAX = 200_000  # a micro-batch's fixed cost is then small beside its work, and takes below a second
 APPENDED_SCHEMA = pa.schema(  # what a task reports: an end, or a problem
     [
@@ -64,6 +68,8 @@ class JobOptions:
             more files.
         ahead_messages_max: no micro-batch begins while this many messages are journaled and not yet sent by the
             gateway; 0: no limit.
+        rules: which rows are refused besides those that the source format cannot hold.
+        quarantine: the folder of the quarantine table; None: `quarantine` in the journal's folder.
         batch_messages_max: of a micro-batch, unless a single file has more; fewer if `ahead_messages_max` is small.
     """
 
@@ -77,15 +83,18 @@ class JobOptions:
     until_idle: bool
     ahead_messages_max: int
     batch_messages_max: int = BATCH_MESSAGES_MAX
+    rules: Rules = NO_RULES
+    quarantine: Path | None = None
     master: str = "local[1]"
     driver_memory: str = "512m"
 
 
 @dataclass(slots=True)
 class JobReport:
-    """The result of one run."""
+    """The result of one run. `quarantined_count` counts all records of the journal that made no message."""
 
     record_count: int = 0
+    quarantined_count: int = 0
     batch_count: int = 0
     start_s: float = 0.0
     run_s: float = 0.0
@@ -120,11 +129,17 @@ class SourceJob:
             LOG.info("restored the modification times that order the recording's files")
         source_format = load_source_format(options.source_format)
         plan = numbering_plan(
-            options.recording, options.source_format, options.feed, options.split, options.packet_messages_max
+            options.recording,
+            options.source_format,
+            options.feed,
+            options.split,
+            options.packet_messages_max,
+            options.rules,
         )
         with CommitLog(options.journal, plan) as log:
             if options.until_idle and log.is_ended:
                 on_started()
+                self._count_quarantined(log)
                 return self.report
             options.checkpoint.mkdir(parents=True, exist_ok=True)
             spark = start_session(options.master, options.driver_memory, options.checkpoint.parent / "spark-scratch")
@@ -135,6 +150,7 @@ class SourceJob:
                 spark.stop()
             if options.until_idle and log.last_commit.next_record_index >= manifest.record_count:
                 log.end()
+            self._count_quarantined(log)
         self.report.run_s = time.monotonic() - began_at
         return self.report
 
@@ -164,7 +180,11 @@ class SourceJob:
                 failure.append(error)  # Spark passes on only the text of an error
                 raise
 
-        encode = _encoding(TickEncoder(source_format, options.split, len(options.feed.source_stream_ids)))
+        stream_count, quarantine = len(options.feed.source_stream_ids), self._quarantine.absolute()
+        reader = FileReader(
+            source_format, options.split, stream_count, options.rules, manifest.rows_per_file, quarantine
+        )
+        encode = _encoding(reader)
         stream = (
             files.mapInArrow(encode, BLOCK_DDL)
             .writeStream.foreachBatch(take)
@@ -183,6 +203,16 @@ class SourceJob:
                 raise
         finally:
             query.stop()
+
+    @property
+    def _quarantine(self) -> Path:
+        return self._options.quarantine or self._options.journal / QUARANTINE_NAME
+
+    def _count_quarantined(self, log: CommitLog) -> None:
+        self.report.quarantined_count = quarantined_count(self._quarantine, log.last_commit.next_record_index)
+        if self.report.quarantined_count:
+            extra = {"rows": self.report.quarantined_count, "table": str(self._quarantine)}
+            LOG.warning("rows that made no message are in the quarantine table", extra=extra)
 
     def files_per_batch(self, rows_per_file: int) -> int:
         """How many files a micro-batch takes when the job is behind; Spark takes fewer when there are fewer."""
@@ -226,14 +256,14 @@ class _Stopped(Exception):
     """The job was stopped before it took the micro-batch."""
 
 
-def _encoding(encoder: TickEncoder) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _encoding(reader: FileReader) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Names of files to blocks of messages, in the executors."""
 
     def encode(batches: Iterator[Any]) -> Iterator[Any]:
         keep_archive_directories()
         for batch in batches:
             for uri in batch.column("path").to_pylist():
-                yield from blocks_of_file(uri, encoder)
+                yield from reader.blocks(uri)
 
     return encode
 
@@ -262,7 +292,12 @@ def _appended(row: dict[str, Any]) -> Appended:
 
 
 def numbering_plan(
-    recording: Path, source_format: Path, feed: FeedPlan, split: SplitRule, packet_messages_max: int
+    recording: Path,
+    source_format: Path,
+    feed: FeedPlan,
+    split: SplitRule,
+    packet_messages_max: int,
+    rules: Rules = NO_RULES,
 ) -> NumberingPlan:
     """Everything that the numbers and bytes of this session depend on."""
     manifest = Manifest.read(recording)
@@ -273,6 +308,7 @@ def numbering_plan(
         packet_records=manifest.rows_per_file,
         recording=_fingerprint(manifest),
         format_digest=hashlib.sha256(source_format.read_bytes()).hexdigest()[:16],
+        rules=rules.text,
     )
 
 

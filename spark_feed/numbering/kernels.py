@@ -1,17 +1,10 @@
-"""The compiled loops over messages and packets, cached on disk like the journal's."""
+"""The compiled loops over messages and packets."""
 
 from __future__ import annotations
 
-import hashlib
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import numba
 from numba import types
 
-from tandemfeed.journal.compiled.compiling import cache_places, compile_into, kernel_folder
+from tandemfeed.spark_feed.compiling import compiler_for
 
 BYTES = types.Array(types.uint8, 1, "C")
 GIVEN_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -20,12 +13,7 @@ INDEXES = types.Array(types.int64, 1, "C")
 GIVEN_INDEXES = types.Array(types.int64, 1, "C", readonly=True)
 GIVEN_SIZES = types.Array(types.uint32, 1, "C", readonly=True)
 
-_DIGEST = hashlib.sha256(f"{numba.__version__} {sys.version}".encode() + Path(__file__).read_bytes())
-CACHE_FOLDER = kernel_folder(_DIGEST.hexdigest()[:16], *cache_places())
-
-
-def _compiled(signature: object) -> Callable[[Callable[..., Any]], Any]:
-    return lambda function: compile_into(CACHE_FOLDER, function, signature)
+_compiled = compiler_for(__file__)
 
 
 @_compiled(types.int64(GIVEN_SIZES, GIVEN_INDEXES, *(types.int64,) * 3, INDEXES))

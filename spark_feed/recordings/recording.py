@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -96,6 +97,18 @@ class Manifest:
             ) from None
         except (ValueError, TypeError) as error:
             raise RecordingError(f"{path} is damaged ({error}); make the recording again") from error
+
+
+def part_number(name: str) -> int:
+    """The number of a file of a recording.
+
+    Raises:
+        RecordingError: no file of a recording has this name.
+    """
+    found = re.fullmatch(r"part-(\d{8})\.parquet", name)
+    if found is None:
+        raise RecordingError(f"{name} is not the name of a file of a recording; expected part-NNNNNNNN.parquet")
+    return int(found[1])
 
 
 def part_path(folder: Path, number: int) -> Path:

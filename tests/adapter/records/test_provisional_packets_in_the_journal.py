@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tandemfeed.adapter.records.output_journal import OutputJournal
-from tandemfeed.adapter.records.provisional_index import Commit, decode_commit
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, decode_output_packet
+from tandemfeed.feedcore.wire.provisional_commit import Commit, decode_commit
 from tests.adapter.records.test_output_journal import BLOCK, packet, replayed
 
 GOLDEN = bytes.fromhex(

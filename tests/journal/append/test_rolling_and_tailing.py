@@ -311,3 +311,13 @@ def test_blocks_released_while_the_folder_is_listed_cause_no_error(
         monkeypatch.undo()
         assert indices == [index for index, _ in Tailer(tmp_path)]
         assert tailer.count_between(indices[0], indices[-1] + 1) == len(indices)
+
+
+def test_a_mixed_batch_has_records_of_many_sizes(tmp_path: Path) -> None:
+    records = [bytes(size % 7) for size in range(100)]
+    with Journal.open(tmp_path, block_size=BLOCK) as journal:
+        for record in records:
+            journal.append(record)
+        batch = journal.tailer().read_batch(200, mixed=True)
+        assert batch is not None
+        assert batch.records() == records

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tandemfeed.journal.format.named_position import NamedPosition
@@ -22,6 +24,7 @@ from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, POSITION_NAME
 from tandemfeed.spark_feed.numbering.java import JavaMissing, find_java_home
 from tandemfeed.spark_feed.numbering.job import JobOptions, SourceJob, numbering_plan
 from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.recordings.recording import part_path, restore_file_order
 from tests.kill_rounds import kill_rounds
 from tests.spark_feed.source_material import (
     FEED,
@@ -232,3 +235,27 @@ def test_without_java_the_error_says_what_to_install(tmp_path: Path) -> None:
     (whole / "bin" / "java").touch(mode=0o755)
     (whole / "release").write_text('JAVA_VERSION="21.0.1"\n')
     assert find_java_home({"JAVA_HOME": os.fspath(whole)}, tmp_path) == whole.resolve()
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.processes
+@pytest.mark.timeout(900)
+def test_one_core_and_two_give_equal_numbers_and_refuse_the_same_rows(tmp_path: Path) -> None:
+    found = {}
+    for cores in (1, 2):
+        folder = tmp_path / str(cores)
+        make_recording(folder / "recording", 4_000, 400)
+        path = part_path(folder / "recording", 3)
+        table = pq.read_table(path)
+        place = table.schema.get_field_index("symbol")
+        symbols = ["TOOLONGNAME", *table.column("symbol").to_pylist()[1:]]
+        pq.write_table(table.set_column(place, table.schema.field(place), pa.array(symbols)), path)
+        restore_file_order(folder / "recording")
+        journaled = _finish(_start_job(folder, *SMALL_BATCHES, "--master", f"local[{cores}]"), folder)[-1]
+        assert (journaled["record_count"], journaled["quarantined_count"]) == (4_000, 1)
+        (refused,) = pq.read_table(folder / "journal" / "quarantine").to_pylist()
+        assert (refused["file"], refused["row"], refused["record_index"]) == ("part-00000003.parquet", 0, 1_200)
+        assert sum(assert_gapless(packets_of(folder / "journal")).values()) == 3_999
+        found[cores] = stream_records_of(folder / "journal")
+    assert found[1] == found[2]

@@ -1,0 +1,1 @@
+"""Output journals as tables: which packets count, which tasks read them."""

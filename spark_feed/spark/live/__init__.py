@@ -1,0 +1,1 @@
+"""Live subscriptions as streams: offsets, buffers, and packets for the tasks."""

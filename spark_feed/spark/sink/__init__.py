@@ -1,0 +1,1 @@
+"""Queries as feed sources: rows, and the batches that are numbered once."""

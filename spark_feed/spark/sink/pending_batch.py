@@ -1,0 +1,57 @@
+"""A micro-batch that is being committed, on the disk before its first message is numbered.
+
+Spark may run a micro-batch again with its rows in another order. If the driver died while it appended, the journal has
+some of the first run's messages, so that run's blocks must be appended to the end. Invariant: while the journal has
+messages that are not committed, the pending batch has all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from tandemfeed.spark_feed.numbering.encoding import BLOCK_SCHEMA, blocks_in, row_of
+from tandemfeed.spark_feed.numbering.packing import Block
+
+NAME = "pending-batch.arrow"
+BATCH_ID = b"batch_id"
+Parts = list[list[Block]]  # for each task of the batch, a block for each source stream
+
+
+def store_pending(journal: Path, batch_id: int, parts: Sequence[Sequence[Block]]) -> None:
+    """Store a batch: whole or not at all."""
+    journal.mkdir(parents=True, exist_ok=True)
+    partial = journal / f".{NAME}"
+    schema = BLOCK_SCHEMA.with_metadata({BATCH_ID: str(batch_id).encode()})
+    with partial.open("wb") as file:
+        with pa.ipc.new_file(file, schema) as writer:
+            for part in parts:
+                for stream, block in enumerate(part):
+                    writer.write_batch(row_of(stream, block))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(journal / NAME)
+    folder = os.open(journal, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def load_pending(journal: Path, batch_id: int, stream_count: int) -> Parts | None:
+    """The stored batch, if it has this number."""
+    try:
+        with pa.ipc.open_file(journal / NAME) as file:
+            if file.schema.metadata[BATCH_ID] != str(batch_id).encode():
+                return None
+            table = file.read_all()
+    except FileNotFoundError:
+        return None
+    blocks = blocks_in(table)
+    return [blocks[first : first + stream_count] for first in range(0, len(blocks), stream_count)]
+
+
+def drop_pending(journal: Path) -> None:
+    """Forget the batch, which is committed."""
+    (journal / NAME).unlink(missing_ok=True)

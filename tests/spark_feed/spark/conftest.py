@@ -1,0 +1,21 @@
+"""A Spark session that the tests of this folder share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandemfeed.spark_feed.numbering.session import Spark, start_session
+from tandemfeed.spark_feed.spark import register
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
+    """A session on two cores, to which the data sources are registered."""
+    folder: Path = tmp_path_factory.mktemp("spark")
+    session = start_session("local[2]", "512m", folder)
+    register(session)
+    yield session
+    session.stop()
