@@ -54,11 +54,13 @@ def column_types(block: Block) -> dict[str, ColumnType]:
     found = {}
     for field in block.fields.values():
         for column in field.columns():
-            kind = field.type
-            if isinstance(kind, CompositeType):
-                kind = kind.members[column.name.rpartition(".")[2]].type if "." in column.name else kind
+            kind, meaning = field.type, field.semantic_type
+            if isinstance(kind, CompositeType) and "." in column.name:
+                kind, meaning = kind.members[column.name.rpartition(".")[2]].type, ""
+            if isinstance(kind, SimpleType):
+                meaning = meaning or kind.semantic_type
             charset = (kind.character_encoding if isinstance(kind, SimpleType) else "") or DEFAULT_CHARSET
-            is_time = isinstance(kind, SimpleType) and kind.semantic_type == TIME_MEANING and column.exponent == 0
+            is_time = isinstance(kind, SimpleType) and meaning == TIME_MEANING and column.exponent == 0
             found[column.name] = ColumnType(column, charset, is_time)
     return found
 

@@ -12,7 +12,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
-from tests.feedcore.sbe.sbe_writing import SbeWriter
+from tandemfeed.client_lib.messages.sbe_writing import SbeWriter
 
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.feedcore.documents.message_model import load_message_model
