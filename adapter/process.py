@@ -186,7 +186,7 @@ class AdapterProcess:
 
     def _serve(self, registered: admin_pb2.RegisterReply, rpc: RpcServer) -> None:
         serve_metrics(self._options.metrics_port, CounterCollector(self._counters, self._reporter.gauges))
-        self._verifier.trust(registered.token_public_key)  # from now on calls are accepted
+        self._tokens.adopt_trust(registered, self._verifier)  # from now on calls are accepted
         self._registry.start()
         announce_ready(rpc=rpc.endpoint, adapter=self._options.name)
         tune_for_low_latency()
@@ -310,7 +310,6 @@ class AdapterProcess:
     def _on_registered(self, registered: admin_pb2.RegisterReply) -> None:
         if self._lifeline is not None:
             self._lifeline.use_incarnation(registered.self.incarnation, registered.last_word_key)
-        self._adopt_revoked_tokens(registered)
         protocol = registered.protocol.SerializeToString(deterministic=True)
         if self._sealer is None:
             self._protocol = protocol
@@ -320,17 +319,9 @@ class AdapterProcess:
             return
         if protocol != self._protocol:
             LOG.warning("the feed's protocol settings changed; restart this adapter to apply them")
-        self._verifier.trust(registered.token_public_key)
+        self._tokens.adopt_trust(registered, self._verifier)
         start = own_start(registered)
         self._mailbox.post(lambda _now_ns: self._adopt(start, registered))
-
-    def _adopt_revoked_tokens(self, message: admin_pb2.RegisterReply | admin_pb2.ClusterChanged) -> None:
-        """Refuse these tokens from now on, and replace this adapter's own if it is among them."""
-        revoked, identity = self._verifier.revoked, self._connection.identity
-        before = revoked.not_before(identity)
-        revoked.receive(message.revoked_tokens)
-        if revoked.not_before(identity) > before:
-            self._tokens.renew()
 
     def _on_replaced(self, by: str) -> None:
         self._replaced_by = by
@@ -364,7 +355,7 @@ class AdapterProcess:
             case "readmitted":
                 post(engine.on_readmitted)
             case "cluster_changed":
-                self._adopt_revoked_tokens(order.cluster_changed)
+                self._tokens.adopt_trust(order.cluster_changed, self._verifier)
                 post(lambda now_ns: self._on_cluster_changed(order.cluster_changed, now_ns))
             case "subscriptions_changed":
                 post(lambda now_ns: self._on_subscriptions_changed(order.subscriptions_changed, now_ns))

@@ -60,9 +60,15 @@ class FeedState:
     """
 
     def __init__(
-        self, feed: FeedSettings, records: ClusterRecords, audit: AuditLog, keys: KeyRing, revoked: RevokedTokens
+        self,
+        feed: FeedSettings,
+        records: ClusterRecords,
+        audit: AuditLog,
+        keys: KeyRing,
+        revoked: RevokedTokens,
+        token_keys: Callable[[], list[common_pb2.TokenKey]],
     ) -> None:
-        self._feed, self._keys, self._revoked = feed, keys, revoked
+        self._feed, self._keys, self._revoked, self._token_keys = feed, keys, revoked, token_keys
         self._attending: dict[int, Attendance] = {}
         self._keeper = LeaseKeeper(feed, records, audit, self._attending)
         self._keeper.restore()
@@ -501,6 +507,7 @@ class FeedState:
             keys=self._keys.keys(channel.channel_id for channel in self._feed.channels),
             decision_keys=self._keys.decision_keys(),
             source_keys=self._keys.source_keys(),
+            token_keys=self._token_keys(),
             revoked_tokens=self._revoked.messages(),
             active_adapter_id=max(self.lease.holder, 0),
             epoch=self.lease.epoch,

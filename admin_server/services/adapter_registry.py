@@ -34,11 +34,11 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
     def __init__(
         self,
         brokers: Mapping[str, FeedBroker],
-        token_public_key: bytes,
+        token_keys: Callable[[], list[common_pb2.TokenKey]],
         audit: AuditLog,
         last_word_key: Callable[[int], bytes],
     ) -> None:
-        self._brokers, self._token_public_key, self._audit = brokers, token_public_key, audit
+        self._brokers, self._token_keys, self._audit = brokers, token_keys, audit
         self._last_word_key = last_word_key
 
     def Register(  # noqa: N802
@@ -53,7 +53,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             self=own,
             adapters=broker.adapters(),
             keys=broker.key_ring.keys(channel.channel_id for channel in broker.feed.channels),
-            token_public_key=self._token_public_key,
+            token_keys=self._token_keys(),
             lease_ttl_ns=broker.feed.lease_ttl_ns,
             sync_interval_ns=broker.feed.sync_interval_ns,
             message_model=broker.feed.message_model.content,
@@ -102,7 +102,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         """The feed's description, which contains no secrets."""
         broker = find_feed(self._brokers, request.feed, context)
         description = broker.describe()
-        description.token_public_key = self._token_public_key
+        description.token_keys.extend(self._token_keys())
         return description
 
     def GetSourceKeys(  # noqa: N802
@@ -135,7 +135,13 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
         request.host = request.host[:HOST_LENGTH_MAX]
         broker.report_source(caller.identity, request)
-        return admin_pb2.SourceReported(revoked_tokens=broker.rights.revoked.messages())
+        reported = admin_pb2.SourceReported(
+            token_keys=self._token_keys(), revoked_tokens=broker.rights.revoked.messages()
+        )
+        if broker.feed.source_is_sealed and broker.feed.has_source(caller.identity, caller.roles):
+            broker.rights.note(caller.identity, (SOURCE,))
+            reported.source_keys.extend(broker.key_ring.source_keys())
+        return reported
 
     def _refuse(self, context: grpc.ServicerContext, broker: FeedBroker, detail: str, event: str) -> None:
         identity = caller_of(context).identity

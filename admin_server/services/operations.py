@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import grpc
 
@@ -21,8 +21,14 @@ OBSERVING = (Action.OBSERVE, Action.ADMINISTER)  # each lets its holder see a fe
 class OperationsService(admin_pb2_grpc.OperationsServicer):
     """For admins. To a caller, a feed that it may neither observe nor administer does not exist."""
 
-    def __init__(self, brokers: Mapping[str, FeedBroker], policy: PolicyKeeper, audit: AuditLog) -> None:
-        self._brokers, self._policy, self._audit = brokers, policy, audit
+    def __init__(
+        self,
+        brokers: Mapping[str, FeedBroker],
+        policy: PolicyKeeper,
+        audit: AuditLog,
+        token_keys: Callable[[], list[admin_pb2.TokenKeyStatus]],
+    ) -> None:
+        self._brokers, self._policy, self._audit, self._token_keys = brokers, policy, audit, token_keys
 
     def _observed(self, context: grpc.ServicerContext) -> dict[str, FeedBroker]:
         """The feeds that the caller may observe or administer."""
@@ -177,7 +183,10 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
     ) -> admin_pb2.ListKeysReply:
         """The keys' ids and times; never the keys."""
         chosen = self._chosen(request.feed, context)
-        return admin_pb2.ListKeysReply(keys=[key for broker in chosen for key in broker.key_statuses()])
+        return admin_pb2.ListKeysReply(
+            keys=[key for broker in chosen for key in broker.key_statuses()],
+            token_keys=() if request.feed else self._token_keys(),
+        )
 
     def RotateKeys(  # noqa: N802
         self, request: admin_pb2.RotateKeysRequest, context: grpc.ServicerContext

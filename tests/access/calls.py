@@ -106,6 +106,7 @@ CALLS = {
     "IdentityAdministration/IssueCertificate": Call(admin_pb2.IssueCertificateRequest(name="stranger"), REFUSED_STATE),
     "IdentityAdministration/RevokeCertificates": Call(admin_pb2.RevokeCertificatesRequest(), REFUSED_REQUEST),
     "IdentityAdministration/ListCertificates": Call(admin_pb2.ListCertificatesRequest()),
+    "IdentityAdministration/RotateTokenKeys": Call(admin_pb2.RotateTokenKeysRequest(drop_former=True), REFUSED_REQUEST),
     "Replay/Replay": Call(
         replay_pb2.ReplayRequest(channel_id=CHANNEL, input_ranges=[replay_pb2.NumberRange(first=1, end=2)])
     ),

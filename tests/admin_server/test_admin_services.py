@@ -184,7 +184,7 @@ def test_an_adapter_of_one_feed_has_no_rights_on_another(tmp_path: Path) -> None
                     stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed=feed))
                 assert code_of(refused) is grpc.StatusCode.NOT_FOUND
         session = login(server.endpoint, ca_of(server), "adapter-b", secret_of(server, "adapter-b"))
-        verifier = TokenVerifier(ADMIN_SERVER, server.folder.token_key.public_key().public_bytes_raw())
+        verifier = TokenVerifier(ADMIN_SERVER, server.token_keys.accepted())
         caller = verifier.verify(session.bearer(ADMIN_SERVER))
         assert caller.is_adapter_of("equities")
         assert not caller.is_adapter_of("bonds")
@@ -236,7 +236,7 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
     assert path.stat().st_mode & 0o777 == 0o700
     for name in (
         "crl.pem",
-        "token.key",
+        "cluster.key",
         "ca.key",
         "server.key",
         "secrets/reader.secret",

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import grpc
-import jwt
 import scramp
 import zmq
 from cryptography import x509
@@ -42,7 +41,7 @@ from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
-from tandemfeed.transport.calls.tokens import Caller, TokenVerifier, binding, key_from_text
+from tandemfeed.transport.calls.tokens import Caller, TokenVerifier, binding, key_from_text, sign_token
 from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
 from tandemfeed.transport.sealing.sealing import Sealer
@@ -51,6 +50,7 @@ from tandemfeed.transport.unicast.admitted_clients import AdmittedClients
 from tandemfeed.transport.unicast.publisher import UnicastPublisher
 from tandemfeed.transport.unicast.wire import CurveKeys
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
+from tests.transport.calls.announced_keys import announced
 
 FEED_ID, CHANNEL_ID, SESSION = 1, 1, 20261121
 TOPIC = "equities.ticks"
@@ -385,13 +385,13 @@ class ToyCluster:
             "iat": now,
             "exp": now + 3600,
         }
-        return jwt.encode({**claims, "iss": "tandemfeed"}, self._token_key, algorithm="EdDSA"), now + 3600
+        return sign_token(claims, self._token_key), now + 3600
 
     def serve(
         self, server_name: str, servicer: Any, add: Callable[[Any, grpc.Server], None], *names: str, listen: str = ""
     ) -> RpcServer:
         """A TLS server for one servicer."""
-        verifier = TokenVerifier(server_name, self._token_key.public_key().public_bytes_raw())
+        verifier = TokenVerifier(server_name, announced(self._token_key))
         return serve(
             [lambda server: add(servicer, server)],
             names,

@@ -899,7 +899,17 @@ Global___SourceReport: _TypeAlias = SourceReport  # noqa: Y015
 class SourceReported(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    TOKEN_KEYS_FIELD_NUMBER: _builtins.int
+    SOURCE_KEYS_FIELD_NUMBER: _builtins.int
     REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenKey]:
+        """as in RegisterReply"""
+
+    @_builtins.property
+    def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]:
+        """as in SourceKeysReply"""
+
     @_builtins.property
     def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
         """refused by the source's replay service, as by adapters"""
@@ -907,11 +917,13 @@ class SourceReported(_message.Message):
     def __init__(
         self,
         *,
+        token_keys: _abc.Iterable[_common_pb2.TokenKey] | None = ...,
+        source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
         revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revoked_tokens", b"revoked_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1025,7 +1037,7 @@ class RegisterReply(_message.Message):
     SELF_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
-    TOKEN_PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     LEASE_TTL_NS_FIELD_NUMBER: _builtins.int
     SYNC_INTERVAL_NS_FIELD_NUMBER: _builtins.int
     MESSAGE_MODEL_FIELD_NUMBER: _builtins.int
@@ -1037,8 +1049,6 @@ class RegisterReply(_message.Message):
     CONVERSIONS_FIELD_NUMBER: _builtins.int
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     UNICAST_LISTEN_FIELD_NUMBER: _builtins.int
-    token_public_key: _builtins.bytes
-    """Ed25519, raw: verifies the tokens that callers of Replay and AdapterSync bring"""
     lease_ttl_ns: _builtins.int
     sync_interval_ns: _builtins.int
     message_model: _builtins.bytes
@@ -1054,6 +1064,10 @@ class RegisterReply(_message.Message):
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.AdapterDescription]: ...
     @_builtins.property
     def keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    @_builtins.property
+    def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenKey]:
+        """accepted now: verify the tokens that callers of Replay and AdapterSync bring"""
+
     @_builtins.property
     def protocol(self) -> Global___FeedProtocol: ...
     @_builtins.property
@@ -1081,7 +1095,7 @@ class RegisterReply(_message.Message):
         self: _common_pb2.AdapterDescription | None = ...,
         adapters: _abc.Iterable[_common_pb2.AdapterDescription] | None = ...,
         keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
-        token_public_key: _builtins.bytes = ...,
+        token_keys: _abc.Iterable[_common_pb2.TokenKey] | None = ...,
         lease_ttl_ns: _builtins.int = ...,
         sync_interval_ns: _builtins.int = ...,
         message_model: _builtins.bytes = ...,
@@ -1096,7 +1110,7 @@ class RegisterReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key", "unicast_listen", b"unicast_listen"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_keys", b"token_keys", "unicast_listen", b"unicast_listen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1641,6 +1655,7 @@ class ClusterChanged(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
+    TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
     active_adapter_id: _builtins.int
     epoch: _builtins.int
@@ -1652,6 +1667,10 @@ class ClusterChanged(_message.Message):
     def decision_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionKey]: ...
     @_builtins.property
     def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    @_builtins.property
+    def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenKey]:
+        """as in RegisterReply"""
+
     @_builtins.property
     def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
         """as in RegisterReply"""
@@ -1665,11 +1684,12 @@ class ClusterChanged(_message.Message):
         epoch: _builtins.int = ...,
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
+        token_keys: _abc.Iterable[_common_pb2.TokenKey] | None = ...,
         revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2120,20 +2140,59 @@ class ListKeysReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEYS_FIELD_NUMBER: _builtins.int
+    TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyStatus]: ...
+    @_builtins.property
+    def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenKeyStatus]:
+        """of the whole cluster; only if the request names no feed"""
+
     def __init__(
         self,
         *,
         keys: _abc.Iterable[Global___KeyStatus] | None = ...,
+        token_keys: _abc.Iterable[Global___TokenKeyStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListKeysReply: _TypeAlias = ListKeysReply  # noqa: Y015
+
+@_typing.final
+class TokenKeyStatus(_message.Message):
+    """A key that signs tokens, the oldest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    SIGNS_FROM_UNIX_NS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
+    ROTATION_UNIX_NS_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.str
+    """the `kid` of the tokens that it signs"""
+    signs_from_unix_ns: _builtins.int
+    accepted_until_unix_ns: _builtins.int
+    """what it signed has expired by then; 0: it has no successor"""
+    rotation_unix_ns: _builtins.int
+    """when its successor is made; 0: it has one"""
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.str = ...,
+        signs_from_unix_ns: _builtins.int = ...,
+        accepted_until_unix_ns: _builtins.int = ...,
+        rotation_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_until_unix_ns", b"accepted_until_unix_ns", "key_id", b"key_id", "rotation_unix_ns", b"rotation_unix_ns", "signs_from_unix_ns", b"signs_from_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenKeyStatus: _TypeAlias = TokenKeyStatus  # noqa: Y015
 
 @_typing.final
 class RotateKeysRequest(_message.Message):
@@ -3074,6 +3133,52 @@ class TokensRevoked(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TokensRevoked: _TypeAlias = TokensRevoked  # noqa: Y015
+
+@_typing.final
+class RotateTokenKeysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DROP_FORMER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    drop_former: _builtins.bool
+    """Accept nothing that a former key signed, and replace the keys of all channels and sources, because a former key is in
+    wrong hands: its holder may have been any identity. Every call ends, and every process logs in again.
+    """
+    reason: _builtins.str
+    """recorded; required with `drop_former`"""
+    def __init__(
+        self,
+        *,
+        drop_former: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drop_former", b"drop_former", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateTokenKeysRequest: _TypeAlias = RotateTokenKeysRequest  # noqa: Y015
+
+@_typing.final
+class RotateTokenKeysReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenKeyStatus]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___TokenKeyStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateTokenKeysReply: _TypeAlias = RotateTokenKeysReply  # noqa: Y015
 
 @_typing.final
 class SecretVerifier(_message.Message):

@@ -1633,6 +1633,11 @@ class IdentityAdministrationStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.FromString,
                 _registered_method=True)
+        self.RotateTokenKeys = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/RotateTokenKeys',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysReply.FromString,
+                _registered_method=True)
 
 
 class IdentityAdministrationServicer:
@@ -1690,6 +1695,13 @@ class IdentityAdministrationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RotateTokenKeys(self, request, context):
+        """Sign tokens with a new key. RESOURCE_EXHAUSTED if too many former keys are still accepted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IdentityAdministrationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1732,6 +1744,11 @@ def add_IdentityAdministrationServicer_to_server(servicer, server):
                     servicer.ListCertificates,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.SerializeToString,
+            ),
+            'RotateTokenKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateTokenKeys,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1952,6 +1969,33 @@ class IdentityAdministration:
             '/tandemfeed.v1.IdentityAdministration/ListCertificates',
             tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateTokenKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/RotateTokenKeys',
+            tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -550,6 +550,8 @@ class IdentityAdministrationStub:
     IssueCertificate: _grpc.UnaryUnaryMultiCallable[_admin_pb2.IssueCertificateRequest, _admin_pb2.IssueCertificateReply]
     RevokeCertificates: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeCertificatesRequest, _admin_pb2.RevokeCertificatesReply]
     ListCertificates: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListCertificatesRequest, _admin_pb2.ListCertificatesReply]
+    RotateTokenKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateTokenKeysRequest, _admin_pb2.RotateTokenKeysReply]
+    """Sign tokens with a new key. RESOURCE_EXHAUSTED if too many former keys are still accepted."""
 
 @_typing.type_check_only
 class IdentityAdministrationAsyncStub(IdentityAdministrationStub):
@@ -568,6 +570,8 @@ class IdentityAdministrationAsyncStub(IdentityAdministrationStub):
     IssueCertificate: _aio.UnaryUnaryMultiCallable[_admin_pb2.IssueCertificateRequest, _admin_pb2.IssueCertificateReply]  # type: ignore[assignment]
     RevokeCertificates: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeCertificatesRequest, _admin_pb2.RevokeCertificatesReply]  # type: ignore[assignment]
     ListCertificates: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListCertificatesRequest, _admin_pb2.ListCertificatesReply]  # type: ignore[assignment]
+    RotateTokenKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateTokenKeysRequest, _admin_pb2.RotateTokenKeysReply]  # type: ignore[assignment]
+    """Sign tokens with a new key. RESOURCE_EXHAUSTED if too many former keys are still accepted."""
 
 class IdentityAdministrationServicer(metaclass=_abc_1.ABCMeta):
     """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
@@ -631,5 +635,13 @@ class IdentityAdministrationServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListCertificatesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListCertificatesReply, _abc.Awaitable[_admin_pb2.ListCertificatesReply]]: ...
+
+    @_abc_1.abstractmethod
+    def RotateTokenKeys(
+        self,
+        request: _admin_pb2.RotateTokenKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RotateTokenKeysReply, _abc.Awaitable[_admin_pb2.RotateTokenKeysReply]]:
+        """Sign tokens with a new key. RESOURCE_EXHAUSTED if too many former keys are still accepted."""
 
 def add_IdentityAdministrationServicer_to_server(servicer: IdentityAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
