@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from prometheus_client.core import Metric
 
 from tandemfeed.adapter.conversion import load_converter
 from tandemfeed.adapter.documents import ConversionFiles, claimed_conversions, conversion_files, own_conversion
@@ -23,6 +24,7 @@ from tandemfeed.adapter.peers.services import ROLES_BY_SERVICE, AdapterSyncServi
 from tandemfeed.adapter.records.dead_letter_journal import DeadLetterJournal
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.replay_service import ReplayService
+from tandemfeed.adapter.reporting.client_metrics import client_metrics
 from tandemfeed.adapter.reporting.lifeline import Lifeline, LifelineUnavailable
 from tandemfeed.adapter.reporting.registry import AnotherProcessRuns, Registry, own_start
 from tandemfeed.adapter.reporting.reports import Reporter
@@ -185,7 +187,7 @@ class AdapterProcess:
             return None
 
     def _serve(self, registered: admin_pb2.RegisterReply, rpc: RpcServer) -> None:
-        serve_metrics(self._options.metrics_port, CounterCollector(self._counters, self._reporter.gauges))
+        serve_metrics(self._options.metrics_port, CounterCollector(self._counters, self._gauges))
         self._tokens.adopt_trust(registered, self._verifier)  # from now on calls are accepted
         self._registry.start()
         announce_ready(rpc=rpc.endpoint, adapter=self._options.name)
@@ -197,6 +199,10 @@ class AdapterProcess:
             self._registry.stop()
             self._peers.stop()
             self._loop.close()
+
+    def _gauges(self) -> Iterator[Metric]:
+        yield from self._reporter.gauges()
+        yield from client_metrics(self._subscribers.unicast_connection_count, self._replay_service.pace)
 
     # ---- start-up ----
 
@@ -354,6 +360,8 @@ class AdapterProcess:
                 post(lambda now_ns: engine.on_failed(reason, now_ns))
             case "readmitted":
                 post(engine.on_readmitted)
+            case "replay_limited":
+                self._replay_service.pace.limit(order.replay_limited.bytes_per_s)
             case "cluster_changed":
                 self._tokens.adopt_trust(order.cluster_changed, self._verifier)
                 post(lambda now_ns: self._on_cluster_changed(order.cluster_changed, now_ns))

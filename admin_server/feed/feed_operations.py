@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 
 from tandemfeed.admin_server.feed.feed_state import FeedState, OperationRefused
-from tandemfeed.admin_server.records.lease_records import LeaseRecords, RecordsUnavailable
+from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_operations")
@@ -18,7 +19,7 @@ LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_operations")
 class FeedOperations:
     """The operations on one feed. Safe to call from any thread."""
 
-    def __init__(self, feed: FeedSettings, state: FeedState, records: LeaseRecords) -> None:
+    def __init__(self, feed: FeedSettings, state: FeedState, records: ClusterRecords) -> None:
         self._feed, self._state, self._records = feed, state, records
         self._one_at_a_time = threading.Lock()  # otherwise two adapters could be failed, each because the other remains
         self._refusals: dict[int, str] = {}
@@ -79,6 +80,17 @@ class FeedOperations:
             if not self._state.is_drained(adapter.adapter_id):
                 raise OperationRefused(f"{adapter.name} is not drained")
             self._undrain(adapter, by)
+
+    def throttle(self, adapters: Iterable[AdapterSettings], replay_bytes_per_s: int, by: str) -> None:
+        """Limit what each of these adapters spends on replays; 0: no limit.
+
+        Raises:
+            RecordsUnavailable: not every change could be recorded; what is not recorded is not in force.
+        """
+        with self._one_at_a_time:
+            for adapter in adapters:
+                self._state.replay_limits.set(adapter.adapter_id, replay_bytes_per_s)
+                self._state.announce_replay_limit(adapter, by)
 
     def fail_on_request(self, adapter: AdapterSettings, reason: str) -> None:
         """Fail an adapter that requests it, because by policy it is the least healthy backup."""

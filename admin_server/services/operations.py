@@ -8,6 +8,7 @@ import grpc
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.feed.replay_limits import BYTES_PER_S_MAX, BYTES_PER_S_MIN
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.policy.subscription_rights import granted_extents, shown_topics
@@ -121,6 +122,22 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
         with refusing(context):
             broker.operations.undrain(adapter, caller_of(context).identity)
         return admin_pb2.UndrainAdapterReply()
+
+    def ThrottleAdapter(  # noqa: N802
+        self, request: admin_pb2.ThrottleAdapterRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ThrottleAdapterReply:
+        """Limit what one adapter, or every adapter of a feed, spends on replays."""
+        broker, limit = self._administered_feed(request.feed, context), request.replay_bytes_per_s
+        adapters = [find_adapter(broker, request.adapter, context)] if request.adapter else list(broker.feed.adapters)
+        if limit and not BYTES_PER_S_MIN <= limit <= BYTES_PER_S_MAX:
+            lowest, highest = BYTES_PER_S_MIN / 1e6, BYTES_PER_S_MAX / 1e6
+            detail = (
+                f"the limit is {limit / 1e6:g} MB/s; it must be between {lowest:g} and {highest:,.0f}, or 0 for none"
+            )
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
+        with refusing(context):
+            broker.operations.throttle(adapters, limit, caller_of(context).identity)
+        return admin_pb2.ThrottleAdapterReply(adapters=[adapter.name for adapter in adapters])
 
     def ListClients(  # noqa: N802
         self, request: admin_pb2.ListClientsRequest, context: grpc.ServicerContext

@@ -87,6 +87,9 @@ CALLS = {
     "Operations/ReadmitAdapter": Call(admin_pb2.ReadmitAdapterRequest(feed=FEED, adapter="a"), REFUSED_STATE),
     "Operations/DrainAdapter": Call(admin_pb2.DrainAdapterRequest(feed=FEED, adapter="a"), REFUSED_REQUEST),
     "Operations/UndrainAdapter": Call(admin_pb2.UndrainAdapterRequest(feed=FEED, adapter="a"), REFUSED_STATE),
+    "Operations/ThrottleAdapter": Call(
+        admin_pb2.ThrottleAdapterRequest(feed=FEED, adapter="a", replay_bytes_per_s=1), REFUSED_REQUEST
+    ),
     "Operations/ListClients": Call(admin_pb2.ListClientsRequest(feed=FEED)),
     "Operations/KickClient": Call(admin_pb2.KickClientRequest(identity="demo-client", reason="a test")),
     "Operations/ListGrants": Call(admin_pb2.ListGrantsRequest()),

@@ -23,6 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from tandemfeed.client_lib import Client, Subscription, connect
 from tandemfeed.client_lib.items import Batch, Item
+from tandemfeed.client_lib.stream.replay import SILENCE_MAX_S
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Live
@@ -292,7 +293,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.sealer.use_key(cluster.key)
         self.journal: list[OutputPacket] = []
         self.replay_calls = 0
-        self.replay_fault = ""  # "refuse"; "silent": never answers; "impostor": replays in another adapter's name
+        self.replay_fault = ""  # "refuse"; "silent": never answers; "waits"; "impostor": replays in another's name
         self.asked: list[replay_pb2.ReplayRequest] = []
         self.server_name = adapter_server("equities", f"toy-{adapter_id}")
         self.rpc = cluster.serve(
@@ -340,6 +341,10 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
             context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {request.channel_id}")
         if self.replay_fault == "silent":
             await asyncio.Event().wait()
+        if self.replay_fault == "waits":  # as an adapter does that may not spend more on replays
+            for _ in range(3):
+                yield replay_pb2.ReplayChunk()
+                await asyncio.sleep(SILENCE_MAX_S / 2)
         found = [each for each in self.journal if _is_requested(each, request)]
         sender_id = 99 if self.replay_fault == "impostor" else self.adapter_id
         yield replay_pb2.ReplayChunk(

@@ -1325,6 +1325,7 @@ class AdapterOrder(_message.Message):
     LEASE_OFFERED_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     READMITTED_FIELD_NUMBER: _builtins.int
+    REPLAY_LIMITED_FIELD_NUMBER: _builtins.int
     SUBSCRIPTIONS_CHANGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease_granted(self) -> Global___LeaseGranted: ...
@@ -1345,6 +1346,8 @@ class AdapterOrder(_message.Message):
     @_builtins.property
     def readmitted(self) -> Global___AdapterReadmitted: ...
     @_builtins.property
+    def replay_limited(self) -> Global___ReplayLimited: ...
+    @_builtins.property
     def subscriptions_changed(self) -> Global___SubscriptionsChanged: ...
     def __init__(
         self,
@@ -1358,13 +1361,14 @@ class AdapterOrder(_message.Message):
         lease_offered: Global___LeaseOffered | None = ...,
         failed: Global___AdapterFailed | None = ...,
         readmitted: Global___AdapterReadmitted | None = ...,
+        replay_limited: Global___ReplayLimited | None = ...,
         subscriptions_changed: Global___SubscriptionsChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "replay_limited", b"replay_limited", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "replay_limited", b"replay_limited", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["lease_granted", "lease_renewed", "lease_lost", "cluster_changed", "report_heard", "hand_over", "lease_offered", "failed", "readmitted", "subscriptions_changed"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["lease_granted", "lease_renewed", "lease_lost", "cluster_changed", "report_heard", "hand_over", "lease_offered", "failed", "readmitted", "replay_limited", "subscriptions_changed"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
@@ -1564,6 +1568,28 @@ class AdapterReadmitted(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AdapterReadmitted: _TypeAlias = AdapterReadmitted  # noqa: Y015
+
+@_typing.final
+class ReplayLimited(_message.Message):
+    """At the beginning of each stream, and when an administrator changes it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    bytes_per_s: _builtins.int
+    """what the adapter may spend on replays of clients; 0: no limit"""
+    def __init__(
+        self,
+        *,
+        bytes_per_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplayLimited: _TypeAlias = ReplayLimited  # noqa: Y015
 
 @_typing.final
 class LeaseGranted(_message.Message):
@@ -1868,6 +1894,55 @@ class UndrainAdapterReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UndrainAdapterReply: _TypeAlias = UndrainAdapterReply  # noqa: Y015
+
+@_typing.final
+class ThrottleAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    REPLAY_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    adapter: _builtins.str
+    """empty: every adapter of the feed"""
+    replay_bytes_per_s: _builtins.int
+    """of each; 0: no limit"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        replay_bytes_per_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "replay_bytes_per_s", b"replay_bytes_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ThrottleAdapterRequest: _TypeAlias = ThrottleAdapterRequest  # noqa: Y015
+
+@_typing.final
+class ThrottleAdapterReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those that were named"""
+
+    def __init__(
+        self,
+        *,
+        adapters: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ThrottleAdapterReply: _TypeAlias = ThrottleAdapterReply  # noqa: Y015
 
 @_typing.final
 class ListClientsRequest(_message.Message):
@@ -2469,6 +2544,7 @@ class AdapterStatus(_message.Message):
     ATTENDING_FIELD_NUMBER: _builtins.int
     FAILED_REASON_FIELD_NUMBER: _builtins.int
     DRAINED_REASON_FIELD_NUMBER: _builtins.int
+    REPLAY_BYTES_PER_S_MAX_FIELD_NUMBER: _builtins.int
     HEARD_UNIX_NS_FIELD_NUMBER: _builtins.int
     SILENCE_NS_FIELD_NUMBER: _builtins.int
     AWAY_SINCE_UNIX_NS_FIELD_NUMBER: _builtins.int
@@ -2479,6 +2555,8 @@ class AdapterStatus(_message.Message):
     """empty: it is not failed"""
     drained_reason: _builtins.str
     """empty: it is not drained"""
+    replay_bytes_per_s_max: _builtins.int
+    """0: no limit"""
     heard_unix_ns: _builtins.int
     """when `state` arrived; 0: not since this server started"""
     silence_ns: _builtins.int
@@ -2500,6 +2578,7 @@ class AdapterStatus(_message.Message):
         attending: _builtins.bool = ...,
         failed_reason: _builtins.str = ...,
         drained_reason: _builtins.str = ...,
+        replay_bytes_per_s_max: _builtins.int = ...,
         heard_unix_ns: _builtins.int = ...,
         silence_ns: _builtins.int = ...,
         away_since_unix_ns: _builtins.int = ...,
@@ -2508,7 +2587,7 @@ class AdapterStatus(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "away_since_unix_ns", b"away_since_unix_ns", "drained_reason", b"drained_reason", "failed_reason", b"failed_reason", "heard_unix_ns", b"heard_unix_ns", "host", b"host", "process_id", b"process_id", "silence_ns", b"silence_ns", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "away_since_unix_ns", b"away_since_unix_ns", "drained_reason", b"drained_reason", "failed_reason", b"failed_reason", "heard_unix_ns", b"heard_unix_ns", "host", b"host", "process_id", b"process_id", "replay_bytes_per_s_max", b"replay_bytes_per_s_max", "silence_ns", b"silence_ns", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
