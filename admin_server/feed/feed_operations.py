@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tandemfeed.admin_server.feed.feed_state import FeedState, OperationRefused
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
@@ -59,15 +59,13 @@ class FeedOperations:
             RecordsUnavailable: the change could not be recorded; the adapter is not drained.
         """
         self._hand_over_first(adapter, by, is_failing=False, is_forced=is_forced)
-        with self._one_at_a_time:
-            refusal = self._state.refusal_to_fail(adapter, is_own_request=False, is_forced=is_forced)
-            if refusal is not None:
-                raise OperationRefused(refusal)
-            self._records.note_drained(self._feed.feed_id, adapter.adapter_id, reason)
-            refusal = self._state.drain(adapter, reason, by, is_forced=is_forced)
-            if refusal is not None:
-                self._records.note_undrained(self._feed.feed_id, adapter.adapter_id)
-                raise OperationRefused(refusal)
+        place = self._feed.feed_id, adapter.adapter_id
+        self._take_out(
+            lambda: self._state.refusal_to_fail(adapter, is_own_request=False, is_forced=is_forced),
+            lambda: self._records.note_drained(*place, reason),
+            lambda: self._state.drain(adapter, reason, by, is_forced=is_forced),
+            lambda: self._records.note_undrained(*place),
+        )
 
     def undrain(self, adapter: AdapterSettings, by: str) -> None:
         """Let a drained adapter become active again.
@@ -141,14 +139,31 @@ class FeedOperations:
         self._state.undrain(adapter, by)
 
     def _fail(self, adapter: AdapterSettings, reason: str, by: str, *, is_own_request: bool, is_forced: bool) -> None:
-        """Record the failure before the adapter is ordered to leave, so that it stays failed after any crash."""
+        place = self._feed.feed_id, adapter.adapter_id
+        self._take_out(
+            lambda: self._state.refusal_to_fail(adapter, is_own_request=is_own_request, is_forced=is_forced),
+            lambda: self._records.note_failed(*place, reason),
+            lambda: self._state.fail(adapter, reason, by, is_own_request=is_own_request, is_forced=is_forced),
+            lambda: self._records.note_readmitted(*place),
+        )
+
+    def _take_out(
+        self,
+        refusal: Callable[[], str | None],
+        record: Callable[[], None],
+        perform: Callable[[], str | None],
+        undo_record: Callable[[], None],
+    ) -> None:
+        """Record that an adapter is failed or drained before it takes effect, so that it stays so after any crash.
+
+        Args:
+            refusal: why it may not be done now; None if it may.
+            perform: does it, or returns why it may no longer be done: other adapters may have left during the write.
+        """
         with self._one_at_a_time:
-            refusal = self._state.refusal_to_fail(adapter, is_own_request=is_own_request, is_forced=is_forced)
-            if refusal is not None:
-                raise OperationRefused(refusal)
-            self._records.note_failed(self._feed.feed_id, adapter.adapter_id, reason)
-            # The state checks again, because other adapters may have left during the write.
-            refusal = self._state.fail(adapter, reason, by, is_own_request=is_own_request, is_forced=is_forced)
-            if refusal is not None:
-                self._records.note_readmitted(self._feed.feed_id, adapter.adapter_id)
-                raise OperationRefused(refusal)
+            if (why := refusal()) is not None:
+                raise OperationRefused(why)
+            record()
+            if (why := perform()) is not None:
+                undo_record()
+                raise OperationRefused(why)
