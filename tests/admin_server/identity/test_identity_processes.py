@@ -34,10 +34,12 @@ def change(server: ServerProcess, folder: Path) -> Login:
     before = login(server.endpoint, ca_of(server), "source", secret_of(server, "source"))
     assert run(server, "keys", "rotate-tokens") == 0
     assert run(server, "identity", "rotate", "reader", "--out", str(folder / "reader.secret")) == 0
-    assert run(server, "identity", "disable", "stranger", "--reason", "left") == 0
+    assert run(server, "identity", "disable", "stranger", "--reason", "left", "--yes") == 0
     assert run(server, "cert", "issue", "operator", "--out", str(folder / "good")) == 0
     assert run(server, "cert", "issue", "operator", "--out", str(folder / "revoked")) == 0
-    assert run(server, "cert", "revoke", serial_in(folder / "revoked" / "operator.crt"), "--reason", "lost") == 0
+    assert (
+        run(server, "cert", "revoke", serial_in(folder / "revoked" / "operator.crt"), "--reason", "lost", "--yes") == 0
+    )
     return before
 
 
