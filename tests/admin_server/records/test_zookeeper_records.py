@@ -140,9 +140,9 @@ def test_keys_sealed_with_another_cluster_key_are_refused(settings: ZooKeeperSet
         leader.lead().new_start(1, 1, bytes(32))
     with leading(settings, secrets.token_bytes(32)) as other:
         records = other.lead()
-        with pytest.raises(OSError, match=r"feed 1 adapter 1 incarnation 1.*token\.key"):
+        with pytest.raises(OSError, match=r"feed 1 adapter 1 incarnation 1.*cluster\.key"):
             records.starts(1)
-        with pytest.raises(OSError, match=r"feed 1 channel 1 key \d+.*token\.key"):
+        with pytest.raises(OSError, match=r"feed 1 channel 1 key \d+.*cluster\.key"):
             records.stream_keys(1, 1)
 
 
