@@ -42,4 +42,4 @@ class KeySealer:
         try:
             return self._cipher.decrypt(raw[:NONCE_SIZE], raw[NONCE_SIZE:], place.encode())
         except InvalidTag:
-            raise SealBroken(f"{place}: the key in ZooKeeper was not sealed with the cluster.key of this server") from None
+            raise SealBroken(f"{place}: the key in ZooKeeper was not sealed with this server's cluster.key") from None
