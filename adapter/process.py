@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from prometheus_client.core import Metric
 
 from tandemfeed.adapter.conversion import CompiledConverter, load_converter
 from tandemfeed.adapter.documents import ConversionFiles, claimed_conversions, conversion_files, own_conversion
@@ -23,6 +24,7 @@ from tandemfeed.adapter.peers.services import ROLES_BY_SERVICE, AdapterSyncServi
 from tandemfeed.adapter.records.dead_letter_journal import DeadLetterJournal
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.replay_service import ReplayService
+from tandemfeed.adapter.reporting.client_metrics import client_metrics
 from tandemfeed.adapter.reporting.lifeline import Lifeline, LifelineUnavailable
 from tandemfeed.adapter.reporting.registry import AnotherProcessRuns, Registry, own_start
 from tandemfeed.adapter.reporting.reports import Reporter
@@ -185,8 +187,8 @@ class AdapterProcess:
             return None
 
     def _serve(self, registered: admin_pb2.RegisterReply, rpc: RpcServer) -> None:
-        serve_metrics(self._options.metrics_port, CounterCollector(self._counters, self._reporter.gauges))
-        self._verifier.trust(registered.token_public_key)  # from now on calls are accepted
+        serve_metrics(self._options.metrics_port, CounterCollector(self._counters, self._gauges))
+        self._tokens.adopt_trust(registered, self._verifier)  # from now on calls are accepted
         self._registry.start()
         announce_ready(rpc=rpc.endpoint, adapter=self._options.name)
         tune_for_low_latency()
@@ -197,6 +199,10 @@ class AdapterProcess:
             self._registry.stop()
             self._peers.stop()
             self._loop.close()
+
+    def _gauges(self) -> Iterator[Metric]:
+        yield from self._reporter.gauges()
+        yield from client_metrics(self._subscribers.unicast_connection_count, self._replay_service.pace)
 
     # ---- start-up ----
 
@@ -307,7 +313,6 @@ class AdapterProcess:
     def _on_registered(self, registered: admin_pb2.RegisterReply) -> None:
         if self._lifeline is not None:
             self._lifeline.use_incarnation(registered.self.incarnation, registered.last_word_key)
-        self._adopt_revoked_tokens(registered)
         protocol = registered.protocol.SerializeToString(deterministic=True)
         if self._sealer is None:
             self._protocol = protocol
@@ -317,17 +322,9 @@ class AdapterProcess:
             return
         if protocol != self._protocol:
             LOG.warning("the feed's protocol settings changed; restart this adapter to apply them")
-        self._verifier.trust(registered.token_public_key)
+        self._tokens.adopt_trust(registered, self._verifier)
         start = own_start(registered)
         self._mailbox.post(lambda _now_ns: self._adopt(start, registered))
-
-    def _adopt_revoked_tokens(self, message: admin_pb2.RegisterReply | admin_pb2.ClusterChanged) -> None:
-        """Refuse these tokens from now on, and replace this adapter's own if it is among them."""
-        revoked, identity = self._verifier.revoked, self._connection.identity
-        before = revoked.not_before(identity)
-        revoked.receive(message.revoked_tokens)
-        if revoked.not_before(identity) > before:
-            self._tokens.renew()
 
     def _on_replaced(self, by: str) -> None:
         self._replaced_by = by
@@ -360,8 +357,10 @@ class AdapterProcess:
                 post(lambda now_ns: engine.on_failed(reason, now_ns))
             case "readmitted":
                 post(engine.on_readmitted)
+            case "replay_limited":
+                self._replay_service.pace.limit(order.replay_limited.bytes_per_s)
             case "cluster_changed":
-                self._adopt_revoked_tokens(order.cluster_changed)
+                self._tokens.adopt_trust(order.cluster_changed, self._verifier)
                 post(lambda now_ns: self._on_cluster_changed(order.cluster_changed, now_ns))
             case "subscriptions_changed":
                 post(lambda now_ns: self._on_subscriptions_changed(order.subscriptions_changed, now_ns))

@@ -39,6 +39,11 @@ class Subscribers:
         """Where unicast clients connect; empty: nowhere (yet)."""
         return "" if self.unicast is None else self.unicast.endpoint
 
+    @property
+    def unicast_connection_count(self) -> int:
+        """How many connections of unicast clients have subscribed."""
+        return 0 if self.unicast is None else self.unicast.connection_count
+
     def begin(self, registered: admin_pb2.RegisterReply, state_of: Callable[[int], ReplicaState]) -> None:
         """Do what the admin server says at the registration. Args: state_of: returns the state of a channel."""
         channel_ids = [channel.channel_id for channel in registered.feed.channels]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from tandemfeed.admin_server.audit.log import AuditLog, AuditUnavailable
@@ -22,6 +23,7 @@ from tandemfeed.admin_server.identity.certificate_login import CertificateLogin
 from tandemfeed.admin_server.identity.identity_book import IdentityBook
 from tandemfeed.admin_server.identity.issuers import Issuers
 from tandemfeed.admin_server.identity.scram import SecretLogin
+from tandemfeed.admin_server.identity.token_keys import DAY_NS, PERIOD_DAYS, TokenKeyBook
 from tandemfeed.admin_server.identity.token_login import TokenLogin
 from tandemfeed.admin_server.policy.policy_gate import PolicyGate
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
@@ -45,15 +47,15 @@ from tandemfeed.admin_server.services.roles import PUBLIC_SERVICES, ROLES_BY_SER
 from tandemfeed.admin_server.services.stream_administration import StreamAdministrationService
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.transport.calls.death_notice import DeathNoticeReceiver
-from tandemfeed.transport.calls.revoked_tokens import EVERYBODY, RevokedTokens
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import MutualTls, RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
-from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from tandemfeed.v1 import admin_pb2_grpc, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server")
 SUBSCRIBER_COUNT_MAX = 200
+RETRY_PAUSE_S = 1.0
 
 
 class _ServedBrokers(Mapping[str, FeedBroker]):
@@ -84,6 +86,7 @@ class AdminServer:
         offers_reflection: describe the services to administrators.
         listen_mutual_tls: a second address, which requires a client's certificate; None: there is none.
         issuers: the file of outside issuers of tokens; None: there are none.
+        token_key_days: how long a key signs tokens before the next one does.
 
     Raises:
         SettingsError: a settings file cannot be used.
@@ -103,14 +106,15 @@ class AdminServer:
         offers_reflection: bool = False,
         listen_mutual_tls: str | None = None,
         issuers: Path | None = None,
+        token_key_days: int = PERIOD_DAYS,
     ) -> None:
         self._feeds = load_cluster(cluster)
         self.policy = PolicyKeeper(policy, cluster, self._feeds)
         self._gate = LeadershipGate(is_open=zookeeper is None)
         self.brokers: dict[str, FeedBroker] = {}
-        # Only what a restored backup refuses. This server decides by the policy, so it need not refuse lost rights.
-        self._refused_tokens = RevokedTokens()
-        self._distrusting = threading.Lock()
+        self._verifier = TokenVerifier(ADMIN_SERVER)  # refuses no lost rights: this server decides by the policy
+        self._distrusting, self._starting_over = threading.Lock(), threading.Lock()
+        self._is_stopping = threading.Event()
         self._issuers = Issuers(issuers)
         with ExitStack() as opened:
             if zookeeper is None:
@@ -124,12 +128,13 @@ class AdminServer:
             opened.callback(self.folder.close)
             self._audit = AuditLog(state)
             opened.callback(self._audit.close)
+            self.token_keys = TokenKeyBook(self._audit, self._announce_token_keys, token_key_days * DAY_NS)
             self.identities = IdentityBook(
                 self.policy.policy_has,
                 self._end_disabled,
                 self._refuse_tokens,
                 self._audit,
-                self.folder.token_key.private_bytes_raw(),
+                self.folder.cluster_key,
             )
             self.certificates = CertificateBook(self.folder.authority, state, self._names_served_by, self._audit)
             if zookeeper is None:
@@ -138,6 +143,7 @@ class AdminServer:
                 opened.callback(self._leave_folder, store)
                 opened.callback(self._audit.close)  # before the store, which keeps the log's head
                 opened.callback(self._stop_brokers)
+                self._start_over: Callable[[], None] = partial(self._start_over_here, store)
                 self.prepare(store)
             else:
                 note_fingerprint(client, zookeeper, self.folder.fingerprint, state)
@@ -153,8 +159,9 @@ class AdminServer:
             opened.callback(self._stop_brokers)  # runs first, so that no stream uses up the grace period of the stop
             if zookeeper is not None:
                 self._rpc.set_serving(is_serving=False)
-                sealer = KeySealer(self.folder.token_key)
+                sealer = KeySealer(self.folder.cluster_key)
                 election = Election(client, zookeeper, self._rpc.endpoint, sealer, self)
+                self._start_over = election.step_down
                 opened.callback(election.stop)
                 election.start()
             self._opened = opened.pop_all()
@@ -163,6 +170,7 @@ class AdminServer:
 
     def stop(self) -> None:
         """End every stream, then the server."""
+        self._is_stopping.set()
         self._opened.close()
 
     @property
@@ -179,12 +187,13 @@ class AdminServer:
             doubt = sign_of_restored_folder(self.folder.path, records) or doubt
         self._audit.use_records(records)
         self._has_distrusted = False
+        self.token_keys.load(records)
         self._load_identities(records)
         for name, feed in self._feeds.items():
             # Replaces the stopped broker of a former leadership, which ends any call that still uses it.
-            self.brokers[name] = FeedBroker(feed, records, self._audit, self._on_rollback)
+            self.brokers[name] = FeedBroker(feed, records, self._audit, self.token_keys.accepted, self._on_rollback)
             self.brokers[name].shut_out(self.identities.disabled)
-        self._adopt_refused_tokens()
+        self._replace_distrusted()
         if doubt:
             self._on_rollback(doubt)
             records.raise_generation(self._audit.known_generation)
@@ -247,16 +256,40 @@ class AdminServer:
                 return
             LOG.error("the records are a restored backup; replacing every key and token", extra={"why": why})
             self._audit.write("records restored", why=why)
-            for broker in self.brokers.values():
-                broker.distrust(why)
-            self._adopt_refused_tokens()
+            self.token_keys.drop_former("admin server", why)
+            self._replace_distrusted()
             self._has_distrusted = True
 
-    def _adopt_refused_tokens(self) -> None:
-        """What was refused after a restored backup is also refused here, and after any restart."""
+    def _drop_token_keys(self, by: str, why: str) -> None:
+        """A key that signs tokens is in wrong hands: end every token and every call, and replace every key."""
+        self.token_keys.drop_former(by, why)
+        self._start_over()
+
+    def _start_over_here(self, store: Store) -> None:
+        """End every call and begin again, as after a restart, which adapters and clients outlive."""
+        with self._starting_over:
+            self.close()
+            while not self._is_stopping.is_set():
+                try:
+                    self.prepare(store)
+                except RecordsUnavailable:
+                    LOG.exception("cannot serve again yet; retrying")
+                    self._is_stopping.wait(RETRY_PAUSE_S)
+                else:
+                    self.open()
+                    return
+
+    def _replace_distrusted(self) -> None:
+        """Replace the keys that somebody may have got with a token of a dropped key, unless that is done."""
+        if why := self.token_keys.distrusts:
+            for broker in self.brokers.values():
+                broker.distrust(why)
+            self.token_keys.note_replaced()
+
+    def _announce_token_keys(self, keys: list[common_pb2.TokenKey]) -> None:
+        self._verifier.trust(keys)
         for broker in self.brokers.values():
-            refused = broker.rights.revoked.not_before(EVERYBODY)
-            self._refused_tokens.receive([admin_pb2.TokensRevoked(issued_before_unix_ns=refused)])
+            broker.announce()
 
     def _prepare_token(self, identity: IdentitySettings) -> int:
         """Record what a token is about to grant; return the time from which on it must have been issued."""
@@ -308,7 +341,6 @@ class AdminServer:
     def _serve(
         self, listen: str, listen_mutual_tls: str | None, subscriber_count_max: int, *, offers_reflection: bool
     ) -> RpcServer:
-        public_key = self.folder.token_key.public_key().public_bytes_raw()
         ways = Ways(
             SecretLogin(self.identities.verifiers),
             CertificateLogin(self.certificates, self._mutual_tls_port),
@@ -316,18 +348,19 @@ class AdminServer:
             self._mutual_tls_port,
         )
         self.authentication = AuthenticationService(
-            self.folder.token_key, ways, self.policy, self.identities, self._audit, self._prepare_token
+            self.token_keys.sign, ways, self.policy, self.identities, self._audit, self._prepare_token
         )
-        identity = IdentityAdministrationService(self.identities, self.certificates, self.policy, self._audit)
+        identity = IdentityAdministrationService(
+            self.identities, self.certificates, self.token_keys, self._drop_token_keys, self.policy, self._audit
+        )
         policy_gate = PolicyGate(self.policy, self.identities.why_refused)
-        registry = AdapterRegistryService(self.brokers, public_key, self._audit, self._death_notices.key)
-        operations = OperationsService(self.brokers, self.policy, self._audit)
+        registry = AdapterRegistryService(self.brokers, self.token_keys.accepted, self._audit, self._death_notices.key)
+        operations = OperationsService(self.brokers, self.policy, self._audit, self.token_keys.statuses)
         policy = PolicyAdministrationService(self.policy, self._audit)
         audit = AuditAdministrationService(self.policy, self._audit)
         certificate, key = self.folder.server_certificate
-        verifier = TokenVerifier(ADMIN_SERVER, public_key, self._refused_tokens)
         administration = StreamAdministrationService(
-            self.brokers, self.policy, policy_gate, self._audit, verifier, subscriber_count_max
+            self.brokers, self.policy, policy_gate, self._audit, self._verifier, subscriber_count_max
         )
         authority = self.folder.authority.pem(self.folder.authority.certificate)
         return serve(
@@ -346,7 +379,7 @@ class AdminServer:
             key,
             [
                 self._gate,
-                Authorization(verifier, ROLES_BY_SERVICE, PUBLIC_SERVICES, ends_streams=False),
+                Authorization(self._verifier, ROLES_BY_SERVICE, PUBLIC_SERVICES, ends_streams=False),
                 policy_gate,
             ],
             on_refused=self._audit.note_refused_call,

@@ -318,7 +318,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
         sole_gateway,
     )
     from tandemfeed.spark_feed.sending.pacing import RatePacer, SpeedPacer
-    from tandemfeed.spark_feed.sending.source_keys import sealing_with
+    from tandemfeed.spark_feed.sending.source_keys import sealer_of
     from tandemfeed.spark_feed.sending.source_reports import SourceReporter
     from tandemfeed.transport.calls.login import AuthenticationRefused
 
@@ -342,11 +342,17 @@ def gateway(argv: Sequence[str] | None = None) -> int:
             former_journal=arguments.former_journal,
             reflection=arguments.reflection,
         )
-        with sealing_with(connection, description) as sealer, sole_gateway(arguments.journal, description):
+        sealer = sealer_of(connection, description)
+        with sole_gateway(arguments.journal, description):
             source_gateway = SourceGateway(options, description, connection.interface, pacer, sealer)
             serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
             reporter = SourceReporter(
-                connection, arguments.feed, arguments.journal, source_gateway.describe, source_gateway.revoked
+                connection,
+                arguments.feed,
+                arguments.journal,
+                source_gateway.describe,
+                source_gateway.verifier,
+                sealer,
             )
             reporter.start()
             try:

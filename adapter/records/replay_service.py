@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 
 import grpc
 
 from tandemfeed.adapter.records.output_journal import OutputJournal
+from tandemfeed.adapter.records.replay_pace import ReplayPace
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.topics import any_topic_matches
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
-from tandemfeed.transport.calls.serving.call_context import caller_of
+from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
 from tandemfeed.transport.calls.serving.open_streams import OpenStreams
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
@@ -27,37 +29,51 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
     Attributes:
         feed: the feed's name; set with the topics after registration. Until then every channel is unknown.
         topics: channel_id -> topic, of the channels served.
+        pace: of what clients are sent. The feed's adapters are not slowed down.
     """
 
     def __init__(self, journal: OutputJournal) -> None:
         self._journal = journal
         self._replays = OpenStreams(OPEN_REPLAYS_MAX, OPEN_REPLAYS_OF_ONE_MAX)
+        self.pace = ReplayPace()
         self.feed = ""
         self.topics: Mapping[int, str] = {}
 
-    def Replay(  # noqa: N802
+    async def Replay(  # noqa: N802
         self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext
-    ) -> Iterator[replay_pb2.ReplayChunk]:
+    ) -> AsyncIterator[replay_pb2.ReplayChunk]:
         """The output journal's packets of the requested ranges, each packet once: first by ascending number, then
         provisional packets by source stream."""
         self._check_caller(request.channel_id, context)
-        with self._replays.one_more(caller_of(context).identity, context):
-            yield from self._chunks(request, context)
+        caller = caller_of(context)
+        pace = ReplayPace() if caller.is_adapter_of(self.feed) else self.pace
+        with self._replays.one_more(caller.identity, context):
+            chunks = self._chunks(request, context, pace)
+            try:
+                while packets := await in_thread(context, next, chunks, ()):
+                    async with aclosing(pace.turn(sum(map(len, packets)))) as waiting:
+                        async for _ in waiting:
+                            yield replay_pb2.ReplayChunk()
+                    yield replay_pb2.ReplayChunk(packets=packets)
+            finally:
+                await in_thread(context, chunks.close)
 
     def _chunks(
-        self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext
-    ) -> Iterator[replay_pb2.ReplayChunk]:
+        self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext, pace: ReplayPace
+    ) -> Generator[Sequence[bytes], None, None]:
         refusal = refusal_of(_ranges_of(request))
         if refusal is not None:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal)
         packets: list[bytes] = []
+        size = 0
         for packet in self._packets(request):
+            if packets and (len(packets) == REPLAY_CHUNK_PACKETS or size + len(packet) > pace.chunk_size):
+                yield packets
+                packets, size = [], 0
             packets.append(packet)
-            if len(packets) == REPLAY_CHUNK_PACKETS:
-                yield replay_pb2.ReplayChunk(packets=packets)
-                packets = []
+            size += len(packet)
         if packets:
-            yield replay_pb2.ReplayChunk(packets=packets)
+            yield packets
 
     def _packets(self, request: replay_pb2.ReplayRequest) -> Iterator[bytes]:
         channel_id, journal, session = request.channel_id, self._journal, request.session

@@ -40,7 +40,7 @@ def add_commands(adder: CommandAdder) -> None:
         "list",
         "list the ids of keys, for how long they are in use, and when they rotate",
         lambda arguments: admin_pb2.ListKeysRequest(feed=arguments.feed),
-        _print_keys,
+        _print_all_keys,
     )
     listed.add_argument("--feed", default="", metavar="NAME", help="list only keys of this feed")
     rotate = keys.asking(
@@ -52,6 +52,20 @@ def add_commands(adder: CommandAdder) -> None:
     )
     rotate.add_argument("feed", metavar="FEED", help="name of the feed")
     rotate.add_argument("topic", nargs="?", default="", metavar="CHANNEL", help="topic of one channel")
+    tokens = keys.asking(
+        "rotate-tokens",
+        "sign tokens with a new key; those that the former key signed are accepted until they expire",
+        lambda asked: admin_pb2.RotateTokenKeysRequest(drop_former=asked.now, reason=asked.reason),
+        _print_token_keys,
+        hurts=_what_rotation_does,
+    )
+    tokens.add_argument(
+        "--now",
+        action="store_true",
+        help="accept nothing that the former keys signed, because one was stolen: every call ends, every process "
+        "logs in again, and the keys of all channels and sources are replaced",
+    )
+    tokens.add_argument("--reason", default="", metavar="TEXT", help="recorded; required with --now")
 
 
 def _kick_request(arguments: argparse.Namespace) -> admin_pb2.KickClientRequest:
@@ -81,3 +95,23 @@ def _print_keys(_arguments: argparse.Namespace, reply: Any) -> None:
     from tandemfeed.admin_server.command.listings import print_keys
 
     print_keys(list(reply.keys))
+
+
+def _print_all_keys(_arguments: argparse.Namespace, reply: admin_pb2.ListKeysReply) -> None:
+    from tandemfeed.admin_server.command.listings import print_keys, print_token_keys
+
+    print_keys(list(reply.keys))
+    if reply.token_keys:
+        print_token_keys(list(reply.token_keys))
+
+
+def _what_rotation_does(arguments: argparse.Namespace) -> str:
+    if arguments.now:
+        return "end every token and every call of the cluster, and replace the keys of every channel and source"
+    return ""
+
+
+def _print_token_keys(_arguments: argparse.Namespace, reply: admin_pb2.RotateTokenKeysReply) -> None:
+    from tandemfeed.admin_server.command.listings import print_token_keys
+
+    print_token_keys(list(reply.keys))

@@ -122,6 +122,22 @@ def print_keys(keys: list[admin_pb2.KeyStatus], console: Console | None = None) 
     console.print(table)
 
 
+def print_token_keys(keys: list[admin_pb2.TokenKeyStatus], console: Console | None = None) -> None:
+    """Print a table of the keys that sign tokens."""
+    console = console or Console()
+    table = titled_table("keys that sign tokens", ("key id", "signs", "rotates in", "accepted for"))
+    now = time.time_ns()
+    for key in keys:
+        begins = key.signs_from_unix_ns
+        table.add_row(
+            key.key_id,
+            f"for {duration(now - begins)}" if begins <= now else f"at {clock(begins)}",
+            duration(max(key.rotation_unix_ns - now, 0)) if key.rotation_unix_ns else "replaced",
+            duration(max(key.accepted_until_unix_ns - now, 0)) if key.accepted_until_unix_ns else "",
+        )
+    console.print(table)
+
+
 def _address(peer: str) -> str:
     """A connection's address without gRPC's scheme."""
     return peer.removeprefix("ipv4:").removeprefix("ipv6:").replace("%5B", "[").replace("%5D", "]")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, NoReturn
 
 from tandemfeed.admin_server.command.registry import CommandAdder
 from tandemfeed.v1 import admin_pb2
+
+MEGABYTES_PER_S_END = 1e9  # the server's limit is lower; this only keeps the number in its field
 
 
 def add_commands(adder: CommandAdder) -> None:
@@ -54,6 +56,25 @@ def add_commands(adder: CommandAdder) -> None:
     )
     for command in (undrain, readmit):
         _add_adapter(command)
+    throttle = adder.asking(
+        "throttle",
+        "limit what adapters spend on replays, so that clients that catch up leave the network to the live streams",
+        _throttle_request,
+        _print_throttled,
+    )
+    throttle.add_argument("feed", metavar="FEED", help="name of the feed")
+    throttle.add_argument(
+        "adapter", nargs="?", default="", metavar="ADAPTER", help="name of the adapter (default: every adapter)"
+    )
+    limit = throttle.add_mutually_exclusive_group(required=True)
+    limit.add_argument(
+        "--replay-mb-per-s",
+        type=_bytes_of_megabytes,
+        dest="bytes_per_s",
+        metavar="N",
+        help="each adapter sends all its clients together so many MB/s",
+    )
+    limit.add_argument("--off", action="store_const", const=0, dest="bytes_per_s", help="remove the limit")
 
 
 def _add_adapter(command: argparse.ArgumentParser) -> None:
@@ -63,6 +84,26 @@ def _add_adapter(command: argparse.ArgumentParser) -> None:
 
 def _of_adapter(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"feed": arguments.feed, "adapter": arguments.adapter}
+
+
+def _bytes_of_megabytes(text: str) -> int:
+    try:
+        return int(float(text) * 1e6) if 0 < float(text) < MEGABYTES_PER_S_END else _refuse(text)
+    except ValueError:
+        return _refuse(text)
+
+
+def _refuse(text: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a number of MB/s (--off removes the limit)")
+
+
+def _throttle_request(arguments: argparse.Namespace) -> admin_pb2.ThrottleAdapterRequest:
+    return admin_pb2.ThrottleAdapterRequest(**_of_adapter(arguments), replay_bytes_per_s=arguments.bytes_per_s)
+
+
+def _print_throttled(arguments: argparse.Namespace, reply: admin_pb2.ThrottleAdapterReply) -> None:
+    limit = f"at most {arguments.bytes_per_s / 1e6:g} MB/s each" if arguments.bytes_per_s else "no limit"
+    print(f"feed {arguments.feed}: replays by {', '.join(reply.adapters)}: {limit}")
 
 
 def _print_failover(arguments: argparse.Namespace, reply: Any) -> None:

@@ -21,7 +21,7 @@ from tandemfeed.transport.process_shell import add_login_arguments
 # Module -> the commands that it adds.
 ROOMS = {
     "tandemfeed.admin_server.command.showing": ("status", "watch", "feeds", "adapters", "streams", "history"),
-    "tandemfeed.admin_server.command.operating": ("failover", "fail", "drain", "undrain", "readmit"),
+    "tandemfeed.admin_server.command.operating": ("failover", "fail", "drain", "undrain", "readmit", "throttle"),
     "tandemfeed.admin_server.command.access": ("clients", "grants", "keys"),
     "tandemfeed.admin_server.policy.commands": ("policy",),
     "tandemfeed.admin_server.audit.commands": ("audit",),
@@ -70,12 +70,13 @@ class CommandAdder:
         Args:
             request: makes the request; the server's contracts say which method takes it.
             show: prints the reply for a person; `--json` prints every field of it.
-            hurts: says what the command is about to do, so that a person, or `--yes`, confirms it.
+            hurts: says what the command is about to do, so that a person, or `--yes`, confirms it; empty: with these
+                arguments, it hurts nothing.
         """
 
         def run(arguments: argparse.Namespace, server: ServerCalls) -> int:
-            if hurts is not None:
-                confirm(arguments, hurts(arguments))
+            if hurts is not None and (what := hurts(arguments)):
+                confirm(arguments, what)
             reply = server.call(request(arguments))
             if arguments.json:
                 print_json(reply)

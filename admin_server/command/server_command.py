@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from tandemfeed.admin_server.identity.token_keys import PERIOD_DAYS, PERIOD_DAYS_MAX
 from tandemfeed.admin_server.metrics import FeedCollector
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.zookeeper_options import add_zookeeper_arguments, zookeeper_from
@@ -56,11 +57,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--issuers", type=Path, metavar="FILE", help="file with outside issuers whose tokens are accepted (TOML)"
     )
+    parser.add_argument(
+        "--token-key-days",
+        type=int,
+        default=PERIOD_DAYS,
+        metavar="N",
+        help="how long a key signs tokens before the next one does (default %(default)s)",
+    )
     add_zookeeper_arguments(parser)
     add_process_arguments(parser)
     arguments = parser.parse_args(argv)
     if arguments.subscriber_count_max < 1:
         parser.error(f"--subscriber-count-max is {arguments.subscriber_count_max}; it must be at least 1")
+    if not 1 <= arguments.token_key_days <= PERIOD_DAYS_MAX:
+        parser.error(f"--token-key-days is {arguments.token_key_days}; it must be between 1 and {PERIOD_DAYS_MAX}")
     request_short_slices()
     configure_logging("admin-server", arguments.log_level)
     stop = StopSignal()
@@ -75,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             offers_reflection=arguments.reflection,
             listen_mutual_tls=arguments.listen_mutual_tls,
             issuers=arguments.issuers,
+            token_key_days=arguments.token_key_days,
         )
     except (SettingsError, RecordsUnavailable, OSError) as refused:
         parser.exit(2, f"admin-server: {refused}\n")

@@ -116,6 +116,8 @@ def _print_details(row: admin_pb2.AdapterStatus, console: Console) -> None:
     if state.refused_messages:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(state.refused_messages.items()))
         _print_of(row, f"source messages refused: {reasons}", console)
+    if row.replay_bytes_per_s_max:
+        _print_of(row, f"replays limited to {row.replay_bytes_per_s_max / 1e6:g} MB/s", console)
     if row.drained_reason:
         _print_of(row, f"{row.adapter.replica_state}, drained: {row.drained_reason}", console)
 

@@ -26,7 +26,6 @@ from tandemfeed.admin_server.lease.lease_core import FeedLease
 from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
-from tandemfeed.transport.calls.revoked_tokens import EVERYBODY
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.broker")
@@ -52,6 +51,7 @@ class FeedBroker:
 
     Args:
         records: the durable state.
+        token_keys: the public keys of tokens that adapters accept.
         on_rollback: called with the reason when an adapter proves that the records are a restored backup.
 
     Attributes:
@@ -65,6 +65,7 @@ class FeedBroker:
         feed: FeedSettings,
         records: ClusterRecords,
         audit: AuditLog,
+        token_keys: Callable[[], list[common_pb2.TokenKey]],
         on_rollback: Callable[[str], None] = lambda _why: None,
     ) -> None:
         self.feed = feed
@@ -73,7 +74,7 @@ class FeedBroker:
         channel_ids = [channel.channel_id for channel in feed.channels]
         self._topics = {channel.topic: channel.channel_id for channel in feed.channels}
         self.key_ring = KeyRing(records, feed.feed_id, channel_ids, source_is_sealed=feed.source_is_sealed)
-        self._state = FeedState(feed, records, audit, self.key_ring, self.rights.revoked)
+        self._state = FeedState(feed, records, audit, self.key_ring, self.rights.revoked, token_keys)
         self.operations = FeedOperations(feed, self._state, records)
         self._timekeeper = Timekeeper(feed.name, self._state, self.key_ring)
         self._disabled: frozenset[str] = frozenset()
@@ -243,13 +244,16 @@ class FeedBroker:
         replaced = [topics.get(channel_id, f"channel {channel_id}") for channel_id in sorted(lost)]
         self._state.note("keys replaced", topics=replaced, lost_by=identities)
 
+    def announce(self) -> None:
+        """Announce the present keys and adapters to all adapters and subscribers."""
+        self._state.announce()
+
     def distrust(self, why: str) -> None:
-        """Replace every key, and refuse every token that was issued until now: the records may be a restored backup.
+        """Replace every key, because the wrong hands may have it.
 
         Raises:
             RecordsUnavailable: not everything is done.
         """
-        self.rights.revoke_tokens([EVERYBODY])
         self.key_ring.replace_all()
         self._state.announce()
         self._state.note("keys replaced", topics=[channel.topic for channel in self.feed.channels], why=why)

@@ -23,6 +23,7 @@ RECORDED = frozenset(
         "adapter readmitted",
         "adapter drained",
         "adapter undrained",
+        "replay limited",
         "attending",
         "left",
         "keys replaced",

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterable
 
 from tandemfeed.admin_server.feed.feed_state import FeedState, OperationRefused
-from tandemfeed.admin_server.records.lease_records import LeaseRecords, RecordsUnavailable
+from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_operations")
@@ -18,7 +19,7 @@ LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_operations")
 class FeedOperations:
     """The operations on one feed. Safe to call from any thread."""
 
-    def __init__(self, feed: FeedSettings, state: FeedState, records: LeaseRecords) -> None:
+    def __init__(self, feed: FeedSettings, state: FeedState, records: ClusterRecords) -> None:
         self._feed, self._state, self._records = feed, state, records
         self._one_at_a_time = threading.Lock()  # otherwise two adapters could be failed, each because the other remains
         self._refusals: dict[int, str] = {}
@@ -58,15 +59,13 @@ class FeedOperations:
             RecordsUnavailable: the change could not be recorded; the adapter is not drained.
         """
         self._hand_over_first(adapter, by, is_failing=False, is_forced=is_forced)
-        with self._one_at_a_time:
-            refusal = self._state.refusal_to_fail(adapter, is_own_request=False, is_forced=is_forced)
-            if refusal is not None:
-                raise OperationRefused(refusal)
-            self._records.note_drained(self._feed.feed_id, adapter.adapter_id, reason)
-            refusal = self._state.drain(adapter, reason, by, is_forced=is_forced)
-            if refusal is not None:
-                self._records.note_undrained(self._feed.feed_id, adapter.adapter_id)
-                raise OperationRefused(refusal)
+        place = self._feed.feed_id, adapter.adapter_id
+        self._take_out(
+            lambda: self._state.refusal_to_fail(adapter, is_own_request=False, is_forced=is_forced),
+            lambda: self._records.note_drained(*place, reason),
+            lambda: self._state.drain(adapter, reason, by, is_forced=is_forced),
+            lambda: self._records.note_undrained(*place),
+        )
 
     def undrain(self, adapter: AdapterSettings, by: str) -> None:
         """Let a drained adapter become active again.
@@ -79,6 +78,17 @@ class FeedOperations:
             if not self._state.is_drained(adapter.adapter_id):
                 raise OperationRefused(f"{adapter.name} is not drained")
             self._undrain(adapter, by)
+
+    def throttle(self, adapters: Iterable[AdapterSettings], replay_bytes_per_s: int, by: str) -> None:
+        """Limit what each of these adapters spends on replays; 0: no limit.
+
+        Raises:
+            RecordsUnavailable: not every change could be recorded; what is not recorded is not in force.
+        """
+        with self._one_at_a_time:
+            for adapter in adapters:
+                self._state.replay_limits.set(adapter.adapter_id, replay_bytes_per_s)
+                self._state.announce_replay_limit(adapter, by)
 
     def fail_on_request(self, adapter: AdapterSettings, reason: str) -> None:
         """Fail an adapter that requests it, because by policy it is the least healthy backup."""
@@ -129,14 +139,31 @@ class FeedOperations:
         self._state.undrain(adapter, by)
 
     def _fail(self, adapter: AdapterSettings, reason: str, by: str, *, is_own_request: bool, is_forced: bool) -> None:
-        """Record the failure before the adapter is ordered to leave, so that it stays failed after any crash."""
+        place = self._feed.feed_id, adapter.adapter_id
+        self._take_out(
+            lambda: self._state.refusal_to_fail(adapter, is_own_request=is_own_request, is_forced=is_forced),
+            lambda: self._records.note_failed(*place, reason),
+            lambda: self._state.fail(adapter, reason, by, is_own_request=is_own_request, is_forced=is_forced),
+            lambda: self._records.note_readmitted(*place),
+        )
+
+    def _take_out(
+        self,
+        refusal: Callable[[], str | None],
+        record: Callable[[], None],
+        perform: Callable[[], str | None],
+        undo_record: Callable[[], None],
+    ) -> None:
+        """Record that an adapter is failed or drained before it takes effect, so that it stays so after any crash.
+
+        Args:
+            refusal: why it may not be done now; None if it may.
+            perform: does it, or returns why it may no longer be done: other adapters may have left during the write.
+        """
         with self._one_at_a_time:
-            refusal = self._state.refusal_to_fail(adapter, is_own_request=is_own_request, is_forced=is_forced)
-            if refusal is not None:
-                raise OperationRefused(refusal)
-            self._records.note_failed(self._feed.feed_id, adapter.adapter_id, reason)
-            # The state checks again, because other adapters may have left during the write.
-            refusal = self._state.fail(adapter, reason, by, is_own_request=is_own_request, is_forced=is_forced)
-            if refusal is not None:
-                self._records.note_readmitted(self._feed.feed_id, adapter.adapter_id)
-                raise OperationRefused(refusal)
+            if (why := refusal()) is not None:
+                raise OperationRefused(why)
+            record()
+            if (why := perform()) is not None:
+                undo_record()
+                raise OperationRefused(why)

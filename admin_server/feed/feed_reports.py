@@ -13,6 +13,7 @@ from tandemfeed.admin_server.feed.descriptions import (
     event_to_proto,
 )
 from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
+from tandemfeed.admin_server.feed.replay_limits import ReplayLimits
 from tandemfeed.admin_server.feed.sources import FeedSources
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
 from tandemfeed.admin_server.settings import FeedSettings
@@ -26,8 +27,10 @@ class FeedReports:
         sources: the processes that send the feed's source packets; any thread may use it.
     """
 
-    def __init__(self, feed: FeedSettings, keeper: LeaseKeeper, processes: RegisteredProcesses) -> None:
-        self._feed, self._keeper, self._processes = feed, keeper, processes
+    def __init__(
+        self, feed: FeedSettings, keeper: LeaseKeeper, processes: RegisteredProcesses, replay_limits: ReplayLimits
+    ) -> None:
+        self._feed, self._keeper, self._processes, self._replay_limits = feed, keeper, processes, replay_limits
         self._began_at_ns, self._began_unix_ns = time.monotonic_ns(), time.time_ns()
         self.sources = FeedSources()
         self._states: dict[int, common_pb2.FeedAdapterState] = {}
@@ -97,6 +100,7 @@ class FeedReports:
             attending=attending,
             failed_reason=candidates.failed.get(adapter_id, ""),
             drained_reason=candidates.drained.get(adapter_id, ""),
+            replay_bytes_per_s_max=self._replay_limits.of(adapter_id),
             heard_unix_ns=heard_unix_ns,
             silence_ns=now_ns - heard_at_ns,
             away_since_unix_ns=self._away_since_unix_ns.get(adapter_id, 0),

@@ -31,6 +31,7 @@ from tandemfeed.admin_server.feed.grants import FeedView
 from tandemfeed.admin_server.feed.key_ring import KeyRing
 from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
 from tandemfeed.admin_server.feed.registrations import ProcessStart
+from tandemfeed.admin_server.feed.replay_limits import ReplayLimits
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.subscriber_streams import SubscriberStreams
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Offer
@@ -56,19 +57,27 @@ class FeedState:
 
     Attributes:
         processes: the registered processes; only their record is saved without the lock.
+        replay_limits: of the adapters; only their record is saved, and without the lock.
         sources: the processes that send the feed's source packets; needs no lock.
     """
 
     def __init__(
-        self, feed: FeedSettings, records: ClusterRecords, audit: AuditLog, keys: KeyRing, revoked: RevokedTokens
+        self,
+        feed: FeedSettings,
+        records: ClusterRecords,
+        audit: AuditLog,
+        keys: KeyRing,
+        revoked: RevokedTokens,
+        token_keys: Callable[[], list[common_pb2.TokenKey]],
     ) -> None:
-        self._feed, self._keys, self._revoked = feed, keys, revoked
+        self._feed, self._keys, self._revoked, self._token_keys = feed, keys, revoked, token_keys
         self._attending: dict[int, Attendance] = {}
         self._keeper = LeaseKeeper(feed, records, audit, self._attending)
         self._keeper.restore()
         self.processes = RegisteredProcesses(feed, records, self.lease.config.term_ns)
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
-        self._reports = FeedReports(feed, self._keeper, self.processes)
+        self.replay_limits = ReplayLimits(records, feed.feed_id)
+        self._reports = FeedReports(feed, self._keeper, self.processes, self.replay_limits)
         self.sources = self._reports.sources
         self._starts = AdapterStarts(records.starts(feed.feed_id), [channel.channel_id for channel in feed.channels])
         self._conversions = Conversions(feed)
@@ -202,6 +211,7 @@ class FeedState:
                 former.end()
             if (reason := self.lease.candidates.failed.get(adapter_id)) is not None:
                 attendance.order(failed=admin_pb2.AdapterFailed(reason=reason))
+            self._order_replay_limit(attendance)
             self._announce()
             self._subscribers.announce()
             return True
@@ -379,6 +389,15 @@ class FeedState:
             self.note("adapter readmitted", adapter=adapter.name, by=by)
             self._announce()
 
+    def announce_replay_limit(self, adapter: AdapterSettings, by: str) -> None:
+        """Order an adapter to keep the limit that was recorded."""
+        with self._changed:
+            if (attendance := self._attending.get(adapter.adapter_id)) is not None:
+                self._order_replay_limit(attendance)
+            bytes_per_s = self.replay_limits.of(adapter.adapter_id)
+            reason = f"to {bytes_per_s / 1e6:g} MB/s" if bytes_per_s else "not any more"
+            self.note("replay limited", adapter=adapter.name, reason=reason, by=by)
+
     # ---- views ----
 
     def adapters(self) -> list[common_pb2.AdapterDescription]:
@@ -501,6 +520,7 @@ class FeedState:
             keys=self._keys.keys(channel.channel_id for channel in self._feed.channels),
             decision_keys=self._keys.decision_keys(),
             source_keys=self._keys.source_keys(),
+            token_keys=self._token_keys(),
             revoked_tokens=self._revoked.messages(),
             active_adapter_id=max(self.lease.holder, 0),
             epoch=self.lease.epoch,
@@ -515,6 +535,10 @@ class FeedState:
             adapter.adapter_id, time.monotonic_ns(), is_own_request=is_own_request, is_forced=is_forced
         )
         return None if refusal is None else f"{adapter.name} {refusal}"
+
+    def _order_replay_limit(self, attendance: Attendance) -> None:
+        limit = self.replay_limits.of(attendance.adapter.adapter_id)
+        attendance.order(replay_limited=admin_pb2.ReplayLimited(bytes_per_s=limit))
 
     def _hand_over_on_request(self, adapter_id: int, heir_id: int) -> None:
         """Begin a hand-over that the active requested; it repeats the request if no backup can take over now."""

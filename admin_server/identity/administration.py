@@ -1,8 +1,8 @@
-"""The IdentityAdministration service: secrets and states of identities, certificates."""
+"""The IdentityAdministration service: secrets and states of identities, certificates, the key that signs tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import grpc
@@ -16,6 +16,7 @@ from tandemfeed.admin_server.identity.certificate_book import (
     CertificateRefused,
 )
 from tandemfeed.admin_server.identity.identity_book import AlreadyHasSecret, IdentityBook, IdentityRefused
+from tandemfeed.admin_server.identity.token_keys import TokenKeyBook, TooManyKeys
 from tandemfeed.admin_server.identity.verifiers import Verifier
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
@@ -30,9 +31,16 @@ class IdentityAdministrationService(admin_pb2_grpc.IdentityAdministrationService
     """For identities that may administer every feed, because an identity that sets secrets can log in as any other."""
 
     def __init__(
-        self, identities: IdentityBook, certificates: CertificateBook, policy: PolicyKeeper, audit: AuditLog
+        self,
+        identities: IdentityBook,
+        certificates: CertificateBook,
+        token_keys: TokenKeyBook,
+        drop_token_keys: Callable[[str, str], None],
+        policy: PolicyKeeper,
+        audit: AuditLog,
     ) -> None:
         self._identities, self._certificates = identities, certificates
+        self._token_keys, self._drop_token_keys = token_keys, drop_token_keys
         self._policy, self._audit = policy, audit
 
     # ---- identities ----
@@ -152,6 +160,20 @@ class IdentityAdministrationService(admin_pb2_grpc.IdentityAdministrationService
         self._administrator(context)
         return admin_pb2.ListCertificatesReply(certificates=map(_described, self._certificates.all()))
 
+    # ---- the key that signs tokens ----
+
+    def RotateTokenKeys(  # noqa: N802
+        self, request: admin_pb2.RotateTokenKeysRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.RotateTokenKeysReply:
+        """Sign tokens with a new key."""
+        by = self._administrator(context)
+        with _refusing(context):
+            if request.drop_former:
+                self._drop_token_keys(by, _reason(request.reason, context))
+            else:
+                self._token_keys.rotate(by, request.reason[:REASON_LENGTH_MAX])
+        return admin_pb2.RotateTokenKeysReply(keys=self._token_keys.statuses())
+
     def _administrator(self, context: grpc.ServicerContext) -> str:
         """The caller, who must administer every feed."""
         identity = caller_of(context).identity
@@ -171,6 +193,8 @@ def _refusing(context: grpc.ServicerContext) -> Iterator[None]:
         context.abort(grpc.StatusCode.ALREADY_EXISTS, str(refused))
     except (IdentityRefused, CertificateRefused) as refused:
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
+    except TooManyKeys as refused:
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(refused))
     except (RecordsUnavailable, OSError) as failed:
         context.abort(grpc.StatusCode.UNAVAILABLE, f"not done, because it could not be recorded: {failed}")
 

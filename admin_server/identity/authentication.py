@@ -10,11 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
-import jwt
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.identity.certificate_login import CertificateLogin
@@ -25,7 +23,7 @@ from tandemfeed.admin_server.identity.scram import SecretLogin
 from tandemfeed.admin_server.identity.token_login import TokenLogin
 from tandemfeed.admin_server.identity.ways import NotProven, Proof, Way
 from tandemfeed.admin_server.policy.rules import IdentitySettings
-from tandemfeed.transport.calls.tokens import TOKEN_ALGORITHM, TOKEN_ISSUER, binding
+from tandemfeed.transport.calls.tokens import binding
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 TOKEN_VALID_S = 3_600
@@ -52,6 +50,7 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
     """Exchanges proof of an identity for a token.
 
     Args:
+        sign: makes a token of claims.
         policy: what a token states about each identity now; disabled identities are not in it.
         prepare_token: records what a token is about to grant; returns the time from which on it must be issued, in ns.
 
@@ -61,14 +60,14 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
 
     def __init__(
         self,
-        token_key: Ed25519PrivateKey,
+        sign: Callable[[Mapping[str, Any]], str],
         ways: Ways,
         policy: Mapping[str, IdentitySettings],
         identities: IdentityBook,
         audit: AuditLog,
         prepare_token: Callable[[IdentitySettings], int],
     ) -> None:
-        self._token_key, self._ways = token_key, ways
+        self._sign, self._ways = sign, ways
         self._policy, self._identities, self._audit = policy, identities, audit
         self._prepare_token = prepare_token
         self.limits, self._lock = LoginLimits(), threading.Lock()
@@ -159,7 +158,6 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
         if until_unix_ns is not None:
             expires = min(expires, until_unix_ns // SECOND_NS)
         claims = {
-            "iss": TOKEN_ISSUER,
             "sub": identity.name,
             "roles": sorted(identity.roles),
             "topics": list(identity.subscribe),
@@ -168,5 +166,4 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
             "exp": expires,
             **binding(public_key),
         }
-        token = jwt.encode(claims, self._token_key, algorithm=TOKEN_ALGORITHM)
-        return token, expires * SECOND_NS
+        return self._sign(claims), expires * SECOND_NS

@@ -63,6 +63,7 @@ def _add_identity_commands(identity: CommandAdder) -> None:
         "end all rights of an identity within a second: its streams, tokens and keys",
         lambda arguments: admin_pb2.DisableIdentityRequest(name=arguments.subject, reason=arguments.reason),
         lambda asked, _: print(f"{asked.subject} is disabled: {asked.reason}"),
+        hurts=lambda asked: f"end all rights of {asked.subject}",
     )
     _add_subject(disable)
     disable.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the audit log")
@@ -102,6 +103,7 @@ def _add_certificate_commands(cert: CommandAdder) -> None:
         "revoke a certificate, or all of an identity; the identity of a server is disabled as well",
         lambda arguments: admin_pb2.RevokeCertificatesRequest(which=arguments.which, reason=arguments.reason),
         lambda _, reply: _print_revoked(reply),
+        hurts=lambda asked: f"revoke {asked.which}, and end what its owner has from it",
     )
     revoke.add_argument("which", metavar="SERIAL|NAME", help="serial number in hexadecimal, or name of an identity")
     revoke.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the audit log")

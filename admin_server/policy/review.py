@@ -62,7 +62,7 @@ def _matches(rule: Rule, names: Mapping[str, int], channels: Mapping[str, Channe
         index.add(pattern, place)
     matched: dict[int, set[str]] = {place: set() for place in range(len(rule.patterns))}
     for name in names:
-        places = set(index.find(name))
+        places = index.rules_of(name)
         if name in channels and channels[name].has_symbols:
             places.update(place for _, below in index.below(name) for place in below)
         for place in places:

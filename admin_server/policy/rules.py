@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tandemfeed.admin_server.policy.topic_index import TopicIndex
+from tandemfeed.admin_server.policy.topic_index import Node, TopicIndex
 from tandemfeed.feedcore.documents.symbol_words import EVERY_SYMBOL
 
 FOUND_COUNT_MAX = 65_536  # remembered look-ups: each subscription asks for every channel again
@@ -185,6 +185,7 @@ class Policy:
     _has_minimum_age: bool = field(init=False, repr=False)
     _has_symbols: bool = field(init=False, repr=False)
     _found: dict[tuple[str, Action, str], tuple[Rule, ...]] = field(init=False, repr=False, default_factory=dict)
+    _of_places: dict[tuple[Node, ...], tuple[Rule, ...]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         subjects = {name: [name] for name in self.identities}
@@ -220,14 +221,20 @@ class Policy:
 
     def find_rules_at_any_age(self, identity: str, action: Action, topic: str) -> tuple[Rule, ...]:
         """As `find_rules`, with those that grant only older data than the topic has."""
-        numbers: set[int] = set()
+        places: list[Node] = []
         above = self._channel_above(topic) if action is Action.SUBSCRIBE and self._has_symbols else None
         for subject in self._subjects.get(identity, ()):
             if (index := self._indexes.get((action, subject))) is not None:
-                numbers.update(index.find(topic))
+                places += index.find(topic)
                 if above is not None:
-                    numbers.update(index.find(above))
-        return tuple(map(self.rules.__getitem__, sorted(numbers)))
+                    places += index.find(above)
+        key = tuple(places)
+        if (found := self._of_places.get(key)) is None:  # many topics share the places at which their patterns end
+            if len(self._of_places) >= FOUND_COUNT_MAX:
+                self._of_places.clear()
+            numbers = sorted({number for place in places for number in place.rules})
+            found = self._of_places[key] = tuple(map(self.rules.__getitem__, numbers))
+        return found
 
     def extent(self, identity: str, topic: str, now_unix_ns: int) -> Extent:
         """How much of a channel an identity may receive now."""

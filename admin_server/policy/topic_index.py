@@ -13,7 +13,7 @@ ONE_WORD, ANY_WORDS = "*", "#"
 LEAVES_SHARED_MAX = 1_024
 
 
-class _Node:
+class Node:
     """A place in the trie. Leaves have `words` None; they are shared, and so never changed.
 
     Attributes:
@@ -25,12 +25,12 @@ class _Node:
 
     __slots__ = ("any", "is_any_words", "one", "rules", "words")
 
-    def __init__(self, rules: tuple[int, ...], words: dict[str, _Node] | None, *, is_any_words: bool) -> None:
+    def __init__(self, rules: tuple[int, ...], words: dict[str, Node] | None, *, is_any_words: bool) -> None:
         self.rules, self.words, self.is_any_words = rules, words, is_any_words
-        self.one: _Node | None = None
-        self.any: _Node | None = None
+        self.one: Node | None = None
+        self.any: Node | None = None
 
-    def put(self, word: str, child: _Node) -> None:
+    def put(self, word: str, child: Node) -> None:
         """Set the next node for a word."""
         assert self.words is not None
         self.words[word] = child
@@ -44,8 +44,8 @@ class TopicIndex:
     """The rules of one subject, by topic."""
 
     def __init__(self) -> None:
-        self._root = _Node((), {}, is_any_words=False)
-        self._leaves: dict[tuple[tuple[int, ...], bool], _Node] = {}  # so that a rule's patterns share one leaf
+        self._root = Node((), {}, is_any_words=False)
+        self._leaves: dict[tuple[tuple[int, ...], bool], Node] = {}  # so that a rule's patterns share one leaf
 
     def add(self, pattern: str, rule: int) -> None:
         """Add a rule's pattern. Rules must be added in ascending order."""
@@ -61,9 +61,13 @@ class TopicIndex:
         else:
             known.rules = rules
 
-    def find(self, topic: str) -> list[int]:
-        """The rules that have a pattern which covers the topic. A rule may be in the list more than once."""
-        return [rule for node in self._follow(topic) for rule in node.rules]
+    def rules_of(self, topic: str) -> set[int]:
+        """The rules that have a pattern which covers the topic."""
+        return {rule for node in self.find(topic) for rule in node.rules}
+
+    def find(self, topic: str) -> list[Node]:
+        """Where the patterns end that cover the topic. The places and their rules stay as long as nothing is added."""
+        return [node for node in self._follow(topic) if node.rules]
 
     def below(self, topic: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         """The words with which patterns continue below the topic by one word, and the rules that have them."""
@@ -73,12 +77,12 @@ class TopicIndex:
                 if rules and word != ANY_WORDS:
                     yield word, rules
 
-    def _follow(self, topic: str) -> list[_Node]:
+    def _follow(self, topic: str) -> list[Node]:
         """The nodes at which patterns that begin as the topic arrive."""
         root = self._root
         active = [root] if root.any is None else [root, root.any]
         for word in topic.split("."):
-            following: list[_Node] = []
+            following: list[Node] = []
             for node in active:
                 if node.is_any_words and node not in following:
                     following.append(node)
@@ -97,12 +101,12 @@ class TopicIndex:
             active = following
         return active
 
-    def _leaf(self, rules: tuple[int, ...], *, is_any_words: bool) -> _Node:
+    def _leaf(self, rules: tuple[int, ...], *, is_any_words: bool) -> Node:
         key = rules, is_any_words
         if (known := self._leaves.get(key)) is None:
             if len(self._leaves) >= LEAVES_SHARED_MAX:
                 self._leaves.clear()
-            known = self._leaves[key] = _Node(rules, None, is_any_words=is_any_words)
+            known = self._leaves[key] = Node(rules, None, is_any_words=is_any_words)
         return known
 
 
@@ -118,12 +122,12 @@ def _words_of(pattern: str) -> list[str]:
     return words
 
 
-def _inner_node(parent: _Node, word: str) -> _Node:
+def _inner_node(parent: Node, word: str) -> Node:
     """The node of a word, which will have children; a leaf in its place is replaced."""
     assert parent.words is not None
     known = parent.words.get(word)
     if known is None or known.words is None:
         rules = () if known is None else known.rules
-        known = _Node(rules, {}, is_any_words=word == ANY_WORDS)
+        known = Node(rules, {}, is_any_words=word == ANY_WORDS)
         parent.put(word, known)
     return known

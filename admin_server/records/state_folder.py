@@ -1,31 +1,32 @@
 """The server's private folder: created at the first start, reused later, and readable only by the server's user.
 
-It contains the development certificate authority and certificates, the token signing key, the records and the audit
-log. For development it also contains the secrets of identities, one file each, in `secrets/`; where that folder has
-been removed, the server never writes a secret again.
+It contains the development certificate authority and certificates, the cluster's key, the records and the audit log.
+For development it also contains the secrets of identities, one file each, in `secrets/`; where that folder has been
+removed, the server never writes a secret again.
 """
 
 from __future__ import annotations
 
+import secrets
 from contextlib import ExitStack
 from pathlib import Path
 
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.admin_server.identity.verifiers import Verifier, make_secret, read_credentials, verifier_of
 from tandemfeed.admin_server.records.authority import Authority, write_private
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, check_certificate
 from tandemfeed.transport.process_shell import alone_with
 
-SHARED_BY_SERVERS = ("ca.pem", "ca.key", "token.key")  # the same in every admin server's folder
+CLUSTER_KEY_SIZE = 32
+SHARED_BY_SERVERS = ("ca.pem", "ca.key", "cluster.key")  # the same in every admin server's folder
 
 
 class StateFolder:
     """The folder's files; missing ones are created at the first start.
 
     Args:
-        must_be_prepared: create no authority or token key, because the cluster's other servers have them.
+        must_be_prepared: create no authority or cluster key, because the cluster's other servers have them.
 
     Raises:
         OSError: another server uses the folder, or it lacks files although `must_be_prepared` is set.
@@ -34,6 +35,7 @@ class StateFolder:
 
     Attributes:
         authority: issues the cluster's certificates.
+        cluster_key: a secret of the admin servers, from which they derive what seals their records, and decoys.
         credentials: the verifiers in credentials.json, which the server imports; none without that file.
     """
 
@@ -41,7 +43,7 @@ class StateFolder:
         self.path = path
         if must_be_prepared:
             _check_prepared(path)
-        is_first_start = not (path / "token.key").exists()
+        is_first_start = not (path / "cluster.key").exists()
         for folder in (path, path / "certs", *([path / "secrets"] if is_first_start else [])):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.chmod(0o700)
@@ -51,7 +53,7 @@ class StateFolder:
         self.authority = Authority(path)
         self.authority.issue(path / "server.crt", path / "server.key", "admin-server", [ADMIN_SERVER])
         check_certificate(self.server_certificate[0], ADMIN_SERVER)
-        self.token_key = self._token_key()
+        self.cluster_key = self._cluster_key()
         credentials = path / "credentials.json"
         self.credentials = read_credentials(credentials) if credentials.exists() else {}
 
@@ -62,10 +64,10 @@ class StateFolder:
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the authority and the token key; the same for all admin servers of a cluster."""
+        """Identifies the authority and the cluster key; the same for all admin servers of a cluster."""
         digest = hashes.Hash(hashes.SHA256())
         digest.update(self.authority.certificate.public_bytes(serialization.Encoding.DER))
-        digest.update(self.token_key.public_key().public_bytes_raw())
+        digest.update(self.cluster_key)
         return digest.finalize().hex()
 
     def close(self) -> None:
@@ -88,11 +90,11 @@ class StateFolder:
         write_private(folder / f"{identity}.secret", secret.encode() + b"\n")
         return verifier_of(secret)
 
-    def _token_key(self) -> Ed25519PrivateKey:
-        path = self.path / "token.key"
+    def _cluster_key(self) -> bytes:
+        path = self.path / "cluster.key"
         if not path.exists():
-            write_private(path, Ed25519PrivateKey.generate().private_bytes_raw())
-        return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
+            write_private(path, secrets.token_bytes(CLUSTER_KEY_SIZE))
+        return path.read_bytes()
 
 
 def _check_prepared(path: Path) -> None:

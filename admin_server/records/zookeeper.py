@@ -2,11 +2,11 @@
 
 Nodes under the root, all JSON:
 
-    identity                          fingerprint of the authority and token key that all servers share
+    identity                          fingerprint of the authority and cluster key that all servers share
     leader                            the active server; the node's version is the *generation*, the fencing token
     election/                         one ephemeral, numbered node per candidate
     incarnations, key_ids             the newest number used
-    identities/<name>, certificates/<serial>, last_logins/<name>    sealed documents
+    identities/<name>, certificates/<serial>, last_logins/<name>, token_keys/token_keys    sealed documents
     feeds/<id>/epochs, lease, failed, adapters/<id>, incarnations/<id>, keys/<channel>
 """
 
@@ -136,7 +136,7 @@ def connect(settings: ZooKeeperSettings) -> KazooClient:
 
 
 def cluster_fingerprint(client: KazooClient, settings: ZooKeeperSettings) -> str:
-    """Identifies the authority and token key that the cluster's servers share; "" before the first server started.
+    """Identifies the authority and cluster key that the cluster's servers share; "" before the first server started.
 
     Raises:
         ZooKeeperRefused: no answer.
@@ -146,7 +146,7 @@ def cluster_fingerprint(client: KazooClient, settings: ZooKeeperSettings) -> str
 
 
 def note_fingerprint(client: KazooClient, settings: ZooKeeperSettings, own: str, folder: Path) -> None:
-    """Check that this server has the cluster's authority and token key; the first server's become the cluster's.
+    """Check that this server has the cluster's authority and cluster key; the first server's become the cluster's.
 
     Raises:
         ZooKeeperRefused: this server has different ones, or ZooKeeper does not answer.
@@ -159,8 +159,8 @@ def note_fingerprint(client: KazooClient, settings: ZooKeeperSettings, own: str,
     _at_start(settings, create)
     if cluster_fingerprint(client, settings) != own:
         raise ZooKeeperRefused(
-            f"{folder} has a different ca.pem or token.key than the cluster at {settings.hosts}{settings.root}; copy "
-            "ca.pem, ca.key and token.key from another admin server's state folder"
+            f"{folder} has a different ca.pem or cluster.key than the cluster at {settings.hosts}{settings.root}; copy "
+            "ca.pem, ca.key and cluster.key from another admin server's state folder"
         )
 
 

@@ -106,6 +106,10 @@ class Election:
         self._client.stop()  # ends the session, which deletes this server's node
         self._client.close()
 
+    def step_down(self) -> None:
+        """End this leadership, if this server leads; then it is a candidate again, like the others."""
+        self._end_term()
+
     def _on_connection(self, state: str) -> None:
         """Called in the client's thread."""
         if state == KazooState.CONNECTED:

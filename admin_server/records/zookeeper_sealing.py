@@ -1,6 +1,6 @@
 """Stream keys in ZooKeeper are sealed with a key that ZooKeeper never sees.
 
-The sealing key is derived from the token key, which every admin server has in its state folder. So stream keys cannot
+The sealing key is derived from the cluster key, which every admin server has in its state folder. So stream keys cannot
 be read from ZooKeeper's disk or traffic, and a process that can write to ZooKeeper cannot insert one.
 """
 
@@ -10,7 +10,6 @@ import secrets
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -18,15 +17,15 @@ NONCE_SIZE = 12  # random: with a few keys a month, no two nonces will ever be e
 
 
 class SealBroken(OSError):
-    """A sealed value in ZooKeeper was changed, or was sealed with another token key."""
+    """A sealed value in ZooKeeper was changed, or was sealed with another cluster key."""
 
 
 class KeySealer:
     """Seals and opens stream keys; each is bound to its place (feed, channel, key id)."""
 
-    def __init__(self, token_key: Ed25519PrivateKey) -> None:
+    def __init__(self, cluster_key: bytes) -> None:
         derivation = HKDF(hashes.SHA256(), 32, None, b"tandemfeed stream keys in ZooKeeper")
-        self._cipher = AESGCM(derivation.derive(token_key.private_bytes_raw()))
+        self._cipher = AESGCM(derivation.derive(cluster_key))
 
     def seal(self, key: bytes, place: str) -> str:
         """The sealed key, as hexadecimal digits."""
@@ -43,4 +42,4 @@ class KeySealer:
         try:
             return self._cipher.decrypt(raw[:NONCE_SIZE], raw[NONCE_SIZE:], place.encode())
         except InvalidTag:
-            raise SealBroken(f"{place}: the key in ZooKeeper was not sealed with this cluster's token.key") from None
+            raise SealBroken(f"{place}: the key in ZooKeeper was not sealed with this server's cluster.key") from None

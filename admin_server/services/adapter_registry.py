@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 
 import grpc
 
@@ -24,8 +25,13 @@ from tandemfeed.admin_server.feed.streams import Attendance
 from tandemfeed.admin_server.services.shared import find_adapter, find_feed
 from tandemfeed.admin_server.settings import AdapterSettings
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread, send_initial_metadata
+from tandemfeed.transport.calls.serving.open_streams import OpenStreams
 from tandemfeed.transport.sealing.announced_starts import PUBLIC_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+
+# Attend and Guard: two of each adapter of an identity, and as many while it connects again. A stream takes memory, even
+# if nothing is ever sent on it.
+OPEN_STREAMS_MAX, OPEN_STREAMS_OF_ONE_MAX = 4_096, 512
 
 
 class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
@@ -34,12 +40,13 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
     def __init__(
         self,
         brokers: Mapping[str, FeedBroker],
-        token_public_key: bytes,
+        token_keys: Callable[[], list[common_pb2.TokenKey]],
         audit: AuditLog,
         last_word_key: Callable[[int], bytes],
     ) -> None:
-        self._brokers, self._token_public_key, self._audit = brokers, token_public_key, audit
+        self._brokers, self._token_keys, self._audit = brokers, token_keys, audit
         self._last_word_key = last_word_key
+        self._streams = OpenStreams(OPEN_STREAMS_MAX, OPEN_STREAMS_OF_ONE_MAX)
 
     def Register(  # noqa: N802
         self, request: admin_pb2.RegisterRequest, context: grpc.ServicerContext
@@ -53,7 +60,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             self=own,
             adapters=broker.adapters(),
             keys=broker.key_ring.keys(channel.channel_id for channel in broker.feed.channels),
-            token_public_key=self._token_public_key,
+            token_keys=self._token_keys(),
             lease_ttl_ns=broker.feed.lease_ttl_ns,
             sync_interval_ns=broker.feed.sync_interval_ns,
             message_model=broker.feed.message_model.content,
@@ -71,6 +78,14 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         self, requests: AsyncIterator[admin_pb2.AdapterReport], context: grpc.ServicerContext
     ) -> AsyncIterator[admin_pb2.AdapterOrder]:
         """Receive reports and send orders while the adapter's process runs."""
+        with self._streams.one_more(caller_of(context).identity, context):
+            async with aclosing(self._attend(requests, context)) as orders:
+                async for order in orders:
+                    yield order
+
+    async def _attend(
+        self, requests: AsyncIterator[admin_pb2.AdapterReport], context: grpc.ServicerContext
+    ) -> AsyncGenerator[admin_pb2.AdapterOrder, None]:
         first = await anext(requests, None)
         if first is None:
             return
@@ -90,10 +105,11 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         self, requests: AsyncIterator[admin_pb2.AdapterEnded], context: grpc.ServicerContext
     ) -> admin_pb2.GuardReply:
         """Wait for the message that an adapter's process has ended."""
-        await send_initial_metadata(context)
-        async for ended in requests:
-            broker, _ = self._registered(ended.incarnation, caller_of(context).identity, context)
-            await in_thread(context, broker.end, ended.incarnation)
+        with self._streams.one_more(caller_of(context).identity, context):
+            await send_initial_metadata(context)
+            async for ended in requests:
+                broker, _ = self._registered(ended.incarnation, caller_of(context).identity, context)
+                await in_thread(context, broker.end, ended.incarnation)
         return admin_pb2.GuardReply()
 
     def DescribeFeed(  # noqa: N802
@@ -102,7 +118,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         """The feed's description, which contains no secrets."""
         broker = find_feed(self._brokers, request.feed, context)
         description = broker.describe()
-        description.token_public_key = self._token_public_key
+        description.token_keys.extend(self._token_keys())
         return description
 
     def GetSourceKeys(  # noqa: N802
@@ -135,7 +151,13 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
         request.host = request.host[:HOST_LENGTH_MAX]
         broker.report_source(caller.identity, request)
-        return admin_pb2.SourceReported(revoked_tokens=broker.rights.revoked.messages())
+        reported = admin_pb2.SourceReported(
+            token_keys=self._token_keys(), revoked_tokens=broker.rights.revoked.messages()
+        )
+        if broker.feed.source_is_sealed and broker.feed.has_source(caller.identity, caller.roles):
+            broker.rights.note(caller.identity, (SOURCE,))
+            reported.source_keys.extend(broker.key_ring.source_keys())
+        return reported
 
     def _refuse(self, context: grpc.ServicerContext, broker: FeedBroker, detail: str, event: str) -> None:
         identity = caller_of(context).identity

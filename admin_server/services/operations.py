@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import grpc
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.feed.replay_limits import BYTES_PER_S_MAX, BYTES_PER_S_MIN
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.policy.subscription_rights import granted_extents, shown_topics
@@ -21,8 +22,14 @@ OBSERVING = (Action.OBSERVE, Action.ADMINISTER)  # each lets its holder see a fe
 class OperationsService(admin_pb2_grpc.OperationsServicer):
     """For admins. To a caller, a feed that it may neither observe nor administer does not exist."""
 
-    def __init__(self, brokers: Mapping[str, FeedBroker], policy: PolicyKeeper, audit: AuditLog) -> None:
-        self._brokers, self._policy, self._audit = brokers, policy, audit
+    def __init__(
+        self,
+        brokers: Mapping[str, FeedBroker],
+        policy: PolicyKeeper,
+        audit: AuditLog,
+        token_keys: Callable[[], list[admin_pb2.TokenKeyStatus]],
+    ) -> None:
+        self._brokers, self._policy, self._audit, self._token_keys = brokers, policy, audit, token_keys
 
     def _observed(self, context: grpc.ServicerContext) -> dict[str, FeedBroker]:
         """The feeds that the caller may observe or administer."""
@@ -116,6 +123,22 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
             broker.operations.undrain(adapter, caller_of(context).identity)
         return admin_pb2.UndrainAdapterReply()
 
+    def ThrottleAdapter(  # noqa: N802
+        self, request: admin_pb2.ThrottleAdapterRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ThrottleAdapterReply:
+        """Limit what one adapter, or every adapter of a feed, spends on replays."""
+        broker, limit = self._administered_feed(request.feed, context), request.replay_bytes_per_s
+        adapters = [find_adapter(broker, request.adapter, context)] if request.adapter else list(broker.feed.adapters)
+        if limit and not BYTES_PER_S_MIN <= limit <= BYTES_PER_S_MAX:
+            lowest, highest = BYTES_PER_S_MIN / 1e6, BYTES_PER_S_MAX / 1e6
+            detail = (
+                f"the limit is {limit / 1e6:g} MB/s; it must be between {lowest:g} and {highest:,.0f}, or 0 for none"
+            )
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
+        with refusing(context):
+            broker.operations.throttle(adapters, limit, caller_of(context).identity)
+        return admin_pb2.ThrottleAdapterReply(adapters=[adapter.name for adapter in adapters])
+
     def ListClients(  # noqa: N802
         self, request: admin_pb2.ListClientsRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListClientsReply:
@@ -177,7 +200,10 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
     ) -> admin_pb2.ListKeysReply:
         """The keys' ids and times; never the keys."""
         chosen = self._chosen(request.feed, context)
-        return admin_pb2.ListKeysReply(keys=[key for broker in chosen for key in broker.key_statuses()])
+        return admin_pb2.ListKeysReply(
+            keys=[key for broker in chosen for key in broker.key_statuses()],
+            token_keys=() if request.feed else self._token_keys(),
+        )
 
     def RotateKeys(  # noqa: N802
         self, request: admin_pb2.RotateKeysRequest, context: grpc.ServicerContext

@@ -43,7 +43,7 @@ class Selection:
             SelectionRefused: a symbol is left out of a whole channel.
         """
         selected = NOTHING
-        whole = set(self._index.find(topic))
+        whole = self._index.rules_of(topic)
         for place in sorted({*whole, *self._below.get(topic, ())}):
             entry = self.entries[place]
             word = entry.pattern.rpartition(".")[2]

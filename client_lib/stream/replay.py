@@ -220,6 +220,8 @@ class ReplayWorker:
                 return
             finally:
                 watchdog.cancel()
+            if not chunk.packets:  # the adapter limits what it spends on replays, and says that it is alive
+                continue
             pending.remove_received(chunk.packets)
             if not self._deliver(Replayed(adapter.adapter_id, tuple(chunk.packets))):
                 call.cancel()

@@ -39,7 +39,6 @@ from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import TokenSource
-from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, check_certificate, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
@@ -220,7 +219,7 @@ class SourceGateway:
         self._sender = MulticastSender(
             self._context, interface, datagram_size_max=description.datagram_size_max or 1_472
         )
-        self._verifier = TokenVerifier(source_gateway(options.feed), description.token_public_key)
+        self._verifier = TokenVerifier(source_gateway(options.feed), description.token_keys)
         self._rpc = self._serve()
         self.packet_count = self.heartbeat_count = 0
 
@@ -230,9 +229,9 @@ class SourceGateway:
         return self._rpc.endpoint
 
     @property
-    def revoked(self) -> RevokedTokens:
-        """The tokens that the replay service refuses."""
-        return self._verifier.revoked
+    def verifier(self) -> TokenVerifier:
+        """Knows which tokens the replay service accepts."""
+        return self._verifier
 
     def describe(self, report: admin_pb2.SourceReport) -> tuple[int, int]:
         """Fill in what this gateway has sent; return (packets sent, position after them). For any thread."""

@@ -1,6 +1,7 @@
 """The gateway's reports to the admin server, so that operators see a dead gateway as dead. In a thread of its own.
 
-The admin server may be away: the gateway sends on, and reports again when it is back.
+Each answer says which tokens the gateway must accept, and what it must seal with. The admin server may be away: the
+gateway sends on, and reports again when it is back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -19,12 +20,14 @@ import grpc
 
 from tandemfeed.journal import JournalError
 from tandemfeed.spark_feed.journaling.committed_records import CommittedEnd
+from tandemfeed.spark_feed.sending.source_keys import use_present_key
 from tandemfeed.transport.calls.admin_servers import AdminServers
-from tandemfeed.transport.calls.channels import open_channel
+from tandemfeed.transport.calls.channels import open_channel, status_of
 from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
-from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.process_shell import Connection
+from tandemfeed.transport.sealing.source_sealing import SourceSealer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +43,8 @@ class SourceReporter:
         journal: the source journal.
         describe: fills in the session, the positions and whether everything has been sent; returns (packets sent since
             the start, position in the journal after the last record that was sent).
-        revoked: receives the tokens that the replay service must refuse.
+        verifier: of the replay service; receives which tokens it must accept.
+        sealer: receives the source's present key; None: the feed does not seal its source packets.
     """
 
     def __init__(
@@ -49,9 +53,10 @@ class SourceReporter:
         feed: str,
         journal: Path,
         describe: Callable[[admin_pb2.SourceReport], tuple[int, int]],
-        revoked: RevokedTokens,
+        verifier: TokenVerifier,
+        sealer: SourceSealer | None,
     ) -> None:
-        self._identity, self._revoked = connection.identity, revoked
+        self._verifier, self._sealer = verifier, sealer
         self._servers = AdminServers(connection.admin)
         self._ca_pem = connection.ca_pem
         self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.credential)
@@ -82,6 +87,8 @@ class SourceReporter:
             try:
                 self._report_to(address)
             except (grpc.RpcError, AuthenticationRefused, OSError) as failed:
+                if isinstance(failed, grpc.RpcError) and status_of(failed)[0] is grpc.StatusCode.UNAUTHENTICATED:
+                    self._tokens.renew()  # the token was revoked, or its key dropped
                 pause_s = self._servers.move_on(address, failed)
                 LOG.log(level, "could not report to the admin server; retrying", extra={"why": str(failed)[:300]})
                 level = logging.DEBUG  # warn once per outage
@@ -103,17 +110,12 @@ class SourceReporter:
             while not is_stopping:
                 is_stopping = self._stopped.is_set()
                 answer = send(self._present(committed, is_stopping=is_stopping), timeout=REPORT_TIMEOUT_S)
-                self._adopt(answer.revoked_tokens)
+                self._tokens.adopt_trust(answer, self._verifier)
+                if self._sealer is not None:
+                    use_present_key(self._sealer, answer.source_keys)
                 self._servers.answered(address)
                 if not is_stopping:
                     self._stopped.wait(REPORT_INTERVAL_S)
-
-    def _adopt(self, revoked: Iterable[admin_pb2.TokensRevoked]) -> None:
-        """Refuse these tokens from now on, and replace this gateway's own if it is among them."""
-        before = self._revoked.not_before(self._identity)
-        self._revoked.receive(revoked)
-        if self._revoked.not_before(self._identity) > before:
-            self._tokens.renew()
 
     def _present(self, committed: CommittedEnd, *, is_stopping: bool) -> admin_pb2.SourceReport:
         report = admin_pb2.SourceReport(is_stopping=is_stopping)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jwt
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tandemfeed.admin_server.identity.token_keys import TokenKeySet
 from tandemfeed.transport.calls.channels import BearerFor
 from tandemfeed.transport.calls.login import Login, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
-from tandemfeed.transport.calls.tokens import SEPARATOR, TOKEN_ALGORITHM, TOKEN_ISSUER, binding
+from tandemfeed.transport.calls.tokens import SEPARATOR, binding, sign_token
 
 ROLES = ("admin", "adapter", "client", "source")
 # Identities that the cluster's policy has beyond the usual ones.
@@ -64,7 +66,10 @@ def bearers(endpoint: str, state: Path) -> Mapping[str, list[BearerFor | None]]:
 
     sessions: dict[str, Login] = {caller: session(identity) for caller, identity in IDENTITIES.items()}
     found: dict[str, list[BearerFor | None]] = {caller: [each.bearer] for caller, each in sessions.items()}
-    token_key = Ed25519PrivateKey.from_private_bytes((state / "token.key").read_bytes())
+    with sqlite3.connect(f"file:{state / 'leases.sqlite'}?mode=ro", uri=True) as records:
+        ((document,),) = records.execute("SELECT document FROM documents WHERE kind = 'token_keys'")
+    keys = msgspec.json.decode(document, type=TokenKeySet).keys
+    token_key = Ed25519PrivateKey.from_private_bytes(keys[-1].private_key)
     return found | {"nobody": [None], "bad token": _bad_tokens(sessions["adapter"], sessions["admin"], token_key)}
 
 
@@ -84,10 +89,10 @@ def _bad_tokens(valid: Login, other: Login, token_key: Ed25519PrivateKey) -> lis
 
 def _with_every_role(signed_by: Ed25519PrivateKey, valid_s: int) -> BearerFor:
     key = Ed25519PrivateKey.generate()
-    claims: dict[str, Any] = {"iss": TOKEN_ISSUER, "sub": "operator", "roles": list(ROLES), "topics": ["#"]}
+    claims: dict[str, Any] = {"sub": "operator", "roles": list(ROLES), "topics": ["#"]}
     claims |= {"feeds": ["ticks"], "exp": int(time.time()) + valid_s}
     claims |= binding(key.public_key().public_bytes_raw())
-    return Login(jwt.encode(claims, signed_by, algorithm=TOKEN_ALGORITHM), 0, key).bearer
+    return Login(sign_token(claims, signed_by), 0, key).bearer
 
 
 SERVER_NAMES = {

@@ -87,6 +87,9 @@ CALLS = {
     "Operations/ReadmitAdapter": Call(admin_pb2.ReadmitAdapterRequest(feed=FEED, adapter="a"), REFUSED_STATE),
     "Operations/DrainAdapter": Call(admin_pb2.DrainAdapterRequest(feed=FEED, adapter="a"), REFUSED_REQUEST),
     "Operations/UndrainAdapter": Call(admin_pb2.UndrainAdapterRequest(feed=FEED, adapter="a"), REFUSED_STATE),
+    "Operations/ThrottleAdapter": Call(
+        admin_pb2.ThrottleAdapterRequest(feed=FEED, adapter="a", replay_bytes_per_s=1), REFUSED_REQUEST
+    ),
     "Operations/ListClients": Call(admin_pb2.ListClientsRequest(feed=FEED)),
     "Operations/KickClient": Call(admin_pb2.KickClientRequest(identity="demo-client", reason="a test")),
     "Operations/ListGrants": Call(admin_pb2.ListGrantsRequest()),
@@ -106,6 +109,7 @@ CALLS = {
     "IdentityAdministration/IssueCertificate": Call(admin_pb2.IssueCertificateRequest(name="stranger"), REFUSED_STATE),
     "IdentityAdministration/RevokeCertificates": Call(admin_pb2.RevokeCertificatesRequest(), REFUSED_REQUEST),
     "IdentityAdministration/ListCertificates": Call(admin_pb2.ListCertificatesRequest()),
+    "IdentityAdministration/RotateTokenKeys": Call(admin_pb2.RotateTokenKeysRequest(drop_former=True), REFUSED_REQUEST),
     "Replay/Replay": Call(
         replay_pb2.ReplayRequest(channel_id=CHANNEL, input_ranges=[replay_pb2.NumberRange(first=1, end=2)])
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.admin_server.services import adapter_registry
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.channels import open_channel
@@ -184,7 +186,7 @@ def test_an_adapter_of_one_feed_has_no_rights_on_another(tmp_path: Path) -> None
                     stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed=feed))
                 assert code_of(refused) is grpc.StatusCode.NOT_FOUND
         session = login(server.endpoint, ca_of(server), "adapter-b", secret_of(server, "adapter-b"))
-        verifier = TokenVerifier(ADMIN_SERVER, server.folder.token_key.public_key().public_bytes_raw())
+        verifier = TokenVerifier(ADMIN_SERVER, server.token_keys.accepted())
         caller = verifier.verify(session.bearer(ADMIN_SERVER))
         assert caller.is_adapter_of("equities")
         assert not caller.is_adapter_of("bonds")
@@ -203,6 +205,29 @@ def test_every_reported_state_is_acknowledged(server: AdminServer) -> None:
         while adapter.await_order("report_heard").report_heard.report_id != report_id:
             pass
     adapter.vanish()
+
+
+def test_the_streams_of_an_adapters_identity_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_registry, "OPEN_STREAMS_OF_ONE_MAX", 5)
+    silent: queue.SimpleQueue[None] = queue.SimpleQueue()
+    with running_server(tmp_path) as server, channel_as(server, "adapter-a") as channel:
+        stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+        guards = [stub.Guard.future(iter(silent.get, None)) for _ in range(5)]
+
+        def refusal() -> str:
+            with pytest.raises(grpc.RpcError) as refused:
+                next(stub.Attend(iter([admin_pb2.AdapterReport(incarnation=99)])))
+            return str(refused.value.details())
+
+        while "is not registered" in (last := refusal()):
+            pass  # until all of them have arrived
+        assert last == "adapter-a has 5 such calls open, which is the limit; end one first"
+        other = Adapter(server, "b")
+        other.await_order("cluster_changed")
+        other.vanish()
+        for guard in guards:
+            guard.cancel()
+            silent.put(None)
 
 
 def test_an_adapter_can_register_only_as_itself(server: AdminServer) -> None:
@@ -236,7 +261,7 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
     assert path.stat().st_mode & 0o777 == 0o700
     for name in (
         "crl.pem",
-        "token.key",
+        "cluster.key",
         "ca.key",
         "server.key",
         "secrets/reader.secret",

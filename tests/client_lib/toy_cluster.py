@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import grpc
-import jwt
 import scramp
 import zmq
 from cryptography import x509
@@ -24,6 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from tandemfeed.client_lib import Client, Subscription, connect
 from tandemfeed.client_lib.items import Batch, Item
+from tandemfeed.client_lib.stream.replay import SILENCE_MAX_S
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Live
@@ -42,7 +42,7 @@ from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
-from tandemfeed.transport.calls.tokens import Caller, TokenVerifier, binding, key_from_text
+from tandemfeed.transport.calls.tokens import Caller, TokenVerifier, binding, key_from_text, sign_token
 from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
 from tandemfeed.transport.sealing.sealing import Sealer
@@ -51,6 +51,7 @@ from tandemfeed.transport.unicast.admitted_clients import AdmittedClients
 from tandemfeed.transport.unicast.publisher import UnicastPublisher
 from tandemfeed.transport.unicast.wire import CurveKeys
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
+from tests.transport.calls.announced_keys import announced
 
 FEED_ID, CHANNEL_ID, SESSION = 1, 1, 20261121
 TOPIC = "equities.ticks"
@@ -292,7 +293,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.sealer.use_key(cluster.key)
         self.journal: list[OutputPacket] = []
         self.replay_calls = 0
-        self.replay_fault = ""  # "refuse"; "silent": never answers; "impostor": replays in another adapter's name
+        self.replay_fault = ""  # "refuse"; "silent": never answers; "waits"; "impostor": replays in another's name
         self.asked: list[replay_pb2.ReplayRequest] = []
         self.server_name = adapter_server("equities", f"toy-{adapter_id}")
         self.rpc = cluster.serve(
@@ -340,6 +341,10 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
             context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {request.channel_id}")
         if self.replay_fault == "silent":
             await asyncio.Event().wait()
+        if self.replay_fault == "waits":  # as an adapter does that may not spend more on replays
+            for _ in range(3):
+                yield replay_pb2.ReplayChunk()
+                await asyncio.sleep(SILENCE_MAX_S / 2)
         found = [each for each in self.journal if _is_requested(each, request)]
         sender_id = 99 if self.replay_fault == "impostor" else self.adapter_id
         yield replay_pb2.ReplayChunk(
@@ -385,13 +390,13 @@ class ToyCluster:
             "iat": now,
             "exp": now + 3600,
         }
-        return jwt.encode({**claims, "iss": "tandemfeed"}, self._token_key, algorithm="EdDSA"), now + 3600
+        return sign_token(claims, self._token_key), now + 3600
 
     def serve(
         self, server_name: str, servicer: Any, add: Callable[[Any, grpc.Server], None], *names: str, listen: str = ""
     ) -> RpcServer:
         """A TLS server for one servicer."""
-        verifier = TokenVerifier(server_name, self._token_key.public_key().public_bytes_raw())
+        verifier = TokenVerifier(server_name, announced(self._token_key))
         return serve(
             [lambda server: add(servicer, server)],
             names,

@@ -21,7 +21,7 @@ from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.channels import open_channel, status_of
 from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, CredentialUnusable, TokenFile
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
-from tandemfeed.transport.calls.tokens import PROOF_VALID_S, SEPARATOR, key_to_text, make_proof
+from tandemfeed.transport.calls.tokens import PROOF_VALID_S, SEPARATOR, TokenVerifier, key_to_text, make_proof
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 MECHANISM = "SCRAM-SHA-256"
@@ -185,6 +185,17 @@ class TokenSource:
             now_ns = time.time_ns()
             if now_ns >= self._renewal_asked_at_ns + TRY_AGAIN_NS:
                 self._renew_at_ns, self._renewal_asked_at_ns = 0, now_ns
+
+    def adopt_trust(
+        self,
+        message: admin_pb2.RegisterReply | admin_pb2.ClusterChanged | admin_pb2.SourceReported,
+        verifier: TokenVerifier,
+    ) -> None:
+        """Accept just the tokens that the admin server accepts now, and log in again if this process's is none."""
+        verifier.trust(message.token_keys)
+        verifier.revoked.receive(message.revoked_tokens)
+        if (present := self._login) is not None and not verifier.accepts(present.token):
+            self.renew()
 
     def _renew(self, now_ns: int) -> Login:
         present = self._login if self._login is not None and now_ns < self._login.expires_unix_ns else None

@@ -5,6 +5,8 @@ server: it names the caller and its rights, and is bound to the public key of th
 proof is a JWT that the caller signs with that key; its audience is one server. So a server that receives a bearer
 cannot use it at another server, and neither part is of use without the other.
 
+The keys that sign tokens rotate. A token names its key (`kid`), and a verifier has all keys that are accepted now.
+
 A verifier must never accept a token without a proof for its own server name.
 """
 
@@ -12,7 +14,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +24,14 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
+from tandemfeed.v1 import common_pb2
 
 TOKEN_ISSUER = "tandemfeed"
 TOKEN_ALGORITHM = "EdDSA"
 PROOF_VALID_S = 300  # callers make a new one after half of it, so clocks may differ by the other half
 SEPARATOR = "~"  # not in a JWT
 KEY_SIZE = 32
+KEY_ID_SIZE = 8  # of the digest of a key
 
 
 class TokenRefused(Exception):
@@ -43,6 +49,7 @@ class Caller:
         feeds: names of the feeds that the caller is an adapter of.
         expires_unix_ns: when its token expires.
         issued_unix_ns: when its token was issued.
+        token_key_id: names the key that signed its token.
     """
 
     identity: str
@@ -51,6 +58,7 @@ class Caller:
     feeds: frozenset[str] = frozenset()
     expires_unix_ns: int = 0
     issued_unix_ns: int = 0
+    token_key_id: str = ""
 
     def is_adapter_of(self, feed: str) -> bool:
         """True if the caller may act as an adapter of this feed. A token for one feed does not open another's."""
@@ -58,27 +66,32 @@ class Caller:
 
 
 class TokenVerifier:
-    """Checks bearers with the admin server's raw Ed25519 public key.
+    """Checks bearers with the admin server's public keys. Safe to call from any thread.
 
     Args:
         server_name: this server's name (`transport.calls.server_names`).
-        public_key_raw: 32 bytes; None: refuse everything until `trust` is called, for a server that must know its own
-            address before it can register and learn the key.
+        keys: as in `trust`; none: refuse everything until `trust` is called, for a server that must know its own
+            address before it can register and learn the keys.
+
+    Attributes:
         revoked: the tokens to refuse although they have not expired.
     """
 
-    def __init__(
-        self, server_name: str, public_key_raw: bytes | None = None, revoked: RevokedTokens | None = None
-    ) -> None:
+    def __init__(self, server_name: str, keys: Iterable[common_pb2.TokenKey] = ()) -> None:
         self._server_name = server_name
-        self.revoked = revoked or RevokedTokens()
-        self._key: Ed25519PublicKey | None = None
-        if public_key_raw is not None:
-            self.trust(public_key_raw)
+        self.revoked = RevokedTokens()
+        self._keys: dict[str, tuple[Ed25519PublicKey, int]] = {}  # by key id; until when it is accepted, 0: no end
+        self.trust(keys)
 
-    def trust(self, public_key_raw: bytes) -> None:
-        """Check with this key from now on."""
-        self._key = Ed25519PublicKey.from_public_bytes(public_key_raw)
+    def trust(self, keys: Iterable[common_pb2.TokenKey]) -> None:
+        """Accept just these keys from now on, each until its end."""
+        self._keys = {
+            key_id_of(each.public_key): (
+                Ed25519PublicKey.from_public_bytes(each.public_key),
+                each.accepted_until_unix_ns,
+            )
+            for each in keys
+        }  # replaced as a whole, because readers do not lock
 
     def verify(self, bearer: str) -> Caller:
         """The caller that the token names.
@@ -86,20 +99,44 @@ class TokenVerifier:
         Raises:
             TokenRefused: the text says why.
         """
-        if self._key is None:
-            raise TokenRefused("this server is not registered yet")
         token, _, proof = bearer.partition(SEPARATOR)
+        caller, bound_to = self._verify_token(token)
+        self._verify_proof(proof, bound_to)
+        self.require_valid(caller)
+        return caller
+
+    def require_valid(self, caller: Caller) -> None:
+        """Check again, while a call runs, that the caller's token has not been revoked, and its key not dropped.
+
+        Raises:
+            TokenRefused: it has.
+        """
+        self._key(caller.token_key_id)
+        if self.revoked.covers(caller.identity, caller.issued_unix_ns):
+            raise TokenRefused("it was revoked")
+
+    def accepts(self, token: str) -> bool:
+        """Whether this server would accept a token, with the proof that belongs to it."""
         try:
+            caller, _ = self._verify_token(token)
+            self.require_valid(caller)
+        except TokenRefused:
+            return False
+        return True
+
+    def _verify_token(self, token: str) -> tuple[Caller, Ed25519PublicKey]:
+        """The caller that a token names, and the key that it is bound to."""
+        try:
+            key_id = str(jwt.get_unverified_header(token).get("kid", ""))
             claims = jwt.decode(
                 token,
-                self._key,
+                self._key(key_id),
                 algorithms=[TOKEN_ALGORITHM],
                 issuer=TOKEN_ISSUER,
                 options={"require": ["exp", "sub"], "verify_iat": False},  # this host's clock may be late
             )
         except jwt.PyJWTError as refused:
             raise TokenRefused(str(refused)) from refused
-        self._verify_proof(proof, _key_in(claims))
         caller = Caller(
             str(claims["sub"]),
             frozenset(claims.get("roles", ())),
@@ -107,18 +144,17 @@ class TokenVerifier:
             frozenset(claims.get("feeds", ())),
             int(claims["exp"] * 1_000_000_000),
             round(float(claims.get("iat", 0)) * 1e9),
+            key_id,
         )
-        self.require_valid(caller)
-        return caller
+        return caller, _key_in(claims)
 
-    def require_valid(self, caller: Caller) -> None:
-        """Check again, while a call runs, that the caller's token has not been revoked.
-
-        Raises:
-            TokenRefused: it has.
-        """
-        if self.revoked.covers(caller.identity, caller.issued_unix_ns):
-            raise TokenRefused("it was revoked")
+    def _key(self, key_id: str) -> Ed25519PublicKey:
+        if not self._keys:
+            raise TokenRefused("this server is not registered yet")
+        key, until_unix_ns = self._keys.get(key_id, (None, 0))
+        if key is None or 0 < until_unix_ns <= time.time_ns():
+            raise TokenRefused("it was signed with a key that is not accepted")
+        return key
 
     def _verify_proof(self, proof: str, key: Ed25519PublicKey) -> None:
         try:
@@ -131,6 +167,17 @@ class TokenVerifier:
             )
         except jwt.PyJWTError as refused:
             raise TokenRefused(f"no proof of its key for {self._server_name}: {refused}") from refused
+
+
+def sign_token(claims: Mapping[str, Any], key: Ed25519PrivateKey) -> str:
+    """A token with these claims."""
+    header = {"kid": key_id_of(key.public_key().public_bytes_raw())}
+    return jwt.encode({"iss": TOKEN_ISSUER, **claims}, key, algorithm=TOKEN_ALGORITHM, headers=header)
+
+
+def key_id_of(public_key_raw: bytes) -> str:
+    """Names a key that signs tokens."""
+    return hashlib.sha256(public_key_raw).digest()[:KEY_ID_SIZE].hex()
 
 
 def make_proof(key: Ed25519PrivateKey, server_name: str, *, valid_s: int = PROOF_VALID_S) -> str:

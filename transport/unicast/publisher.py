@@ -81,6 +81,12 @@ class UnicastPublisher:
         return "" if self._listener is None else self._listener.endpoint
 
     @property
+    def connection_count(self) -> int:
+        """How many connections that have subscribed are open. Any thread."""
+        known = list(self._connections.items())  # also those that have ended since
+        return sum(_inode_of(descriptor) == connection.inode for descriptor, connection in known)
+
+    @property
     def wants(self) -> bool:
         """Whether any client has subscribed. Without clients, sending costs no more than this question."""
         return bool(self._topics)
@@ -169,9 +175,8 @@ class UnicastPublisher:
 
     def _connection_of(self, descriptor: int, client_key: bytes) -> _Connection | None:
         """The connection that sent a message; None if it has ended meanwhile."""
-        try:
-            inode = os.fstat(descriptor).st_ino
-        except OSError:
+        inode = _inode_of(descriptor)
+        if inode is None:
             return None
         connection = self._connections.get(descriptor)
         if connection is None or connection.inode != inode:
@@ -212,6 +217,14 @@ def _make_socket(context: zmq.Context[Any], keys: CurveKeys) -> zmq.Socket[bytes
     made.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     made.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS_MAX)
     return made
+
+
+def _inode_of(descriptor: int) -> int | None:
+    """The inode of an open file descriptor."""
+    try:
+        return os.fstat(descriptor).st_ino
+    except OSError:
+        return None
 
 
 def _client_of(frame: zmq.Frame) -> tuple[bytes, int] | None:

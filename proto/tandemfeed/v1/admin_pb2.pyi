@@ -900,7 +900,17 @@ Global___SourceReport: _TypeAlias = SourceReport  # noqa: Y015
 class SourceReported(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    TOKEN_KEYS_FIELD_NUMBER: _builtins.int
+    SOURCE_KEYS_FIELD_NUMBER: _builtins.int
     REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenKey]:
+        """as in RegisterReply"""
+
+    @_builtins.property
+    def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]:
+        """as in SourceKeysReply"""
+
     @_builtins.property
     def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
         """refused by the source's replay service, as by adapters"""
@@ -908,11 +918,13 @@ class SourceReported(_message.Message):
     def __init__(
         self,
         *,
+        token_keys: _abc.Iterable[_common_pb2.TokenKey] | None = ...,
+        source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
         revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revoked_tokens", b"revoked_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1026,7 +1038,7 @@ class RegisterReply(_message.Message):
     SELF_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
-    TOKEN_PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     LEASE_TTL_NS_FIELD_NUMBER: _builtins.int
     SYNC_INTERVAL_NS_FIELD_NUMBER: _builtins.int
     MESSAGE_MODEL_FIELD_NUMBER: _builtins.int
@@ -1038,8 +1050,6 @@ class RegisterReply(_message.Message):
     CONVERSIONS_FIELD_NUMBER: _builtins.int
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     UNICAST_LISTEN_FIELD_NUMBER: _builtins.int
-    token_public_key: _builtins.bytes
-    """Ed25519, raw: verifies the tokens that callers of Replay and AdapterSync bring"""
     lease_ttl_ns: _builtins.int
     sync_interval_ns: _builtins.int
     message_model: _builtins.bytes
@@ -1055,6 +1065,10 @@ class RegisterReply(_message.Message):
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.AdapterDescription]: ...
     @_builtins.property
     def keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    @_builtins.property
+    def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenKey]:
+        """accepted now: verify the tokens that callers of Replay and AdapterSync bring"""
+
     @_builtins.property
     def protocol(self) -> Global___FeedProtocol: ...
     @_builtins.property
@@ -1082,7 +1096,7 @@ class RegisterReply(_message.Message):
         self: _common_pb2.AdapterDescription | None = ...,
         adapters: _abc.Iterable[_common_pb2.AdapterDescription] | None = ...,
         keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
-        token_public_key: _builtins.bytes = ...,
+        token_keys: _abc.Iterable[_common_pb2.TokenKey] | None = ...,
         lease_ttl_ns: _builtins.int = ...,
         sync_interval_ns: _builtins.int = ...,
         message_model: _builtins.bytes = ...,
@@ -1097,7 +1111,7 @@ class RegisterReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key", "unicast_listen", b"unicast_listen"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_keys", b"token_keys", "unicast_listen", b"unicast_listen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1312,6 +1326,7 @@ class AdapterOrder(_message.Message):
     LEASE_OFFERED_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     READMITTED_FIELD_NUMBER: _builtins.int
+    REPLAY_LIMITED_FIELD_NUMBER: _builtins.int
     SUBSCRIPTIONS_CHANGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease_granted(self) -> Global___LeaseGranted: ...
@@ -1332,6 +1347,8 @@ class AdapterOrder(_message.Message):
     @_builtins.property
     def readmitted(self) -> Global___AdapterReadmitted: ...
     @_builtins.property
+    def replay_limited(self) -> Global___ReplayLimited: ...
+    @_builtins.property
     def subscriptions_changed(self) -> Global___SubscriptionsChanged: ...
     def __init__(
         self,
@@ -1345,13 +1362,14 @@ class AdapterOrder(_message.Message):
         lease_offered: Global___LeaseOffered | None = ...,
         failed: Global___AdapterFailed | None = ...,
         readmitted: Global___AdapterReadmitted | None = ...,
+        replay_limited: Global___ReplayLimited | None = ...,
         subscriptions_changed: Global___SubscriptionsChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "replay_limited", b"replay_limited", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "replay_limited", b"replay_limited", "report_heard", b"report_heard", "subscriptions_changed", b"subscriptions_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["lease_granted", "lease_renewed", "lease_lost", "cluster_changed", "report_heard", "hand_over", "lease_offered", "failed", "readmitted", "subscriptions_changed"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["lease_granted", "lease_renewed", "lease_lost", "cluster_changed", "report_heard", "hand_over", "lease_offered", "failed", "readmitted", "replay_limited", "subscriptions_changed"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
@@ -1553,6 +1571,28 @@ class AdapterReadmitted(_message.Message):
 Global___AdapterReadmitted: _TypeAlias = AdapterReadmitted  # noqa: Y015
 
 @_typing.final
+class ReplayLimited(_message.Message):
+    """At the beginning of each stream, and when an administrator changes it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    bytes_per_s: _builtins.int
+    """what the adapter may spend on replays of clients; 0: no limit"""
+    def __init__(
+        self,
+        *,
+        bytes_per_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplayLimited: _TypeAlias = ReplayLimited  # noqa: Y015
+
+@_typing.final
 class LeaseGranted(_message.Message):
     """Valid until ttl_ns after the report with report_id was sent, by the receiver's own monotonic clock, less its own
     safety margin; the server counts the full ttl from when it granted, plus an allowance. Counting from when the grant
@@ -1642,6 +1682,7 @@ class ClusterChanged(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
+    TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
     active_adapter_id: _builtins.int
     epoch: _builtins.int
@@ -1653,6 +1694,10 @@ class ClusterChanged(_message.Message):
     def decision_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionKey]: ...
     @_builtins.property
     def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    @_builtins.property
+    def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenKey]:
+        """as in RegisterReply"""
+
     @_builtins.property
     def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
         """as in RegisterReply"""
@@ -1666,11 +1711,12 @@ class ClusterChanged(_message.Message):
         epoch: _builtins.int = ...,
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
+        token_keys: _abc.Iterable[_common_pb2.TokenKey] | None = ...,
         revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1849,6 +1895,55 @@ class UndrainAdapterReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UndrainAdapterReply: _TypeAlias = UndrainAdapterReply  # noqa: Y015
+
+@_typing.final
+class ThrottleAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    REPLAY_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    adapter: _builtins.str
+    """empty: every adapter of the feed"""
+    replay_bytes_per_s: _builtins.int
+    """of each; 0: no limit"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        replay_bytes_per_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "replay_bytes_per_s", b"replay_bytes_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ThrottleAdapterRequest: _TypeAlias = ThrottleAdapterRequest  # noqa: Y015
+
+@_typing.final
+class ThrottleAdapterReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those that were named"""
+
+    def __init__(
+        self,
+        *,
+        adapters: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ThrottleAdapterReply: _TypeAlias = ThrottleAdapterReply  # noqa: Y015
 
 @_typing.final
 class ListClientsRequest(_message.Message):
@@ -2121,20 +2216,59 @@ class ListKeysReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEYS_FIELD_NUMBER: _builtins.int
+    TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyStatus]: ...
+    @_builtins.property
+    def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenKeyStatus]:
+        """of the whole cluster; only if the request names no feed"""
+
     def __init__(
         self,
         *,
         keys: _abc.Iterable[Global___KeyStatus] | None = ...,
+        token_keys: _abc.Iterable[Global___TokenKeyStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListKeysReply: _TypeAlias = ListKeysReply  # noqa: Y015
+
+@_typing.final
+class TokenKeyStatus(_message.Message):
+    """A key that signs tokens, the oldest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    SIGNS_FROM_UNIX_NS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
+    ROTATION_UNIX_NS_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.str
+    """the `kid` of the tokens that it signs"""
+    signs_from_unix_ns: _builtins.int
+    accepted_until_unix_ns: _builtins.int
+    """what it signed has expired by then; 0: it has no successor"""
+    rotation_unix_ns: _builtins.int
+    """when its successor is made; 0: it has one"""
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.str = ...,
+        signs_from_unix_ns: _builtins.int = ...,
+        accepted_until_unix_ns: _builtins.int = ...,
+        rotation_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_until_unix_ns", b"accepted_until_unix_ns", "key_id", b"key_id", "rotation_unix_ns", b"rotation_unix_ns", "signs_from_unix_ns", b"signs_from_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenKeyStatus: _TypeAlias = TokenKeyStatus  # noqa: Y015
 
 @_typing.final
 class RotateKeysRequest(_message.Message):
@@ -2411,6 +2545,7 @@ class AdapterStatus(_message.Message):
     ATTENDING_FIELD_NUMBER: _builtins.int
     FAILED_REASON_FIELD_NUMBER: _builtins.int
     DRAINED_REASON_FIELD_NUMBER: _builtins.int
+    REPLAY_BYTES_PER_S_MAX_FIELD_NUMBER: _builtins.int
     HEARD_UNIX_NS_FIELD_NUMBER: _builtins.int
     SILENCE_NS_FIELD_NUMBER: _builtins.int
     AWAY_SINCE_UNIX_NS_FIELD_NUMBER: _builtins.int
@@ -2421,6 +2556,8 @@ class AdapterStatus(_message.Message):
     """empty: it is not failed"""
     drained_reason: _builtins.str
     """empty: it is not drained"""
+    replay_bytes_per_s_max: _builtins.int
+    """0: no limit"""
     heard_unix_ns: _builtins.int
     """when `state` arrived; 0: not since this server started"""
     silence_ns: _builtins.int
@@ -2442,6 +2579,7 @@ class AdapterStatus(_message.Message):
         attending: _builtins.bool = ...,
         failed_reason: _builtins.str = ...,
         drained_reason: _builtins.str = ...,
+        replay_bytes_per_s_max: _builtins.int = ...,
         heard_unix_ns: _builtins.int = ...,
         silence_ns: _builtins.int = ...,
         away_since_unix_ns: _builtins.int = ...,
@@ -2450,7 +2588,7 @@ class AdapterStatus(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "away_since_unix_ns", b"away_since_unix_ns", "drained_reason", b"drained_reason", "failed_reason", b"failed_reason", "heard_unix_ns", b"heard_unix_ns", "host", b"host", "process_id", b"process_id", "silence_ns", b"silence_ns", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "away_since_unix_ns", b"away_since_unix_ns", "drained_reason", b"drained_reason", "failed_reason", b"failed_reason", "heard_unix_ns", b"heard_unix_ns", "host", b"host", "process_id", b"process_id", "replay_bytes_per_s_max", b"replay_bytes_per_s_max", "silence_ns", b"silence_ns", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3075,6 +3213,52 @@ class TokensRevoked(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TokensRevoked: _TypeAlias = TokensRevoked  # noqa: Y015
+
+@_typing.final
+class RotateTokenKeysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DROP_FORMER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    drop_former: _builtins.bool
+    """Accept nothing that a former key signed, and replace the keys of all channels and sources, because a former key is in
+    wrong hands: its holder may have been any identity. Every call ends, and every process logs in again.
+    """
+    reason: _builtins.str
+    """recorded; required with `drop_former`"""
+    def __init__(
+        self,
+        *,
+        drop_former: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drop_former", b"drop_former", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateTokenKeysRequest: _TypeAlias = RotateTokenKeysRequest  # noqa: Y015
+
+@_typing.final
+class RotateTokenKeysReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenKeyStatus]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___TokenKeyStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateTokenKeysReply: _TypeAlias = RotateTokenKeysReply  # noqa: Y015
 
 @_typing.final
 class SecretVerifier(_message.Message):

@@ -782,6 +782,11 @@ class OperationsStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterReply.FromString,
                 _registered_method=True)
+        self.ThrottleAdapter = channel.unary_unary(
+                '/tandemfeed.v1.Operations/ThrottleAdapter',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterReply.FromString,
+                _registered_method=True)
         self.ListClients = channel.unary_unary(
                 '/tandemfeed.v1.Operations/ListClients',
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
@@ -859,6 +864,14 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ThrottleAdapter(self, request, context):
+        """Limit what adapters spend on replays, so that clients that catch up leave the network to the live streams. They are
+        served more slowly, and lose nothing. Durable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListClients(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -930,6 +943,11 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.UndrainAdapter,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterReply.SerializeToString,
+            ),
+            'ThrottleAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.ThrottleAdapter,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterReply.SerializeToString,
             ),
             'ListClients': grpc.unary_unary_rpc_method_handler(
                     servicer.ListClients,
@@ -1125,6 +1143,33 @@ class Operations:
             '/tandemfeed.v1.Operations/UndrainAdapter',
             tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.UndrainAdapterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ThrottleAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/ThrottleAdapter',
+            tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1633,6 +1678,11 @@ class IdentityAdministrationStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.FromString,
                 _registered_method=True)
+        self.RotateTokenKeys = channel.unary_unary(
+                '/tandemfeed.v1.IdentityAdministration/RotateTokenKeys',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysReply.FromString,
+                _registered_method=True)
 
 
 class IdentityAdministrationServicer:
@@ -1690,6 +1740,13 @@ class IdentityAdministrationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RotateTokenKeys(self, request, context):
+        """Sign tokens with a new key. RESOURCE_EXHAUSTED if too many former keys are still accepted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IdentityAdministrationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1732,6 +1789,11 @@ def add_IdentityAdministrationServicer_to_server(servicer, server):
                     servicer.ListCertificates,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.SerializeToString,
+            ),
+            'RotateTokenKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateTokenKeys,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1952,6 +2014,33 @@ class IdentityAdministration:
             '/tandemfeed.v1.IdentityAdministration/ListCertificates',
             tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.ListCertificatesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateTokenKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.IdentityAdministration/RotateTokenKeys',
+            tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.RotateTokenKeysReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -299,6 +299,10 @@ class OperationsStub:
     active, also over restarts, until it is undrained. FAILED_PRECONDITION as for FailAdapter.
     """
     UndrainAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UndrainAdapterRequest, _admin_pb2.UndrainAdapterReply]
+    ThrottleAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ThrottleAdapterRequest, _admin_pb2.ThrottleAdapterReply]
+    """Limit what adapters spend on replays, so that clients that catch up leave the network to the live streams. They are
+    served more slowly, and lose nothing. Durable.
+    """
     ListClients: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsReply]
     KickClient: _grpc.UnaryUnaryMultiCallable[_admin_pb2.KickClientRequest, _admin_pb2.KickClientReply]
     """End the streams of a client with PERMISSION_DENIED. It may connect again: the policy says who may."""
@@ -327,6 +331,10 @@ class OperationsAsyncStub(OperationsStub):
     active, also over restarts, until it is undrained. FAILED_PRECONDITION as for FailAdapter.
     """
     UndrainAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.UndrainAdapterRequest, _admin_pb2.UndrainAdapterReply]  # type: ignore[assignment]
+    ThrottleAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.ThrottleAdapterRequest, _admin_pb2.ThrottleAdapterReply]  # type: ignore[assignment]
+    """Limit what adapters spend on replays, so that clients that catch up leave the network to the live streams. They are
+    served more slowly, and lose nothing. Durable.
+    """
     ListClients: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsReply]  # type: ignore[assignment]
     KickClient: _aio.UnaryUnaryMultiCallable[_admin_pb2.KickClientRequest, _admin_pb2.KickClientReply]  # type: ignore[assignment]
     """End the streams of a client with PERMISSION_DENIED. It may connect again: the policy says who may."""
@@ -388,6 +396,16 @@ class OperationsServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.UndrainAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.UndrainAdapterReply, _abc.Awaitable[_admin_pb2.UndrainAdapterReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ThrottleAdapter(
+        self,
+        request: _admin_pb2.ThrottleAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ThrottleAdapterReply, _abc.Awaitable[_admin_pb2.ThrottleAdapterReply]]:
+        """Limit what adapters spend on replays, so that clients that catch up leave the network to the live streams. They are
+        served more slowly, and lose nothing. Durable.
+        """
 
     @_abc_1.abstractmethod
     def ListClients(
@@ -550,6 +568,8 @@ class IdentityAdministrationStub:
     IssueCertificate: _grpc.UnaryUnaryMultiCallable[_admin_pb2.IssueCertificateRequest, _admin_pb2.IssueCertificateReply]
     RevokeCertificates: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeCertificatesRequest, _admin_pb2.RevokeCertificatesReply]
     ListCertificates: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListCertificatesRequest, _admin_pb2.ListCertificatesReply]
+    RotateTokenKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateTokenKeysRequest, _admin_pb2.RotateTokenKeysReply]
+    """Sign tokens with a new key. RESOURCE_EXHAUSTED if too many former keys are still accepted."""
 
 @_typing.type_check_only
 class IdentityAdministrationAsyncStub(IdentityAdministrationStub):
@@ -568,6 +588,8 @@ class IdentityAdministrationAsyncStub(IdentityAdministrationStub):
     IssueCertificate: _aio.UnaryUnaryMultiCallable[_admin_pb2.IssueCertificateRequest, _admin_pb2.IssueCertificateReply]  # type: ignore[assignment]
     RevokeCertificates: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeCertificatesRequest, _admin_pb2.RevokeCertificatesReply]  # type: ignore[assignment]
     ListCertificates: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListCertificatesRequest, _admin_pb2.ListCertificatesReply]  # type: ignore[assignment]
+    RotateTokenKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateTokenKeysRequest, _admin_pb2.RotateTokenKeysReply]  # type: ignore[assignment]
+    """Sign tokens with a new key. RESOURCE_EXHAUSTED if too many former keys are still accepted."""
 
 class IdentityAdministrationServicer(metaclass=_abc_1.ABCMeta):
     """For admins of every feed (`tandemfeed admin identity` and `tandemfeed admin cert`). Secrets and private keys never
@@ -631,5 +653,13 @@ class IdentityAdministrationServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListCertificatesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListCertificatesReply, _abc.Awaitable[_admin_pb2.ListCertificatesReply]]: ...
+
+    @_abc_1.abstractmethod
+    def RotateTokenKeys(
+        self,
+        request: _admin_pb2.RotateTokenKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RotateTokenKeysReply, _abc.Awaitable[_admin_pb2.RotateTokenKeysReply]]:
+        """Sign tokens with a new key. RESOURCE_EXHAUSTED if too many former keys are still accepted."""
 
 def add_IdentityAdministrationServicer_to_server(servicer: IdentityAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -568,7 +568,7 @@ class FeedDescription(_message.Message):
     SOURCE_STREAMS_FIELD_NUMBER: _builtins.int
     SOURCE_REPLAY_ENDPOINT_FIELD_NUMBER: _builtins.int
     DATAGRAM_SIZE_MAX_FIELD_NUMBER: _builtins.int
-    TOKEN_PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_IS_SEALED_FIELD_NUMBER: _builtins.int
     DELAY_NS_FIELD_NUMBER: _builtins.int
     DELAYED_FROM_FIELD_NUMBER: _builtins.int
@@ -579,8 +579,6 @@ class FeedDescription(_message.Message):
     source_replay_endpoint: _builtins.str
     """host:port of the SourceReplay service"""
     datagram_size_max: _builtins.int
-    token_public_key: _builtins.bytes
-    """Ed25519, raw; only in AdapterRegistry.DescribeFeed: verifies the tokens that callers of SourceReplay bring."""
     source_is_sealed: _builtins.bool
     """its source packets are sealed with a source key"""
     delay_ns: _builtins.int
@@ -593,6 +591,10 @@ class FeedDescription(_message.Message):
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelDescription]: ...
     @_builtins.property
     def source_streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceStreamDescription]: ...
+    @_builtins.property
+    def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenKey]:
+        """Only in AdapterRegistry.DescribeFeed: verify the tokens that callers of SourceReplay bring."""
+
     def __init__(
         self,
         *,
@@ -603,18 +605,44 @@ class FeedDescription(_message.Message):
         source_streams: _abc.Iterable[Global___SourceStreamDescription] | None = ...,
         source_replay_endpoint: _builtins.str = ...,
         datagram_size_max: _builtins.int = ...,
-        token_public_key: _builtins.bytes = ...,
+        token_keys: _abc.Iterable[Global___TokenKey] | None = ...,
         source_is_sealed: _builtins.bool = ...,
         delay_ns: _builtins.int = ...,
         delayed_from: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "delay_ns", b"delay_ns", "delayed_from", b"delayed_from", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_public_key", b"token_public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "delay_ns", b"delay_ns", "delayed_from", b"delayed_from", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FeedDescription: _TypeAlias = FeedDescription  # noqa: Y015
+
+@_typing.final
+class TokenKey(_message.Message):
+    """A key that signs tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    ACCEPTED_UNTIL_UNIX_NS_FIELD_NUMBER: _builtins.int
+    public_key: _builtins.bytes
+    """Ed25519, raw"""
+    accepted_until_unix_ns: _builtins.int
+    """what it signed has expired by then; 0: no end is known yet"""
+    def __init__(
+        self,
+        *,
+        public_key: _builtins.bytes = ...,
+        accepted_until_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_until_unix_ns", b"accepted_until_unix_ns", "public_key", b"public_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenKey: _TypeAlias = TokenKey  # noqa: Y015
 
 @_typing.final
 class AdapterDescription(_message.Message):

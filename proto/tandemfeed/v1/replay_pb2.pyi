@@ -114,7 +114,9 @@ class ReplayChunk(_message.Message):
     PACKETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def packets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Output packets in plaintext (the call itself is encrypted), ascending within a range."""
+        """Output packets in plaintext (the call itself is encrypted), ascending within a range. None: the adapter is alive, and
+        the next packets have to wait, because it limits what it spends on replays.
+        """
 
     def __init__(
         self,

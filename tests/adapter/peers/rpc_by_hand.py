@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.adapter.peers.services import ROLES_BY_SERVICE
@@ -16,8 +15,9 @@ from tandemfeed.transport.calls.login import Login
 from tandemfeed.transport.calls.server_names import adapter_server
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
-from tandemfeed.transport.calls.tokens import TOKEN_ALGORITHM, TOKEN_ISSUER, TokenVerifier, binding
+from tandemfeed.transport.calls.tokens import TokenVerifier, binding, sign_token
 from tests.client_lib.toy_cluster import make_certificates
+from tests.transport.calls.announced_keys import announced
 
 TOKEN_KEY = Ed25519PrivateKey.generate()
 SERVER_NAME = adapter_server("equities", "by-hand")
@@ -28,19 +28,18 @@ def token(*roles: str, feeds: tuple[str, ...] = (), topics: tuple[str, ...] = ()
     """What a caller sends that has a token as the admin server would issue it."""
     key = Ed25519PrivateKey.generate()
     claims: dict[str, Any] = {
-        "iss": TOKEN_ISSUER,
         "sub": "ann",
         "roles": list(roles),
         "topics": list(topics),
         "feeds": list(feeds),
     }
     claims |= {"exp": int(time.time()) + 600} | binding(key.public_key().public_bytes_raw())
-    return Login(jwt.encode(claims, TOKEN_KEY, algorithm=TOKEN_ALGORITHM), 0, key).bearer
+    return Login(sign_token(claims, TOKEN_KEY), 0, key).bearer
 
 
 def serve_by_hand(*registrations: Callable[[grpc.Server], None]) -> RpcServer:
     """A server that authorises calls as an adapter does."""
-    verifier = TokenVerifier(SERVER_NAME, TOKEN_KEY.public_key().public_bytes_raw())
+    verifier = TokenVerifier(SERVER_NAME, announced(TOKEN_KEY))
     names = list(ROLES_BY_SERVICE)
     return serve(registrations, names, "127.0.0.1:0", CERTIFICATE, KEY, [Authorization(verifier, ROLES_BY_SERVICE)])
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import pytest
 
 from tandemfeed.adapter.records.output_journal import OutputJournal
+from tandemfeed.adapter.records.replay_pace import ReplayPace
 from tandemfeed.adapter.records.replay_service import REPLAY_COUNT_MAX, REPLAY_RANGES_MAX, ReplayService
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet
 from tandemfeed.transport.calls.channels import open_channel
@@ -22,8 +24,15 @@ ADAPTER = token("adapter", feeds=("equities",))
 CLIENT = token("client", topics=("ticks.#",))
 
 
+class Served(NamedTuple):
+    """The server of the tests."""
+
+    rpc: RpcServer
+    service: ReplayService
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RpcServer]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     journal = OutputJournal(Path(tmp_path_factory.mktemp("journal")), block_size=BLOCK)
     for first in (1, 4, 7):
         journal.append(packet(1, first, 3))
@@ -32,9 +41,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RpcServer]:
     service = ReplayService(journal)
     service.feed, service.topics = "equities", {1: "ticks.us", 2: "ticks.eu"}
     running = serve_by_hand(lambda server: replay_pb2_grpc.add_ReplayServicer_to_server(service, server))
-    yield running
+    yield Served(running, service)
     running.stop()
     journal.close()
+
+
+@pytest.fixture
+def server(served: Served) -> RpcServer:
+    return served.rpc
+
+
+@pytest.fixture
+def pace(served: Served) -> Iterator[ReplayPace]:
+    yield served.service.pace
+    served.service.pace.limit(0)
 
 
 def span(first: int, end: int) -> replay_pb2.NumberRange:
@@ -131,6 +151,45 @@ def test_neither_an_adapter_of_another_feed_nor_a_client_of_other_topics_is_serv
         with pytest.raises(grpc.RpcError) as refused:
             replay(server, bearer, request)
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]
+
+
+def chunks_of(channel: grpc.Channel) -> Iterator[replay_pb2.ReplayChunk]:
+    """A replay of everything."""
+    request = replay_pb2.ReplayRequest(channel_id=1, input_ranges=[span(1, 21)], source_ranges=[source_span(1, 30)])
+    return replay_pb2_grpc.ReplayStub(channel).Replay(request, timeout=60)
+
+
+def packets_of(chunks: Iterable[replay_pb2.ReplayChunk]) -> list[bytes]:
+    return [packet for chunk in chunks for packet in chunk.packets]
+
+
+def test_limited_replays_wait_for_each_other_say_that_they_live_and_lose_nothing(
+    server: RpcServer, pace: ReplayPace
+) -> None:
+    with channel_to(server, CLIENT) as one, channel_to(server, CLIENT) as other, channel_to(server, ADAPTER) as adapter:
+        everything = packets_of(chunks_of(one))
+        assert len(everything) == 5
+        pace.limit(1)  # a byte a second: nothing but the first packet comes for minutes
+        first = chunks_of(one)
+        assert len(next(first).packets) == 1
+        second, third = chunks_of(other), chunks_of(other)
+        for waiting in (first, second, third):
+            assert not next(waiting).packets
+        third.cancel()  # type: ignore[attr-defined]  # while it waits, which costs the others nothing
+        assert packets_of(chunks_of(adapter)) == everything, "adapters of the feed are not slowed down"
+        pace.limit(50_000)
+        assert packets_of(first) == everything[1:]
+        assert packets_of(second) == everything
+
+
+def test_a_limit_is_lifted_for_replays_that_wait(server: RpcServer, pace: ReplayPace) -> None:
+    with channel_to(server, CLIENT) as channel:
+        pace.limit(1)
+        chunks = chunks_of(channel)
+        while next(chunks).packets:
+            pass
+        pace.limit(0)
+        assert len(packets_of(chunks)) == 4
 
 
 def silence() -> Iterator[bytes]:

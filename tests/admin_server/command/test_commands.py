@@ -195,7 +195,7 @@ def test_adapters_and_streams_are_listed(command: Command) -> None:
     shown = command("streams")
     assert all(word in shown for word in ("1 equities.ticks", "239.192.2.1:5011", "51"))
     streams = json.loads(command("streams", "--json"))
-    assert set(streams) == {"feeds", "keys"}
+    assert set(streams) == {"feeds", "keys", "token_keys"}
 
 
 def test_check_reports_one_line_and_an_exit_status(

@@ -65,7 +65,7 @@ def test_keys_overlap_and_no_key_id_repeats(store: Store) -> None:
 def test_subscribers_are_updated_before_a_key_becomes_valid_and_when_it_does(store: Store, tmp_path: Path) -> None:
     cluster, _ = write_settings(tmp_path)
     audit = AuditLog(tmp_path)
-    broker = FeedBroker(load_cluster(cluster)["equities"], store, audit)
+    broker = FeedBroker(load_cluster(cluster)["equities"], store, audit, list)
     try:
         notified: queue.SimpleQueue[bool] = queue.SimpleQueue()
         broker.subscribe(Subscriber("reader", {1: WHOLE}, lambda: notified.put(True), lambda _reason: None))

@@ -140,7 +140,7 @@ def test_a_certificate_that_the_records_do_not_have_is_refused(server: AdminServ
 def test_a_revoked_certificate_is_refused_and_its_tokens_end(server: AdminServer, tmp_path: Path) -> None:
     files, other = issued(server, tmp_path / "one", "stranger"), issued(server, tmp_path / "two", "stranger")
     session = log_in(server, files)
-    assert run(server, "cert", "revoke", serial_of(files).upper(), "--reason", "the laptop is lost") == 0
+    assert run(server, "cert", "revoke", serial_of(files).upper(), "--reason", "the laptop is lost", "--yes") == 0
     with pytest.raises(AuthenticationRefused) as refused:
         log_in(server, files)
     assert str(refused.value) == REFUSED
@@ -151,7 +151,7 @@ def test_a_revoked_certificate_is_refused_and_its_tokens_end(server: AdminServer
         admin_pb2_grpc.StreamAdministrationStub(channel).ListFeeds(admin_pb2.ListFeedsRequest())
     assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
     log_in(server, other)
-    assert run(server, "cert", "revoke", serial_of(files), "--reason", "again") == 2
+    assert run(server, "cert", "revoke", serial_of(files), "--reason", "again", "--yes") == 2
     crl = x509.load_pem_x509_crl((server.folder.path / "crl.pem").read_bytes())
     assert crl.get_revoked_certificate_by_serial_number(int(serial_of(files), 16)) is not None
     assert crl.get_revoked_certificate_by_serial_number(int(serial_of(other), 16)) is None
@@ -160,11 +160,11 @@ def test_a_revoked_certificate_is_refused_and_its_tokens_end(server: AdminServer
 
 def test_revoking_by_name_revokes_all_of_an_identity(server: AdminServer, tmp_path: Path) -> None:
     files = [issued(server, tmp_path / str(number), "adapter-c", "--purpose", "client") for number in range(2)]
-    assert run(server, "cert", "revoke", "adapter-c", "--reason", "retired") == 0
+    assert run(server, "cert", "revoke", "adapter-c", "--reason", "retired", "--yes") == 0
     for each in files:
         with pytest.raises(AuthenticationRefused):
             log_in(server, each)
-    assert run(server, "cert", "revoke", "nobody", "--reason", "retired") == 2
+    assert run(server, "cert", "revoke", "nobody", "--reason", "retired", "--yes") == 2
 
 
 def test_revoking_a_servers_certificate_disables_its_identity(
@@ -172,7 +172,7 @@ def test_revoking_a_servers_certificate_disables_its_identity(
 ) -> None:
     """TLS of gRPC for Python does not check whether the server that it calls has a revoked certificate."""
     with running_server(tmp_path) as server:
-        assert run(server, "cert", "revoke", "adapter-a", "--reason", "the key was copied") == 0
+        assert run(server, "cert", "revoke", "adapter-a", "--reason", "the key was copied", "--yes") == 0
         assert "adapter-a is disabled" in capsys.readouterr().out
         with pytest.raises(AuthenticationRefused):
             channel_as(server, "adapter-a")

@@ -127,7 +127,7 @@ def test_a_disabled_identity_loses_streams_tokens_and_keys_and_returns_when_it_i
         stub = admin_pb2_grpc.StreamAdministrationStub(channel)
         call = SubscriberCall(channel)
         keys = {key.key_id for key in keys_of(call.subscribe())}
-        assert run(server, "identity", "disable", "reader", "--reason", "left the company") == 0
+        assert run(server, "identity", "disable", "reader", "--reason", "left the company", "--yes") == 0
         assert call.next().revoked.is_last
         with pytest.raises(grpc.RpcError, match="reader is disabled"):
             call.next()
@@ -148,7 +148,7 @@ def test_a_disabled_identity_loses_streams_tokens_and_keys_and_returns_when_it_i
     with channel_as(server, "reader") as channel:
         assert admin_pb2_grpc.StreamAdministrationStub(channel).ListFeeds(admin_pb2.ListFeedsRequest()).feeds
     assert run(server, "identity", "enable", "reader") == 2
-    assert run(server, "identity", "disable", "operator", "--reason", "a slip") == 2
+    assert run(server, "identity", "disable", "operator", "--reason", "a slip", "--yes") == 2
     assert "operator is the identity that you use" in capsys.readouterr().err
 
 
@@ -159,7 +159,7 @@ def test_a_disabled_adapter_loses_its_lease_and_the_keys_of_its_feed(tmp_path: P
         backup.report(ReplicaState.SYNCHRONIZED, 50)
         ring = server.brokers["equities"].key_ring
         before = {each.key_id for each in (*ring.keys([1]), *ring.source_keys())}
-        assert run(server, "identity", "disable", "adapter-a", "--reason", "stolen") == 0
+        assert run(server, "identity", "disable", "adapter-a", "--reason", "stolen", "--yes") == 0
         assert backup.await_order("lease_granted").lease_granted.epoch > epoch
         after = [{each.key_id for each in keys} - before for keys in (ring.keys([1]), ring.source_keys())]
         assert all(after), "the disabled adapter knows every key"
@@ -175,7 +175,7 @@ def test_a_disabled_source_loses_the_key_of_its_feed(tmp_path: Path) -> None:
             request = admin_pb2.SourceKeysRequest(feed="equities")
             given = admin_pb2_grpc.AdapterRegistryStub(channel).GetSourceKeys(request).keys
         before = {each.key_id for each in given}
-        assert run(server, "identity", "disable", "source", "--reason", "stolen") == 0
+        assert run(server, "identity", "disable", "source", "--reason", "stolen", "--yes") == 0
         assert {each.key_id for each in ring.source_keys()} - before
 
 
@@ -183,7 +183,7 @@ def test_the_list_shows_ways_states_and_last_logins(
     server: AdminServer, capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert run(server, "identity", "disable", "stranger", "--reason", "test") == 0
+    assert run(server, "identity", "disable", "stranger", "--reason", "test", "--yes") == 0
     capsys.readouterr()
     assert run(server, "identity", "list") == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
@@ -218,7 +218,7 @@ def test_only_those_who_administer_every_feed_may_use_the_commands(tmp_path: Pat
 
 def test_every_login_is_checked_in_the_same_steps(server: AdminServer, capsys: Printed) -> None:
     """So the time that an answer takes tells neither whether an identity exists nor in which state it is."""
-    assert run(server, "identity", "disable", "stranger", "--reason", "test") == 0
+    assert run(server, "identity", "disable", "stranger", "--reason", "test", "--yes") == 0
     assert run(server, "identity", "rotate", "operator", "--overlap", "1h", "--json") == 0
     capsys.readouterr()
     for identity in ("reader", "stranger", "operator", "unknown"):
@@ -280,7 +280,7 @@ def test_changes_survive_a_restart_and_secrets_are_not_made_again(tmp_path: Path
     with running_server(tmp_path) as server:
         assert run(server, "identity", "rotate", "reader", "--json") == 0
         secret = json.loads(capsys.readouterr().out)["secret"]
-        assert run(server, "identity", "disable", "stranger", "--reason", "test") == 0
+        assert run(server, "identity", "disable", "stranger", "--reason", "test", "--yes") == 0
         shutil.copy(server.folder.path / "secrets" / "operator.secret", tmp_path)
         shutil.rmtree(server.folder.path / "secrets")
     with running_server(tmp_path, policy_text=POLICY + NEW) as server:

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from tandemfeed.admin_server.records.zookeeper import ZooKeeperSettings, connect
 from tandemfeed.admin_server.records.zookeeper_election import Election
 from tandemfeed.admin_server.records.zookeeper_records import ZooKeeperRecords
@@ -19,12 +17,12 @@ WAIT_S = 30
 class Leader:
     """A candidate that only keeps its records."""
 
-    def __init__(self, settings: ZooKeeperSettings, token_key: Ed25519PrivateKey, endpoint: str = "one:1") -> None:
+    def __init__(self, settings: ZooKeeperSettings, cluster_key: bytes, endpoint: str = "one:1") -> None:
         self.is_open, self.is_closed = threading.Event(), threading.Event()
         self.followed = ""
         self.records: ZooKeeperRecords | None = None
         self.client = connect(settings)
-        self.election = Election(self.client, settings, endpoint, KeySealer(token_key), self)
+        self.election = Election(self.client, settings, endpoint, KeySealer(cluster_key), self)
         self.election.start()
 
     def prepare(self, records: ZooKeeperRecords) -> None:
@@ -46,9 +44,9 @@ class Leader:
 
 
 @contextmanager
-def leading(settings: ZooKeeperSettings, token_key: Ed25519PrivateKey, endpoint: str = "one:1") -> Iterator[Leader]:
+def leading(settings: ZooKeeperSettings, cluster_key: bytes, endpoint: str = "one:1") -> Iterator[Leader]:
     """A candidate that leaves the election at the end."""
-    leader = Leader(settings, token_key, endpoint)
+    leader = Leader(settings, cluster_key, endpoint)
     try:
         yield leader
     finally:

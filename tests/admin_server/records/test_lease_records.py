@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.admin_server.feed.registrations import ProcessRecord, ProcessStart
 from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, ClusterRecords, HistoryEvent, RecordsUnavailable
@@ -50,12 +50,12 @@ class SharedRecords:
     """Records in ZooKeeper, used by successive leaders."""
 
     def __init__(self, settings: ZooKeeperSettings) -> None:
-        self._settings, self._token_key = settings, Ed25519PrivateKey.generate()
-        self._leader = Leader(settings, self._token_key)
+        self._settings, self._cluster_key = settings, secrets.token_bytes(32)
+        self._leader = Leader(settings, self._cluster_key)
 
     def reopened(self) -> ClusterRecords:
         self._leader.election.stop()
-        self._leader = Leader(self._settings, self._token_key)
+        self._leader = Leader(self._settings, self._cluster_key)
         return self.records
 
     @property

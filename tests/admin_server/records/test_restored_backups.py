@@ -19,6 +19,7 @@ from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import Login, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import POLICY, ca_of, channel_as, running_server, secret_of
@@ -92,17 +93,17 @@ def test_restoring_a_backup_replaces_every_key_and_refuses_every_token_once(
             fresh = key_ids(server)
             assert fresh
             assert not fresh & former
-            with pytest.raises(grpc.RpcError, match="it was revoked; authenticate again") as refused:
+            with pytest.raises(grpc.RpcError, match="a key that is not accepted; authenticate again") as refused:
                 feeds_of(server, session)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
             again = reader_of(server)
             assert feeds_of(server, again).feeds
-            (revoked,) = Adapter(server, "a").registered.revoked_tokens
-            assert revoked.identity == ""
+            (key,) = Adapter(server, "a").registered.token_keys
+            assert not TokenVerifier(ADMIN_SERVER, [key]).accepts(session.token)
         with running_server(tmp_path) as server:
             assert key_ids(server) == fresh, "once is enough"
             feeds_of(server, again)
-            with pytest.raises(grpc.RpcError, match="it was revoked"):
+            with pytest.raises(grpc.RpcError, match="a key that is not accepted"):
                 feeds_of(server, session)
         assert len(audit_of(folder, "records restored")) == 1
 
@@ -138,7 +139,9 @@ def test_an_adapter_that_presents_an_unknown_start_proves_a_restored_backup(tmp_
         back = Adapter(server, "a", resumes=adapter)
         assert back.start.incarnation > adapter.start.incarnation
         assert not key_ids(server) & known
-        assert [each.identity for each in back.registered.revoked_tokens] == [""]
+        assert not {key.public_key for key in back.registered.token_keys} & {
+            key.public_key for key in adapter.registered.token_keys
+        }
         back.vanish()
     (alarm,) = audit_of(folder, "records restored")
     assert alarm["why"] == "a presents start 1, which the records (up to 0) do not know"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import queue
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from kazoo.exceptions import NoAuthError
 
 from tandemfeed.admin_server.records.leadership import Fence
@@ -45,8 +45,8 @@ def settings(zookeeper: ZooKeeperServer, tmp_path: Path) -> ZooKeeperSettings:
 
 @needs_zookeeper
 def test_a_stale_leaders_writes_are_refused_and_change_nothing(settings: ZooKeeperSettings) -> None:
-    token_key = Ed25519PrivateKey.generate()
-    with leading(settings, token_key) as first:
+    cluster_key = secrets.token_bytes(32)
+    with leading(settings, cluster_key) as first:
         stale = first.lead()
         stale.note_lease(1, 3, 1)
         stale.reserve_epochs(1, 0)
@@ -68,18 +68,18 @@ def test_a_stale_leaders_writes_are_refused_and_change_nothing(settings: ZooKeep
         finally:
             client.stop()
             client.close()
-    with leading(settings, token_key) as second:
+    with leading(settings, cluster_key) as second:
         records = second.lead()
         assert (records.last_lease(1), records.reserved_end(1), records.registrations(1)) == ((3, 1), EPOCH_BLOCK, {})
 
 
 @needs_zookeeper
 def test_the_standby_takes_over_immediately_when_the_leader_leaves(settings: ZooKeeperSettings) -> None:
-    token_key = Ed25519PrivateKey.generate()
-    first = Leader(settings, token_key, "one:1")
+    cluster_key = secrets.token_bytes(32)
+    first = Leader(settings, cluster_key, "one:1")
     stale = first.lead()
     stale.note_lease(1, 7, 2)
-    with leading(settings, token_key, "two:2") as second:
+    with leading(settings, cluster_key, "two:2") as second:
         assert not second.is_open.wait(0.5)
         assert second.followed == "one:1"
         first.election.stop()
@@ -98,7 +98,7 @@ def test_a_successor_waits_for_the_validity_that_its_predecessor_recorded(settin
         client.stop()
         client.close()
     began_at_s = time.monotonic()
-    with leading(settings, Ed25519PrivateKey.generate()) as successor:
+    with leading(settings, secrets.token_bytes(32)) as successor:
         successor.lead()
         assert time.monotonic() - began_at_s >= 1.5
 
@@ -109,8 +109,8 @@ def test_stream_keys_are_sealed_and_only_readable_with_the_credential(
 ) -> None:
     root = f"/{tmp_path.name}"
     ours = ZooKeeperSettings(zookeeper.hosts, root, "feeds:secret", session_ms=SESSION_MS)
-    token_key = Ed25519PrivateKey.generate()
-    with leading(ours, token_key) as leader:
+    cluster_key = secrets.token_bytes(32)
+    with leading(ours, cluster_key) as leader:
         (key,) = leader.lead().stream_keys(1, 1)
         stored, _ = leader.client.get(f"{root}/feeds/1/keys/1")
         leader.lead().note_document("identities", "reader", b"a verifier")
@@ -134,15 +134,15 @@ def test_stream_keys_are_sealed_and_only_readable_with_the_credential(
 
 
 @needs_zookeeper
-def test_keys_sealed_with_another_token_key_are_refused(settings: ZooKeeperSettings) -> None:
-    with leading(settings, Ed25519PrivateKey.generate()) as leader:
+def test_keys_sealed_with_another_cluster_key_are_refused(settings: ZooKeeperSettings) -> None:
+    with leading(settings, secrets.token_bytes(32)) as leader:
         leader.lead().stream_keys(1, 1)
         leader.lead().new_start(1, 1, bytes(32))
-    with leading(settings, Ed25519PrivateKey.generate()) as other:
+    with leading(settings, secrets.token_bytes(32)) as other:
         records = other.lead()
-        with pytest.raises(OSError, match=r"feed 1 adapter 1 incarnation 1.*token\.key"):
+        with pytest.raises(OSError, match=r"feed 1 adapter 1 incarnation 1.*cluster\.key"):
             records.starts(1)
-        with pytest.raises(OSError, match=r"feed 1 channel 1 key \d+.*token\.key"):
+        with pytest.raises(OSError, match=r"feed 1 channel 1 key \d+.*cluster\.key"):
             records.stream_keys(1, 1)
 
 

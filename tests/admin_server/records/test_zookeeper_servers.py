@@ -262,5 +262,5 @@ def test_the_error_for_an_unprepared_state_folder_says_which_files_to_copy(
         [*command, "--zookeeper", zookeeper.hosts], text=True, capture_output=True, timeout=60, check=False
     )
     assert ended.returncode == 2
-    assert "copy ca.pem, ca.key, token.key from its state folder" in ended.stderr
+    assert "copy ca.pem, ca.key, cluster.key from its state folder" in ended.stderr
     assert not (tmp_path / "third" / "state").exists()

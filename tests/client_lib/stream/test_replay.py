@@ -59,7 +59,7 @@ def test_a_long_history_comes_in_parts_each_of_which_is_requested_once(cluster: 
     assert [item.next_message_seq for item in items if isinstance(item, CaughtUp)] == [8_021]
 
 
-@pytest.mark.parametrize("fault", ["refuse", "silent", "impostor", "nothing"])
+@pytest.mark.parametrize("fault", ["refuse", "silent", "waits", "impostor", "nothing"])
 def test_the_next_adapter_is_asked_when_one_does_not_answer_properly(cluster: ToyCluster, fault: str) -> None:
     a, b = cluster.adapters
     a.replay_fault = fault
@@ -70,6 +70,17 @@ def test_the_next_adapter_is_asked_when_one_does_not_answer_properly(cluster: To
         b.send(packet(6, 6, 5))
         assert message_seqs(collect(subscription, has_messages(10))) == list(range(1, 11))
         assert time.monotonic() - begin < 10 * SILENCE_MAX_S
+
+
+def test_an_adapter_that_has_to_wait_is_waited_for_if_no_other_can_be_asked(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    a.replay_fault, b.replay_fault = "refuse", "waits"
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        b.lose(packet(1, 1, 5))
+        b.send(packet(6, 6, 5))
+        assert message_seqs(collect(subscription, has_messages(10))) == list(range(1, 11))
+        assert b.replay_calls <= 2  # once while another one could be asked
 
 
 def test_an_adapter_that_failed_is_skipped_for_a_while(cluster: ToyCluster) -> None:

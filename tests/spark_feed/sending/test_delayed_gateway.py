@@ -224,7 +224,7 @@ def _description(feed_id: int, name: str, delay_ns: int) -> common_pb2.FeedDescr
             for stream in FEED.source_stream_ids
         ],
         source_replay_endpoint="127.0.0.1:0",
-        token_public_key=TOKEN_KEY,
+        token_keys=[common_pb2.TokenKey(public_key=TOKEN_KEY)],
         delay_ns=delay_ns,
         delayed_from=FEED.name if delay_ns else "",
     )

@@ -26,8 +26,17 @@ from tandemfeed.transport.calls.channels import BearerFor, open_channel, status_
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
-from tandemfeed.transport.calls.tokens import SEPARATOR, Caller, TokenRefused, TokenVerifier, binding, make_proof
+from tandemfeed.transport.calls.tokens import (
+    SEPARATOR,
+    Caller,
+    TokenRefused,
+    TokenVerifier,
+    binding,
+    make_proof,
+    sign_token,
+)
 from tests.client_lib.toy_cluster import make_certificates
+from tests.transport.calls.announced_keys import announced, naming
 
 KEY = Ed25519PrivateKey.generate()
 CALLER_KEY = Ed25519PrivateKey.generate()
@@ -41,7 +50,7 @@ def token(
 ) -> str:
     claims: dict[str, Any] = {"iss": "tandemfeed", "sub": identity, "roles": list(roles), "topics": ["a.#"]}
     claims |= {"exp": int(time.time()) + valid_s} | binding(CALLER_KEY.public_key().public_bytes_raw())
-    return jwt.encode(claims | more, key, algorithm="EdDSA")
+    return jwt.encode(claims | more, key, algorithm="EdDSA", headers=naming(KEY))
 
 
 def proved(token: str, *, key: Any = CALLER_KEY, valid_s: int = 60) -> BearerFor:
@@ -100,7 +109,7 @@ def certificates() -> tuple[bytes, bytes, bytes]:
 def server(certificates: tuple[bytes, bytes, bytes]) -> Iterator[RpcServer]:
     _, certificate, key = certificates
     interceptor = Authorization(
-        TokenVerifier(SERVER_NAME, KEY.public_key().public_bytes_raw()),
+        TokenVerifier(SERVER_NAME, announced(KEY)),
         {"toy.Clients": frozenset({"client"}), "toy.Admins": frozenset({"admin"})},
     )
     services = ("toy.Clients", "toy.Admins", "toy.Unlisted")
@@ -161,10 +170,16 @@ def test_the_error_for_a_call_of_any_shape_without_the_role_names_the_role(shape
     [
         (lambda: token(valid_s=-10), "expired"),
         (lambda: token(key=Ed25519PrivateKey.generate()), "Signature"),
+        (lambda: sign_token({}, Ed25519PrivateKey.generate()), "a key that is not accepted"),
         (lambda: token(iss="someone"), "issuer"),
         (lambda: "not-a-token", "segments"),
-        (lambda: jwt.encode({"sub": "ann", "exp": 2**40}, "x" * 64, algorithm="HS256"), "alg"),
-        (lambda: jwt.encode({"sub": "ann", "roles": ["admin"], "exp": 2**40}, "", algorithm="none"), "alg"),
+        (lambda: jwt.encode({"sub": "ann", "exp": 2**40}, "x" * 64, algorithm="HS256", headers=naming(KEY)), "alg"),
+        (
+            lambda: jwt.encode(
+                {"sub": "ann", "roles": ["admin"], "exp": 2**40}, "", algorithm="none", headers=naming(KEY)
+            ),
+            "alg",
+        ),
     ],
 )
 def test_a_bad_token_is_unauthenticated_with_the_reason(bearer: Callable[[], str], why: str, open_as: Any) -> None:
@@ -253,9 +268,10 @@ def test_a_verifier_refuses_every_token_until_it_has_a_key() -> None:
     verifier, bearer = TokenVerifier(SERVER_NAME), proved(token())(SERVER_NAME)
     with pytest.raises(TokenRefused, match="not registered"):
         verifier.verify(bearer)
-    verifier.trust(KEY.public_key().public_bytes_raw())
+    verifier.trust(announced(KEY))
     caller = verifier.verify(bearer)
-    assert caller == Caller("ann", frozenset({"client"}), ("a.#",), expires_unix_ns=caller.expires_unix_ns)
+    known = {"expires_unix_ns": caller.expires_unix_ns, "token_key_id": naming(KEY)["kid"]}
+    assert caller == Caller("ann", frozenset({"client"}), ("a.#",), **known)
 
 
 DOTTED = st.lists(st.binary(max_size=20), max_size=4).map(lambda parts: b".".join(parts).decode("latin-1"))
@@ -264,7 +280,7 @@ DOTTED = st.lists(st.binary(max_size=20), max_size=4).map(lambda parts: b".".joi
 @given(st.text(max_size=60) | DOTTED)
 def test_the_verifier_refuses_any_malformed_token_and_raises_nothing_else(text: str) -> None:
     with pytest.raises(TokenRefused):
-        TokenVerifier(SERVER_NAME, KEY.public_key().public_bytes_raw()).verify(text)
+        TokenVerifier(SERVER_NAME, announced(KEY)).verify(text)
 
 
 DOOMED_SERVER = """

@@ -19,6 +19,7 @@ from tandemfeed.transport.calls.serving.open_streams import OpenStreams
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tests.client_lib.toy_cluster import make_certificates
+from tests.transport.calls.announced_keys import announced
 from tests.transport.calls.test_calls import KEY, SERVER_NAME, proved, token
 
 WAIT_S = 30
@@ -89,7 +90,7 @@ def toy() -> Toy:
 
 @pytest.fixture
 def server(toy: Toy) -> Iterator[RpcServer]:
-    verifier = TokenVerifier(SERVER_NAME, KEY.public_key().public_bytes_raw())
+    verifier = TokenVerifier(SERVER_NAME, announced(KEY))
     gates = [Authorization(verifier, {"toy.All": frozenset({"client", "adapter"})})]
     running = serve([toy.register], ["toy.All"], "127.0.0.1:0", CERTIFICATES[1], CERTIFICATES[2], gates)
     yield running

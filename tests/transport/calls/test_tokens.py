@@ -22,20 +22,22 @@ from tandemfeed.transport.calls.tokens import (
     key_from_text,
     key_to_text,
     make_proof,
+    sign_token,
 )
+from tests.transport.calls.announced_keys import announced
 
 ISSUER_KEY, CALLER_KEY = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 SERVERS = (ADMIN_SERVER, adapter_server("equities", "a"), adapter_server("equities", "b"), source_gateway("equities"))
 
 
 def token(**more: Any) -> str:
-    claims: dict[str, Any] = {"iss": "tandemfeed", "sub": "ann", "exp": int(time.time()) + 600}
+    claims: dict[str, Any] = {"sub": "ann", "exp": int(time.time()) + 600}
     claims |= binding(CALLER_KEY.public_key().public_bytes_raw())
-    return jwt.encode(claims | more, ISSUER_KEY, algorithm="EdDSA")
+    return sign_token(claims | more, ISSUER_KEY)
 
 
 def verify(bearer: str, server_name: str = ADMIN_SERVER) -> str:
-    return TokenVerifier(server_name, ISSUER_KEY.public_key().public_bytes_raw()).verify(bearer).identity
+    return TokenVerifier(server_name, announced(ISSUER_KEY)).verify(bearer).identity
 
 
 @pytest.mark.parametrize("receiver", SERVERS)

@@ -180,8 +180,10 @@ def test_a_publisher_without_clients_sends_nothing(cluster: Cluster) -> None:
     assert not cluster.publisher.wants
     receiver = cluster.receiver()
     cluster.received(receiver)
+    assert cluster.publisher.connection_count == 1
     receiver.close()
     cluster.until(lambda: not cluster.publisher.wants)
+    cluster.until(lambda: cluster.publisher.connection_count == 0)
 
 
 def test_a_client_that_subscribes_and_unsubscribes_without_end_is_disconnected(cluster: Cluster) -> None:

@@ -25,7 +25,7 @@ class OpenStreams:
             own, total = self._counts[identity], self._counts.total()
             refusal = ""
             if own >= self._count_of_one_max:
-                refusal = f"{identity} has {own} such calls open, which is the limit; read one to its end first"
+                refusal = f"{identity} has {own} such calls open, which is the limit; end one first"
             elif total >= self._count_max:
                 refusal = f"{total} such calls are open, which is the limit; try again later"
             else:

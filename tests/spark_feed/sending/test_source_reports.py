@@ -1,0 +1,57 @@
+"""A gateway's reports to a real admin server: by the answers, it follows the keys of tokens and of its own packets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tandemfeed.spark_feed.sending.source_keys import sealer_of
+from tandemfeed.spark_feed.sending.source_reports import SourceReporter
+from tandemfeed.transport.calls.login import login
+from tandemfeed.transport.calls.server_names import source_gateway
+from tandemfeed.transport.calls.tokens import TokenVerifier
+from tandemfeed.transport.process_shell import Connection
+from tandemfeed.v1 import admin_pb2
+from tests.admin_server.cluster_files import CLUSTER, ca_of, running_server, secret_of
+
+WAIT_S = 30.0
+
+
+def test_a_gateway_follows_the_keys_also_when_its_own_token_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandemfeed.spark_feed.sending.source_reports.REPORT_INTERVAL_S", 0.05)
+    reported = threading.Condition()
+
+    def describe(_report: admin_pb2.SourceReport) -> tuple[int, int]:
+        with reported:
+            reported.notify_all()
+        return 0, 0
+
+    def wait_until(condition: Callable[[], bool]) -> None:
+        with reported:
+            assert reported.wait_for(condition, WAIT_S)
+
+    def key_id() -> bytes:
+        assert sealer is not None
+        return sealer.seal(b"packet")[4:8]
+
+    with running_server(tmp_path, cluster_text=CLUSTER.replace('source_lines = "open"', "")) as server:
+        connection = Connection(server.endpoint, ca_of(server), "source", secret_of(server, "source"), "127.0.0.1")
+        broker = server.brokers["equities"]
+        sealer = sealer_of(connection, broker.describe())
+        verifier = TokenVerifier(source_gateway("equities"), server.token_keys.accepted())
+        reporter = SourceReporter(connection, "equities", tmp_path / "journal", describe, verifier, sealer)
+        reporter.start()
+        former, session = key_id(), login(server.endpoint, ca_of(server), "reader", secret_of(server, "reader"))
+        assert verifier.accepts(session.token)
+        broker.rotate_keys(broker.key_ring.channel_ids, "operator")
+        wait_until(lambda: key_id() != former)
+        second = key_id()
+        server._drop_token_keys("operator", "stolen")
+        wait_until(lambda: not verifier.accepts(session.token))
+        wait_until(lambda: key_id() != second)
+        reporter.stop()
