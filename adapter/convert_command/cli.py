@@ -98,6 +98,8 @@ def _check(documents: Documents, _: argparse.Namespace) -> int:
     )
     for line in users_functions(table):
         print(line)
+    for warning in (*documents.source_format.warnings, *documents.model.schema.warnings):
+        print(f"warning: {warning}")
     return 0
 
 

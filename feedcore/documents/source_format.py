@@ -64,7 +64,7 @@ def load_source_format(path: Path) -> SourceFormat:
         messages[message.name] = message
     if not messages:
         raise root.error("a source format needs at least one <message>")
-    return SourceFormat(root.title(), messages, str(path), framing)
+    return SourceFormat(root.title(), messages, str(path), framing, schema.warnings if schema else ())
 
 
 def _load_sbe(root: Node, path: Path) -> Schema:

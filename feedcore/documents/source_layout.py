@@ -194,9 +194,14 @@ class SourceMessageType(SourceBlock):
 
 @dataclass(frozen=True, slots=True)
 class SourceFormat:
-    """All message types of a feed source."""
+    """All message types of a feed source.
+
+    Attributes:
+        warnings: what is unusual in the venue's SBE schema, with file and line.
+    """
 
     name: str
     messages: dict[str, SourceMessageType]
     document: str
     framing: Framing = FRAMING_DEFAULT
+    warnings: tuple[str, ...] = ()

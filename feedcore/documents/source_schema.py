@@ -74,7 +74,8 @@ def _block(block: Block, schema: Schema, around: Collection[str]) -> BlockParts:
 def _group(group: Group, schema: Schema, around: Collection[str]) -> SourceGroup:
     block, header_size = _block(group, schema, around), group.dimension.size
     is_later = group.since_version > 0
-    return SourceGroup(*block, schema.is_big_endian, header_size, group.count, group.length, is_later)
+    length = None if group.length.constant is not None else group.length
+    return SourceGroup(*block, schema.is_big_endian, header_size, group.count, length, is_later)
 
 
 def _fields(block: Block, schema: Schema, around: Collection[str]) -> dict[str, SourceField]:
