@@ -133,7 +133,7 @@ def _place(node: Node, attribute: str) -> Place:
 
 def _load_framing(node: Node) -> Framing:
     names = ("headerSize", "length", "lengthOffset", "lengthUnit", "lengthAdds", "type", "typeOffset")
-    node.only(*names, "blockLength", "blockLengthOffset", "byteOrder")
+    node.only(*names, "blockLength", "blockLengthOffset", "version", "versionOffset", "byteOrder")
     kind = _kind(node, "type")
     if kind.minimum < 0 or kind.is_float:
         raise node.error(f"type is {kind.name!r}; a message type must be an unsigned integer or a char")
@@ -144,6 +144,7 @@ def _load_framing(node: Node) -> Framing:
         length_adds=_bounded(node, "lengthAdds", 0, 255),
         type=Place(kind, _bounded(node, "typeOffset", 0, 255)),
         block_length=_place(node, "blockLength") if "blockLength" in node.attributes else None,
+        version=_place(node, "version") if "version" in node.attributes else None,
         is_big_endian=_is_big_endian(node),
     )
 

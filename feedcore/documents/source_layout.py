@@ -31,6 +31,7 @@ class Framing:
         length: place of the length; the whole frame has `length * length_unit + length_adds` bytes.
         type: place of the message type, from the frame's start.
         block_length: place of the fixed part's length; None: the message type defines it.
+        version: place of the version of the schema that the message follows.
     """
 
     header_size: int
@@ -39,12 +40,14 @@ class Framing:
     length_unit: int = 1
     length_adds: int = 0
     block_length: Place | None = None
+    version: Place | None = None
     is_big_endian: bool = False
 
     @property
     def size_min(self) -> int:
-        """The minimum bytes of a frame: those that contain its length, type and block length."""
-        return max(self.header_size, *(place.end for place in (self.length, self.type, self.block_length) if place))
+        """The minimum bytes of a frame: those that contain its length, type, block length and version."""
+        places = (self.length, self.type, self.block_length, self.version)
+        return max(self.header_size, *(place.end for place in places if place))
 
 
 FRAMING_DEFAULT = Framing(
@@ -60,13 +63,20 @@ class SourceField(Column):
 
     Attributes:
         constant: a value that is not in the message at all (SBE's presence="constant").
-        is_variable: the text of a <data>: the message gives its place and length; `length` is the maximum.
+        is_variable: a text whose place and length depend on the message; `length` is the maximum.
+        since_version: messages of earlier versions do not have the field; it is null, or an empty text.
     """
 
     null: int | None
     is_big_endian: bool = False
     constant: int | None = None
     is_variable: bool = False
+    since_version: int = 0
+
+    @property
+    def is_nullable(self) -> bool:
+        """True if the value may be null."""
+        return self.null is not None or self.since_version > 0
 
     @property
     def size(self) -> int:
@@ -112,14 +122,14 @@ class SourceGroup(SourceBlock):
         header_size: bytes of the header, 0 with a fixed count.
         count: the number of entries, or its place in the header.
         entry_size: the place of the entries' length in the header; None: entries have `size` bytes.
-        is_later: a later version of the format added it, so a frame may end before it.
+        since_version: messages of earlier versions do not have the group.
     """
 
     is_big_endian: bool
     header_size: int
     count: int | Place
     entry_size: Place | None
-    is_later: bool = False
+    since_version: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,7 @@ class SourceData:
 
     Attributes:
         maximum: the text's maximum bytes.
-        is_later: as for a group.
+        since_version: as for a group.
     """
 
     name: str
@@ -136,7 +146,7 @@ class SourceData:
     header_size: int
     maximum: int
     is_big_endian: bool
-    is_later: bool = False
+    since_version: int = 0
 
     @cached_property
     def text(self) -> SourceField:

@@ -32,6 +32,7 @@ from tandemfeed.feedcore.sbe.messages import Column
 
 SIGN_BIT = 1 << 63
 CHUNKS = (8, 4, 2, 1)
+NAN_BITS = {4: 0x7FC0_0000, 8: 0x7FF8_0000_0000_0000}  # SBE's null of floating-point numbers, by size
 
 
 def signed(value: int) -> int:
@@ -76,6 +77,10 @@ class ValueWriter:
         """The position of a field in the datagram."""
         if field.is_variable:
             return f"data_{in_variable(field.name)}"
+        return self._fixed_place(field)
+
+    def _fixed_place(self, field: SourceField) -> str:
+        """The position of a field of a fixed part."""
         base = "entry" if field.name in self._entry_fields else "body"
         if id(field) in self._iterated_fields:
             base = f"entry_{self._iterated_fields[id(field)]}"
@@ -103,23 +108,40 @@ class ValueWriter:
         """Load a number or a text of at most 8 bytes; longer texts are only copied."""
         name, at = self.variable(field), self.place(field)
         if field.is_text:
+            lines = self._find_later_text(field) if field.since_version else []
             if field.size > 8:
-                return []
+                return lines
             word = self.text_word(at, field.size)
-            return [f"{name} = {f'word_of_text(datagram, {at}, {self.size(field)}, 0)' if field.is_variable else word}"]
+            return [
+                *lines,
+                f"{name} = {f'word_of_text(datagram, {at}, {self.size(field)}, 0)' if field.is_variable else word}",
+            ]
         text = load_expression(field.size, at, signed=field.kind.minimum < 0, is_big_endian=field.is_big_endian)
         lines = [f"{name} = {text}"]
-        if field.null is not None:
-            null = signed(field.null)
-            if null != NULL:
-                lines += [f"if {name} == {null}:", f"    {name} = NULL"]
-            if self._has_block:
-                block = "size_of_entry" if field.name in self._entry_fields else "block"
-                if id(field) in self._iterated_fields:
-                    block = f"size_of_entry_{self._iterated_fields[id(field)]}"
-                end = field.offset + field.size
-                return [f"{name} = NULL", f"if {block} >= {end}:", *indented(lines)]
+        if field.null is not None and signed(field.null) != NULL:
+            lines += [f"if {name} == {signed(field.null)}:", f"    {name} = NULL"]
+        if field.is_nullable and self._has_block:
+            null = NAN_BITS[field.size] if field.kind.is_float else "NULL"
+            return [f"{name} = {null}", f"if {self._is_there(field)}:", *indented(lines)]
         return lines
+
+    def _is_there(self, field: SourceField) -> str:
+        """The condition for a field that shorter blocks and messages of earlier versions do not have."""
+        block = "size_of_entry" if field.name in self._entry_fields else "block"
+        if id(field) in self._iterated_fields:
+            block = f"size_of_entry_{self._iterated_fields[id(field)]}"
+        version = f"version >= {field.since_version} and " if field.since_version else ""
+        return f"{version}{block} >= {field.offset + field.size}"
+
+    def _find_later_text(self, field: SourceField) -> list[str]:
+        """Lines that give a text its place and size, which is 0 in a message that does not have it."""
+        at, size = self.place(field), self.size(field)
+        return [
+            f"{at} = {self._fixed_place(field)}",
+            f"{size} = 0",
+            f"if {self._is_there(field)}:",
+            f"    {size} = text_size(datagram, {at}, {field.size})",
+        ]
 
     @staticmethod
     def text_word(at: str, size: int) -> str:

@@ -224,6 +224,9 @@ SIDES = {"0": "B", "1": "S", "E": "B", "F": "S"}
 BOOKS = {32: 100, 46: 1}  # template: factor for prices with seven decimals, or with nine
 TRADES, ORDERS, STATISTICS = {42: 100, 48: 1}, {43: 100, 47: 1}, {35: 100, 51: 1}
 
+# Fields that the message's version does not have; the other decoder reads them from the padding, as 0.
+NEWER = {(42, "tradeId"): 7, (35, "quantity"): 8}
+
 
 def text(value: Any) -> str:
     return (value.decode() if isinstance(value, bytes) else str(value)).strip("\0")
@@ -246,8 +249,10 @@ def expected(frame: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
         values |= {"instrumentId": message.security_id.value, "eventAt": at_ns, "state": states.get(status, "U")}
         yield "Status", {name: value for name, value in values.items() if value not in (None, "")}
         return
+    newer = {name for (template, name), since in NEWER.items() if template == kind and since > message.version.value}
     for entry in message.no_md_entries.repeating_groups if hasattr(message, "no_md_entries") else ():
         name, values = expected_entry(kind, entry)
+        values |= dict.fromkeys(newer)
         values |= {"instrumentId": entry.security_id.value, "eventAt": at_ns}
         yield name, {field: value for field, value in values.items() if value not in (None, "")}
 
