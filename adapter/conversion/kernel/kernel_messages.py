@@ -89,6 +89,7 @@ class MessageWriter:
                 has_block,
                 self._iterated_fields(each),
                 slots_of(number, each),
+                self._numbers,
             )
             for number, each in enumerate(conversions)
         ]

@@ -27,7 +27,7 @@ from tandemfeed.adapter.conversion.table.table import (
 )
 from tandemfeed.adapter.conversion.table.values import NULL, null_bits, null_of
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
-from tandemfeed.feedcore.documents.source_layout import SourceField
+from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup
 from tandemfeed.feedcore.sbe.messages import Column
 
 SIGN_BIT = 1 << 63
@@ -55,6 +55,7 @@ class ValueWriter:
         has_block: messages contain the length of their fixed part, so nullable fields may be absent.
         iterated_fields: by a field's identity, the number of the source group that an output group iterates over.
         slots: by number of operation, where the answer of a function called per packet is.
+        groups: the numbers of the message's groups, by their identity.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ValueWriter:
         has_block: bool,
         iterated_fields: Mapping[int, int] | None = None,
         slots: Mapping[int, str] | None = None,
+        groups: Mapping[int, int] | None = None,
     ) -> None:
         self._number = number
         self._entry_fields = entry_fields
@@ -72,6 +74,7 @@ class ValueWriter:
         self._has_block = has_block
         self._iterated_fields = iterated_fields or {}
         self._slots = slots or {}
+        self._groups = groups or {}
 
     def place(self, field: SourceField) -> str:
         """The position of a field in the datagram."""
@@ -157,6 +160,8 @@ class ValueWriter:
         function, result = operation.function, self.variable(operation)
         if function.shape == "peek":
             return self._peek(operation, names)
+        if function.shape == "entry":
+            return self._entry(operation)
         if function.shape == "text" and not function.lines:
             return []
         names = {**names, **self._constants(operation), "r": result, "best": result}
@@ -195,6 +200,23 @@ class ValueWriter:
         names |= {name: str(value) for name, value in keeper.constants.items()}
         read = (line.format(**names) for line in keeper.function.read)
         return [*read, f"{result} = {keeper.function.value.format(**names)}"]
+
+    def _entry(self, operation: Operation) -> list[str]:
+        """The value of a field in an entry that its number names; after the walk, all entries are known to be there."""
+        field, group, result = operation.operands["of"], operation.constants["group"], self.variable(operation)
+        assert isinstance(field, SourceField)
+        assert isinstance(group, SourceGroup)
+        place, number = self._groups[id(group)], self.variable(operation.operands["number"])
+        is_signed = field.kind.minimum < 0
+        load = load_expression(
+            field.size, f"picked + {field.offset}", signed=is_signed, is_big_endian=field.is_big_endian
+        )
+        there = f"{number} > 0 and {number} <= count_{place} and size_{place} >= {field.offset + field.size}"
+        version = f"version >= {field.since_version} and " if field.since_version else ""
+        lines = [f"picked = first_{place} + ({number} - 1) * size_{place}", f"{result} = {load}"]
+        if field.null is not None and signed(field.null) != NULL:
+            lines += [f"if {result} == {signed(field.null)}:", f"    {result} = NULL"]
+        return [f"{result} = NULL", f"if {version}{there}:  # {shown(group.name)}", *indented(lines)]
 
     def _constants(self, operation: Operation) -> dict[str, str]:
         """The constants of the templates, as source text."""

@@ -19,6 +19,17 @@ def check_copy(use: Use) -> Checked:
     return Checked(use.types["of"], {})
 
 
+def check_entry(use: Use) -> Checked:
+    """Takes the number of an entry, and a number or single character in the entries of another group."""
+    use.number("number")
+    found = use.types["of"]
+    if found.text_size == 1:
+        found = ValueType(0, 255)
+    if not found.is_number:
+        raise use.node.error(f"of={use.node.need('of')!r} is {found}; entry needs a number or a single character")
+    return Checked(found.nullable(), {})
+
+
 def check_constant(use: Use) -> Checked:
     """Takes a number, with an exponent if it stands for a decimal, or a text."""
     if "text" in use.node.attributes:

@@ -225,6 +225,7 @@ BOOKS = {32: 100, 46: 1}  # template: factor for prices with seven decimals, or 
 TRADES, ORDERS, STATISTICS = {42: 100, 48: 1}, {43: 100, 47: 1}, {35: 100, 51: 1}
 
 # Fields that the message's version does not have; the other decoder reads them from the padding, as 0.
+ORDERS_IN_BOOKS_SINCE = 7
 NEWER = {(42, "tradeId"): 7, (35, "quantity"): 8}
 
 
@@ -255,6 +256,24 @@ def expected(frame: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
         values |= dict.fromkeys(newer)
         values |= {"instrumentId": entry.security_id.value, "eventAt": at_ns}
         yield name, {field: value for field, value in values.items() if value not in (None, "")}
+    if kind in BOOKS and message.version.value >= ORDERS_IN_BOOKS_SINCE:
+        yield from expected_orders(message, BOOKS[kind])
+
+
+def expected_orders(message: Any, factor: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The orders of a message of levels; each refers to one of them."""
+    levels = [
+        {
+            "price": price(level, factor),
+            "side": SIDES[text(level.md_entry_type.raw_value)],
+            "instrumentId": level.security_id.value,
+        }
+        for level in message.no_md_entries.repeating_groups  # one object, which moves from entry to entry
+    ]
+    for entry in message.no_order_id_entries.repeating_groups:
+        values = {"orderId": entry.order_id.value, "size": entry.md_display_qty.value * NANO, "book": "O"}
+        values |= levels[entry.reference_id.value - 1] | {"eventAt": message.transact_time.value}
+        yield "OrderEvent", values | {"action": "AMD"[entry.order_update_action.raw_value]}
 
 
 def expected_entry(kind: int, entry: Any) -> tuple[str, dict[str, Any]]:
@@ -277,10 +296,11 @@ def expected_entry(kind: int, entry: Any) -> tuple[str, dict[str, Any]]:
     action, side = entry.md_update_action.raw_value, SIDES.get(entry_type, "N")
     if kind in ORDERS:
         values = {"orderId": entry.order_id.value, "size": entry.md_display_qty.value * NANO, "side": side}
-        return "OrderEvent", values | {"price": price(entry, ORDERS[kind]), "action": "AMD"[action]}
+        return "OrderEvent", values | {"price": price(entry, ORDERS[kind]), "action": "AMD"[action], "book": "O"}
     size = entry.md_entry_size.value
     values = {"price": price(entry, BOOKS[kind]), "size": None if size is None else size * NANO, "side": side}
-    return "OrderEvent", values | {"action": {2: "D", 3: "C", 4: "C"}.get(action, "L"), "sequence": entry.rpt_seq.value}
+    values |= {"level": entry.md_price_level.value, "book": {"0": "L", "1": "L"}.get(entry_type, "I")}
+    return "OrderEvent", values | {"action": "ILDCFM"[action], "sequence": entry.rpt_seq.value}
 
 
 @pytest.mark.parametrize(("name", "packet_count"), CAPTURES)

@@ -204,6 +204,23 @@ class Scope:
             "atMost": value <= literal,
         }[comparison.how]
 
+    def of_entry(self, operation: Operation) -> Value:
+        """The value of an `entry`: of a field in the entry that a number names."""
+        group, field = operation.constants["group"], operation.operands["of"]
+        assert isinstance(group, SourceGroup)
+        assert isinstance(field, SourceField)
+        number, entries = self.value(operation.operands["number"]), self._walked.entries[group.name]
+        assert isinstance(number, int)
+        if not 1 <= number <= len(entries):
+            return NULL
+        inner = self._inner()
+        entry = entries[number - 1]
+        inner._entries = [(group, entry.at, entry.size)]
+        if entry.size < field.offset + field.size:
+            return NULL
+        found = inner.value(field)
+        return found[0] if isinstance(found, bytes) else found
+
     def compute_late(self, operation: Operation, of_book: Callable[[Operation, Scope], int]) -> None:
         """Compute an operation of an entry that depends on state; entries keep no state themselves."""
         value = of_book(operation, self) if operation.book is not None else compute(self, operation)
@@ -284,6 +301,8 @@ class Scope:
 def compute(scope: Scope, operation: Operation) -> Value:
     """The value of an operation without state; a text that is made when it is written is only checked."""
     name, constants = operation.function.name, operation.constants
+    if name == "entry":
+        return scope.of_entry(operation)
     values = {argument: scope.value(operand) for argument, operand in operation.operands.items()}
     numbers = {argument: value for argument, value in values.items() if isinstance(value, int)}
     if operation.function.skips_null and any(
