@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import sys
 import time
@@ -18,13 +19,14 @@ from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.dead_letters import DeadLetter
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.table.reasons import REFUSALS as REFUSALS_OF_MESSAGES
 from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction
 from tandemfeed.adapter.convert_command import compiling, dead_letters
 from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
 from tandemfeed.adapter.convert_command.explaining import explain, users_functions
 from tandemfeed.adapter.convert_command.findings import report_findings
 from tandemfeed.adapter.convert_command.outputs import KINDS, open_output
-from tandemfeed.adapter.convert_command.reading import READ_ERRORS, READER_OF_FORMAT, READERS, Findings
+from tandemfeed.adapter.convert_command.reading import READ_ERRORS, READERS, Findings, default_reader
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.commands.options import REFUSALS
 
@@ -58,9 +60,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (DocumentError, BadUserFunction, dead_letters.NotADeadLetter, *READ_ERRORS, *REFUSALS) as refused:
-        print(f"convert: {refused}", file=sys.stderr)
+        print(f"convert: {_input_of(refused, arguments)}{refused}", file=sys.stderr)
         return 2
     return status
+
+
+def _input_of(refused: Exception, arguments: argparse.Namespace) -> str:
+    """The name of the input file, for an error of its reader that does not contain it."""
+    path = getattr(arguments, "input", None)
+    is_readers = isinstance(refused, READ_ERRORS) and not getattr(refused, "filename", None)
+    return f"{path}: " if is_readers and path and str(path) not in str(refused) else ""
+
+
+def _trading_day(text: str) -> int:
+    """A day YYYYMMDD, as a number."""
+    try:
+        return int(datetime.datetime.strptime(text, "%Y%m%d").strftime("%Y%m%d"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day YYYYMMDD, such as 20260131") from None
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -80,7 +97,7 @@ def _add_file_arguments(task: argparse.ArgumentParser) -> None:
     )
     task.add_argument("--reader", choices=sorted(READERS), help="the file's layout (default: by the source format)")
     task.add_argument(
-        "--session", type=int, default=0, metavar="YYYYMMDD", help="trading day, for times since midnight"
+        "--session", type=_trading_day, default=0, metavar="YYYYMMDD", help="trading day, for times since midnight"
     )
     task.add_argument("--symbol", default="", help="symbol of a file that does not contain it")
     task.add_argument(
@@ -113,7 +130,7 @@ def _explain(documents: Documents, arguments: argparse.Namespace) -> int:
 
 
 def _file(documents: Documents, arguments: argparse.Namespace) -> int:
-    name = arguments.reader or READER_OF_FORMAT.get(documents.source_format.name)
+    name = arguments.reader or default_reader(documents.source_format)
     if name is None:
         print(f"convert: give --reader, one of {', '.join(sorted(READERS))}", file=sys.stderr)
         return 2
@@ -146,6 +163,12 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
             progress.update(bar, advance=len(chunk.frames), status=f"{read:,} messages")
     output.close()
     _report(converter, refused, read, written, time.perf_counter() - began, console)
+    counts = converter.counts()
+    if read and sum(counts[reason.name.lower()] for reason in REFUSALS_OF_MESSAGES) == read:
+        what = f"none of its {read:,} messages follows the source format {documents.source_format.name!r}"
+        advice = "choose another reader, source format or --session"
+        print(f"convert: {arguments.input}: {what}; {advice}", file=sys.stderr)
+        return 2
     return report_findings(findings, arguments, written, console)
 
 
