@@ -16,6 +16,7 @@ from tandemfeed.adapter.conversion.formats.capture import CaptureReader, Datagra
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
 from tandemfeed.adapter.conversion.formats.dbn import read_dbn
 from tandemfeed.adapter.conversion.formats.frame_walk import later_part
+from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder
 from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
 from tandemfeed.adapter.conversion.formats.line_merge import LineMerge, Missing
 from tandemfeed.adapter.conversion.formats.lobster import read_lobster
@@ -165,6 +166,10 @@ def _mdp3(path: Path, _: SourceFormat, __: TableOptions, findings: Findings) -> 
     findings.duplicate_count = numbering.duplicates
 
 
+def _packets(path: Path, source_format: SourceFormat, _: TableOptions, findings: Findings) -> Iterator[FrameChunk]:
+    return _merged(path, source_format, findings, PacketDecoder(source_format).decode)
+
+
 def _lobster(path: Path, source_format: SourceFormat, options: TableOptions, _: Findings) -> Iterator[FrameChunk]:
     return read_lobster(path, source_format, options.symbol)
 
@@ -184,6 +189,7 @@ READERS: dict[str, Callable[[Path, SourceFormat, TableOptions, Findings], Iterat
     "lobster": _lobster,
     "mdp3": _mdp3,
     "moldudp64": _mold,
+    "packets": _packets,
     "tick-table": _ticks,
 }
 READER_OF_FORMAT = {
@@ -194,4 +200,12 @@ READER_OF_FORMAT = {
     "mdp3": "mdp3",
     "tick-table": "tick-table",
 }
+
+
+def default_reader(source_format: SourceFormat) -> str | None:
+    """The reader for a source format: that of a shipped one, or of captures if the document describes its packets."""
+    numbered = source_format.packet is not None and source_format.packet.sequence is not None
+    return READER_OF_FORMAT.get(source_format.name, "packets" if numbered else None)
+
+
 READ_ERRORS = (FormatError, OSError, EOFError, zstandard.ZstdError)

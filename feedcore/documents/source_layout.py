@@ -50,6 +50,44 @@ class Framing:
         return max(self.header_size, *(place.end for place in places if place))
 
 
+@dataclass(frozen=True, slots=True)
+class HeaderPart(Place):
+    """An integer of the venue's packet header.
+
+    Attributes:
+        unit_ns: of a time, the nanoseconds of its unit.
+    """
+
+    is_big_endian: bool
+    unit_ns: int = 1
+
+    def read(self, datagram: bytes) -> int:
+        """Its value, in nanoseconds if it is a time."""
+        value = int.from_bytes(datagram[self.offset : self.end], "big" if self.is_big_endian else "little")
+        return value * self.unit_ns
+
+
+@dataclass(frozen=True, slots=True)
+class PacketHeader:
+    """The venue's packet header, which precedes the frames in a datagram.
+
+    Attributes:
+        sequence: the number of the first message; None: packets are not numbered.
+        count: the number of messages.
+        length: the bytes of the packet, with its header.
+        channel: identifies the stream that the numbers belong to.
+        sent_at: its parts together are the venue's time in nanoseconds since 1970.
+    """
+
+    name: str
+    size: int
+    sequence: HeaderPart | None
+    count: HeaderPart | None
+    length: HeaderPart | None
+    channel: HeaderPart | None
+    sent_at: tuple[HeaderPart, ...]
+
+
 FRAMING_DEFAULT = Framing(
     SOURCE_FRAME_SIZE,
     Place(PRIMITIVES["uint16"], SOURCE_FRAME_LAYOUT.offsets["frame_length"]),
@@ -208,6 +246,7 @@ class SourceFormat:
 
     Attributes:
         warnings: what is unusual in the venue's SBE schema, with file and line.
+        packet: the venue's packet header; None: the document does not describe it.
     """
 
     name: str
@@ -215,3 +254,4 @@ class SourceFormat:
     document: str
     framing: Framing = FRAMING_DEFAULT
     warnings: tuple[str, ...] = ()
+    packet: PacketHeader | None = None

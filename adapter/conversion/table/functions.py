@@ -115,6 +115,9 @@ def _pure() -> tuple[ConverterFunction, ...]:
             "increase", "plus `by_amount`", OF, ("amount",), checks.check_increase, ("{r} = {of} + {amount}",)
         ),
         ConverterFunction(
+            "plus", "the sum of two values", ("of", "addend"), (), checks.check_plus, ("{r} = {of} + {addend}",)
+        ),
+        ConverterFunction(
             "default",
             "`value` instead of null",
             OF,

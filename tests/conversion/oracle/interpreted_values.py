@@ -335,6 +335,8 @@ def compute(scope: Scope, operation: Operation) -> Value:
         return _cast(of, settings, str(constants["otherwise"]))
     if name == "increase":
         return of + settings["amount"]
+    if name == "plus":
+        return of + numbers["addend"]
     if name == "default":
         return settings["value"] if of == NULL else of
     if name == "null_if":
