@@ -1,4 +1,4 @@
-"""`tandemfeed convert`: check | explain | compile | file | dead-letters."""
+"""`tandemfeed convert`: check | explain | compile | file | sniff | dead-letters."""
 
 from __future__ import annotations
 
@@ -21,12 +21,21 @@ from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
 from tandemfeed.adapter.conversion.table.reasons import REFUSALS as REFUSALS_OF_MESSAGES
 from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction
-from tandemfeed.adapter.convert_command import compiling, dead_letters
+from tandemfeed.adapter.convert_command import compiling, dead_letters, sniffing
 from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
 from tandemfeed.adapter.convert_command.explaining import explain, users_functions
 from tandemfeed.adapter.convert_command.findings import report_findings
+from tandemfeed.adapter.convert_command.joining import joined, reads_send_time
 from tandemfeed.adapter.convert_command.outputs import KINDS, open_output
-from tandemfeed.adapter.convert_command.reading import READ_ERRORS, READERS, Findings, default_reader
+from tandemfeed.adapter.convert_command.reading import (
+    CAPTURE_READERS,
+    READ_ERRORS,
+    READERS,
+    Findings,
+    Input,
+    Line,
+    default_reader,
+)
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.commands.options import REFUSALS
 
@@ -50,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             task.add_argument("--source", action="store_true", help="print the kernel's generated source instead")
         if name == "file":
             _add_file_arguments(task)
+    sniffing.add_to(tasks)
     compiling.add_to(tasks)
     dead_letters.add_to(tasks)
     arguments = parser.parse_args(argv)
@@ -60,29 +70,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (DocumentError, BadUserFunction, dead_letters.NotADeadLetter, *READ_ERRORS, *REFUSALS) as refused:
-        print(f"convert: {_input_of(refused, arguments)}{refused}", file=sys.stderr)
+        print(f"convert: {refused}", file=sys.stderr)
         return 2
     return status
-
-
-def _input_of(refused: Exception, arguments: argparse.Namespace) -> str:
-    """The name of the input file, for an error of its reader that does not contain it."""
-    path = getattr(arguments, "input", None)
-    is_readers = isinstance(refused, READ_ERRORS) and not getattr(refused, "filename", None)
-    return f"{path}: " if is_readers and path and str(path) not in str(refused) else ""
-
-
-def _trading_day(text: str) -> int:
-    """A day YYYYMMDD, as a number."""
-    try:
-        return int(datetime.datetime.strptime(text, "%Y%m%d").strftime("%Y%m%d"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a day YYYYMMDD, such as 20260131") from None
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.task == "dead-letters":
         return dead_letters.run(arguments)
+    if arguments.task == "sniff":
+        return sniffing.run(arguments)
     if arguments.task == "compile":
         return compiling.run(parser, arguments)
     documents = load_documents(parser, arguments, arguments.shipped)
@@ -90,7 +87,13 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _add_file_arguments(task: argparse.ArgumentParser) -> None:
-    task.add_argument("input", type=Path, help="the file to convert; may be compressed with gzip or zstd")
+    task.add_argument(
+        "inputs",
+        type=Path,
+        nargs="+",
+        metavar="input",
+        help="a file to convert; may be compressed with gzip or zstd; each file continues the one before it",
+    )
     task.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="output folder, created if missing")
     task.add_argument(
         "--as", dest="kind", choices=KINDS, default="parquet", help="output format (default: %(default)s)"
@@ -103,8 +106,32 @@ def _add_file_arguments(task: argparse.ArgumentParser) -> None:
     task.add_argument(
         "--strict", action="store_true", help="stop at the first bad datagram or missing message of a capture"
     )
+    task.add_argument(
+        "--line",
+        dest="lines",
+        action="append",
+        type=_line,
+        default=[],
+        metavar="ADDRESS[:PORT]",
+        help="read only what a capture contains for this destination (may be given several times; default: all)",
+    )
     units = ("s", "ms", "us", "ns")
     task.add_argument("--time-unit", default="ns", choices=units, help="unit of a tick table's times")
+
+
+def _trading_day(text: str) -> int:
+    """A day YYYYMMDD, as a number."""
+    try:
+        return int(datetime.datetime.strptime(text, "%Y%m%d").strftime("%Y%m%d"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day YYYYMMDD, such as 20260131") from None
+
+
+def _line(text: str) -> Line:
+    try:
+        return Line.parse(text)
+    except ValueError as reason:
+        raise argparse.ArgumentTypeError(f"{text!r}: {reason}; give ADDRESS or ADDRESS:PORT") from None
 
 
 def _check(documents: Documents, _: argparse.Namespace) -> int:
@@ -137,19 +164,24 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
     if not arguments.session and kernel_source(documents.table).zones:
         print("convert: give --session YYYYMMDD; this table reads times since midnight", file=sys.stderr)
         return 2
+    if arguments.lines and name not in CAPTURE_READERS:
+        print(f"convert: --line selects from captures; the reader {name} reads none", file=sys.stderr)
+        return 2
     console = Console(stderr=True)
     converter = CompiledConverter(documents.table, report=partial(console.print, markup=False))
-    output = open_output(arguments.to, documents.model, arguments.kind)
     options = TableOptions(arguments.symbol, arguments.time_unit)
+    given = Input(tuple(arguments.inputs), documents.source_format, options, tuple(arguments.lines))
+    total = sum(path.stat().st_size for path in given.paths)
+    output = open_output(arguments.to, documents.model, arguments.kind)
     out, read, written = np.zeros(OUT_SIZE, np.uint8), 0, 0
     refused: list[DeadLetter] = []
     findings = Findings()
     began = time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(arguments.input.name, total=arguments.input.stat().st_size, status="")
-        for chunk in READERS[name](arguments.input, documents.source_format, options, findings):
-            if arguments.strict and (findings.refused or findings.missing):
+        bar = progress.add_task(given.paths[0].name, total=total, status="")
+        for chunk in joined(READERS[name](given, findings), keeps_times=reads_send_time(documents.table)):
+            if arguments.strict and (findings.refused or findings.is_incomplete):
                 break
             packet = chunk.source_packet(feed_id=0, source_stream_id=0, session=arguments.session)
             done = 0
@@ -165,9 +197,9 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
     _report(converter, refused, read, written, time.perf_counter() - began, console)
     counts = converter.counts()
     if read and sum(counts[reason.name.lower()] for reason in REFUSALS_OF_MESSAGES) == read:
-        what = f"none of its {read:,} messages follows the source format {documents.source_format.name!r}"
+        what = f"none of the {read:,} messages follows the source format {documents.source_format.name!r}"
         advice = "choose another reader, source format or --session"
-        print(f"convert: {arguments.input}: {what}; {advice}", file=sys.stderr)
+        print(f"convert: {given.paths[0]}: {what}; {advice}", file=sys.stderr)
         return 2
     return report_findings(findings, arguments, written, console)
 

@@ -27,22 +27,27 @@ def report_findings(findings: Findings, arguments: argparse.Namespace, written: 
         _write_missing(arguments.to / MISSING_FILE, findings)
     if findings.all_were_refused:
         count = findings.datagram_count
-        text = f"none of its {count:,} datagrams follows the format that the reader expects"
-        advice = "choose another with --reader, or another source format"
-        console.print(f"convert: {arguments.input}: {text}; {advice}", markup=False, highlight=False)
+        text = f"none of the {count:,} datagrams follows the format that the reader expects"
+        advice = "`tandemfeed convert sniff` names a reader that fits"
+        files = ", ".join(str(path) for path in arguments.inputs)
+        console.print(f"convert: {files}: {text}; {advice}", markup=False, highlight=False)
         return REFUSED
-    if arguments.strict and (findings.refused or findings.missing):
+    if arguments.strict and (findings.refused or findings.is_incomplete):
         console.print("convert: stopped, because of --strict; the output is incomplete")
         return REFUSED
-    return INCOMPLETE if findings.missing else COMPLETE
+    return INCOMPLETE if findings.is_incomplete else COMPLETE
 
 
 def _lines(findings: Findings) -> list[str]:
     lines = [f"{findings.duplicate_count:,} duplicates dropped"] if findings.duplicate_count else []
+    if findings.unnumbered_count:
+        count = findings.unnumbered_count
+        lines.append(f"{count:,} messages with sequence number 0: no gap or duplicate can be found among them")
     if findings.passed_over:
         lines.append(f"{findings.passed_over:,} frames without a whole UDP datagram passed over")
     lines += [f"{count:,} datagrams refused: {reason}" for reason, count in findings.refused.most_common(SHOWN_MAX)]
-    lines += [f"datagram {number}, sent to {where}: {reason}" for number, where, reason in findings.samples]
+    lines += findings.samples
+    lines += [f"{text}; what precedes this is converted" for text in findings.damage]
     for stream, first, end in findings.missing[:SHOWN_MAX]:
         lines.append(f"stream {stream}: {end - first:,} missing, {first} to {end - 1}")
     if len(findings.missing) > SHOWN_MAX:

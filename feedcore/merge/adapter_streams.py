@@ -27,6 +27,7 @@ class AdapterStreams:
         self._heard_at_ns: dict[int, int] = {}  # by adapter_id, of live streams
         self._ends: dict[int, int] = {}  # by adapter_id, one past the newest input_seq heard from it
         self._silent: set[int] = set()
+        self._moved_on: set[int] = set()
         self._is_paused = False
         self.next_deadline_ns: int | None = None
 
@@ -37,8 +38,8 @@ class AdapterStreams:
 
     @property
     def silent(self) -> tuple[int, ...]:
-        """The adapters whose streams have fallen silent."""
-        return tuple(sorted(self._silent))
+        """The adapters that have fallen silent: not those that have only left this session."""
+        return tuple(sorted(self._silent - self._moved_on))
 
     def on_packet(
         self, adapter_id: int, flags: int, end_input_seq: int, now_ns: int, effects: list[MergeEffect]
@@ -49,6 +50,10 @@ class AdapterStreams:
         self._heard_at_ns[adapter_id] = now_ns
         if end_input_seq > self._ends.get(adapter_id, 0) and not flags & UNNUMBERED_BITS:
             self._ends[adapter_id] = end_input_seq
+
+    def note_moved_on(self, adapter_id: int) -> None:
+        """Note that the adapter sends a later session, so it still answers if its stream of this one falls silent."""
+        self._moved_on.add(adapter_id)
 
     def on_timer(self, now_ns: int, effects: list[MergeEffect]) -> None:
         """Report which streams have fallen silent, and whether too few remain."""

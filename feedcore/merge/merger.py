@@ -80,6 +80,7 @@ class StreamMerger:
         self.next_input_seq = FIRST_SEQ if start_message_seq == FIRST_SEQ else None
         self.next_message_seq = start_message_seq
         self.has_ended = False
+        self._reported_end: Place | None = None  # in the present epoch
         self._session = session
         self._config = config = config or MergerConfig()
         self._counters = counters
@@ -127,6 +128,10 @@ class StreamMerger:
         else:
             self._on_other_epoch(packet, now_ns, effects)
         return effects
+
+    def note_moved_on(self, adapter_id: int) -> None:
+        """Note that the adapter sends a later session."""
+        self._streams.note_moved_on(adapter_id)
 
     def on_timer(self, now_ns: int, jitter: float = 0.0) -> list[MergeEffect]:
         """Request, declare and report stale what is due; `jitter` in [0, 1) spreads requests."""
@@ -182,10 +187,16 @@ class StreamMerger:
         if self.next_input_seq is None:
             self._begin(packet, effects)
         self._watch(now_ns)
-        is_end = packet.flags & END_OF_STREAM_BIT and packet.epoch == self.lineage.epoch
-        if is_end and not self.has_ended and packet.first_input_seq == self.next_input_seq:
+        if packet.flags & END_OF_STREAM_BIT and packet.epoch == self.lineage.epoch:
+            self._reported_end = first_place(packet)
+            self._end_if_due(effects)
+
+    def _end_if_due(self, effects: list[MergeEffect]) -> None:
+        """Report the end once everything before it was delivered or declared, which may be after its last heartbeat."""
+        end = self._reported_end
+        if end is not None and not self.has_ended and end.input_seq == self.next_input_seq:
             self.has_ended = True
-            effects.append(Ended(self.channel_id, packet.first_input_seq, packet.first_message_seq))
+            effects.append(Ended(self.channel_id, *end))
 
     def _on_other_epoch(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         """Take a packet of an epoch other than the followed one, or any packet while the merge awaits a lineage."""
@@ -196,6 +207,7 @@ class StreamMerger:
     def _follow(self, lineage: Lineage, heartbeat: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         """Follow a newer history, and forget what it numbers differently."""
         is_first = not self.lineage.epoch
+        self._reported_end = None
         fork = self._gate.follow(lineage)
         if fork is not None:
             self._rewind_to(first_place(fork))
@@ -250,6 +262,8 @@ class StreamMerger:
             self._watch(now_ns)
         else:
             gap.closed()
+            if self._reported_end is not None:
+                self._end_if_due(effects)
 
     def _place(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
         next_input_seq = self.next_input_seq
@@ -392,4 +406,5 @@ class StreamMerger:
             self._late_confirmation.keep(packet)
         self._release(effects)
         self._gap.passed_over(self.next_input_seq)
+        self._end_if_due(effects)
         self._watch(now_ns)

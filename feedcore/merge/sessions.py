@@ -59,6 +59,7 @@ class SessionMerger:
             return []
         if self._settles_at_ns is None:
             self._settles_at_ns = now_ns + self._config.session_grace_ns
+        self.present.note_moved_on(packet.adapter_id)
         if len(self._held) < self._config.held_count_max:
             self._held.append(packet)  # further packets are dropped, and requested once their session has begun
             self._counters.add(Counter.MERGE_HELD)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import datetime
+import gzip
 import struct
+from collections.abc import Sequence
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -20,11 +22,16 @@ from scapy.all import IP, UDP, Ether, Raw, wrpcap
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.conversion.formats.moldudp64 import encode_end_of_session, encode_mold_packet
-from tandemfeed.adapter.convert_command import row_groups
+from tandemfeed.adapter.conversion.loading.table_loading import load_table
+from tandemfeed.adapter.convert_command import joining, row_groups
 from tandemfeed.adapter.convert_command.cli import main
+from tandemfeed.adapter.convert_command.joining import joined, reads_send_time
+from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 
+TABLE = "itch50-to-tick.xml"
 ITCH = ["--shipped", "itch50", "--session", "20191230"]
 FORMAT = load_source_format(document("itch50.xml"))
 MIDNIGHT_NS = 1_577_682_000_000_000_000  # 2019-12-30, New York
@@ -51,8 +58,9 @@ def capture(path: Path, *payloads: bytes) -> Path:
     return path
 
 
-def convert_capture(path: Path, *options: str) -> int:
-    return main(["file", str(path), *ITCH, "--reader", "moldudp64", "--to", str(path.parent / "out"), *options])
+def convert_capture(path: Path, *options: str, then: Sequence[Path] = ()) -> int:
+    files = [str(each) for each in (path, *then)]
+    return main(["file", *files, *ITCH, "--reader", "moldudp64", "--to", str(path.parent / "out"), *options])
 
 
 def mold(first: int, *messages: bytes) -> bytes:
@@ -64,14 +72,26 @@ def rows(path: Path, name: str = "OrderEvent") -> list[dict[str, object]]:
     return found
 
 
+def shown(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
+
+
+def itch_file(path: Path, count: int) -> Path:
+    bodies = [body for number in range(1, count + 1) for body in (add_order(number), delete_order(number))]
+    path.write_bytes(b"".join(len(body).to_bytes(2, "big") + body for body in bodies))
+    return path
+
+
 def test_bad_datagrams_are_counted_and_the_others_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cut = mold(2, add_order(2))[:-1]
     path = capture(tmp_path / "day.pcap", mold(1, add_order(1)), b"foreign", cut, mold(2, add_order(2)))
     assert convert_capture(path) == 0
     assert [row["orderId"] for row in rows(path)] == [1, 2]
-    shown = " ".join(capsys.readouterr().err.split())
-    assert "datagram 2, sent to 233.54.12.111:26400: the datagram has 7 bytes; a MoldUDP64 header has 20" in shown
-    assert "1 datagrams refused: the packet ends before message 1" in shown
+    text = shown(capsys)
+    assert (
+        "day.pcap, packet 2, sent to 233.54.12.111:26400: the datagram has 7 bytes; a MoldUDP64 header has 20" in text
+    )
+    assert "1 datagrams refused: the packet ends before message 1" in text
 
 
 def test_missing_messages_are_listed_and_the_exit_status_says_so(tmp_path: Path) -> None:
@@ -97,13 +117,85 @@ def test_both_lines_of_a_stream_become_each_message_once(tmp_path: Path) -> None
 def test_a_capture_of_another_protocol_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = capture(tmp_path / "day.pcap", b"hello", b"world")
     assert convert_capture(path) == 2
-    assert "none of its 2 datagrams follows the format" in " ".join(capsys.readouterr().err.split())
+    assert "none of the 2 datagrams follows the format" in shown(capsys)
 
 
-def itch_file(path: Path, count: int) -> Path:
-    bodies = [body for number in range(1, count + 1) for body in (add_order(number), delete_order(number))]
-    path.write_bytes(b"".join(len(body).to_bytes(2, "big") + body for body in bodies))
-    return path
+def test_a_bad_datagram_is_named_by_file_and_packet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = capture(tmp_path / "morning.pcap", mold(1, add_order(1)))
+    second = capture(tmp_path / "noon.pcap", mold(2, add_order(2)), b"foreign")
+    assert convert_capture(first, then=[second]) == 0
+    assert [row["orderId"] for row in rows(first)] == [1, 2]
+    assert "noon.pcap, packet 2, sent to 233.54.12.111:26400: the datagram has 7 bytes" in shown(capsys)
+
+
+def test_a_capture_that_is_cut_off_is_converted_up_to_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = capture(tmp_path / "day.pcap", *(mold(number, add_order(number)) for number in range(1, 4)))
+    other = capture(tmp_path / "next.pcap", mold(4, add_order(4)))
+    path.write_bytes(path.read_bytes()[:-10])
+    assert convert_capture(path, then=[other]) == 3
+    assert [row["orderId"] for row in rows(path)] == [1, 2, 4]
+    text = shown(capsys)
+    assert "day.pcap: offset" in text
+    assert "what precedes this is converted" in text
+    assert "stream S: 1 missing, 3 to 3" in text
+
+
+def test_a_file_compressed_with_gzip_that_is_cut_off_is_converted_up_to_there(tmp_path: Path) -> None:
+    path = itch_file(tmp_path / "day.itch.gz", 50_000)
+    path.write_bytes(gzip.compress(path.read_bytes())[:-1_000])
+    assert main(["file", str(path), *ITCH, "--to", str(tmp_path / "out")]) == 3
+    assert 1_000 < len(rows(path)) < 100_000
+
+
+def test_messages_with_sequence_number_0_are_converted_in_the_order_of_the_capture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = capture(
+        tmp_path / "day.pcap", mold(0, add_order(1), add_order(2)), mold(7, add_order(7)), mold(0, add_order(3))
+    )
+    assert convert_capture(path) == 0
+    assert sorted(row["orderId"] for row in rows(path)) == [1, 2, 3, 7]
+    assert "3 messages with sequence number 0: no gap or duplicate can be found among them" in shown(capsys)
+
+
+def test_only_the_chosen_lines_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "day.pcap"
+    lines = {"233.54.12.111": mold(1, add_order(1)), "233.49.196.111": mold(1, add_order(1), add_order(2))}
+    wrpcap(str(path), [Ether() / IP(dst=to) / UDP(dport=26_400) / Raw(payload) for to, payload in lines.items()])
+    assert convert_capture(path) == 0
+    assert [row["orderId"] for row in rows(path)] == [1, 2]
+    assert convert_capture(path, "--line", "233.54.12.111:26400") == 0
+    assert [row["orderId"] for row in rows(path)] == [1]
+    assert convert_capture(path, "--line", "233.54.12.111:1", "--line", "233.49.196.111") == 0
+    assert [row["orderId"] for row in rows(path)] == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["here", "233.54.12.111:http", "233.54.12.1111"])
+def test_a_line_that_is_not_an_address_is_refused(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        convert_capture(tmp_path / "day.pcap", "--line", text)
+    assert "give ADDRESS or ADDRESS:PORT" in shown(capsys)
+
+
+def test_small_packets_are_joined_and_large_ones_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "MESSAGES_MAX", 10)
+    chunks = [FrameChunk(b"%d" % number, 3, 3 * number + 1, sent_at_ns=number // 2) for number in range(5)]
+    chunks += [FrameChunk(b"x", 30, 100), FrameChunk(b"y", 1, 131), FrameChunk(b"z", 1, 132, session=b"B")]
+    found = [(each.frames, each.sequence, each.message_count) for each in joined(chunks, keeps_times=False)]
+    assert found == [(b"012", 1, 9), (b"34", 10, 6), (b"x", 100, 30), (b"y", 131, 1), (b"z", 132, 1)]
+    kept = [each.frames for each in joined(chunks, keeps_times=True)]
+    assert kept == [b"01", b"23", b"4", b"x", b"y", b"z"]
+
+
+def test_a_table_that_reads_the_time_of_a_packet_is_recognised(tmp_path: Path) -> None:
+    model, text = load_message_model(document("tick.xml")), document(TABLE).read_text()
+    changed = tmp_path / "table.xml"
+    since_midnight = 'function="since_midnight" of="timestamp" zone="America/New_York"'
+    changed.write_text(text.replace(since_midnight, 'function="copy" of="packet.sent_at_ns"', 1))
+    found = [reads_send_time(load_table(each, FORMAT, model, 1_472)) for each in (document(TABLE), changed)]
+    assert found == [False, True]
 
 
 def test_alternating_types_make_few_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

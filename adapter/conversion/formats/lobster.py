@@ -69,7 +69,7 @@ def _read(path: Path) -> pa.Table:
             convert_options=pyarrow.csv.ConvertOptions(column_types=COLUMNS, strings_can_be_null=True),
         ).combine_chunks()
     except pa.ArrowInvalid as wrong:
-        raise unreadable(path, wrong) from None
+        raise unreadable(wrong) from None
     for name in COLUMNS:
         empty = pc.index(pc.is_null(table[name]), True).as_py()
         if empty >= 0:

@@ -37,8 +37,11 @@ class MoldPacket(NamedTuple):
     frames: bytes
 
 
-def decode_mold_packet(datagram: bytes) -> MoldPacket:
+def decode_mold_packet(datagram: bytes, *, may_be_unnumbered: bool = False) -> MoldPacket:
     """Decode a downstream packet and check that its messages fill it; the content of messages is not checked.
+
+    Args:
+        may_be_unnumbered: accept messages with the sequence number 0, as in captures of some test systems.
 
     Raises:
         FormatError: its content does not match its header.
@@ -52,7 +55,7 @@ def decode_mold_packet(datagram: bytes) -> MoldPacket:
     frames = datagram[MOLD_HEADER_SIZE:]
     if message_offset(frames, count) != len(frames):
         raise FormatError(f"{count} messages do not fill {len(frames)} bytes")
-    if count and sequence == 0:
+    if count and sequence == 0 and not may_be_unnumbered:
         raise FormatError("sequence 0: messages are numbered from 1")
     return MoldPacket(session, sequence, count, is_end, frames)
 

@@ -77,7 +77,7 @@ def read_tick_file(
     try:
         table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
     except (pa.ArrowException, UnicodeDecodeError) as wrong:
-        raise unreadable(path, wrong) from None
+        raise unreadable(wrong) from None
     columns = _Columns(table, options)
     name = "quote" if columns.has("bid_price") or columns.has("ask_price") else "trade"
     wanted = list(source_format.messages[name].fields)
@@ -88,12 +88,12 @@ def read_tick_file(
         yield FrameChunk(part.tobytes(), len(part), first + 1)
 
 
-def unreadable(path: Path, wrong: Exception) -> FormatError:
+def unreadable(wrong: Exception) -> FormatError:
     """The error for a file that is not the table that its name promises, in one printable line."""
     if isinstance(wrong, UnicodeDecodeError) or "UTF8" in str(wrong):
-        return FormatError(f"{path}: its text is not UTF-8; convert it first, for example with iconv")
+        return FormatError("its text is not UTF-8; convert it first, for example with iconv")
     text = "".join(each if each.isprintable() else "." for each in " ".join(str(wrong).split()))
-    return FormatError(f"{path}: cannot be read: {text[:REASON_SHOWN_MAX]}")
+    return FormatError(f"cannot be read: {text[:REASON_SHOWN_MAX]}")
 
 
 def _read_csv(path: Path) -> pa.Table:
@@ -101,7 +101,7 @@ def _read_csv(path: Path) -> pa.Table:
     names = pyarrow.csv.open_csv(path).schema.names
     separator = next((each for each in SEPARATORS if len(names) == 1 and each in names[0]), None)
     if separator is not None:
-        raise FormatError(f"{path}: its columns are separated by {separator!r}; they must be separated by commas")
+        raise FormatError(f"its columns are separated by {separator!r}; they must be separated by commas")
     convert = pyarrow.csv.ConvertOptions(column_types={name: pa.string() for name in names}, strings_can_be_null=True)
     return pyarrow.csv.read_csv(path, convert_options=convert)
 

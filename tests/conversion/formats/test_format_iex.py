@@ -16,6 +16,7 @@ from tandemfeed.adapter.conversion.formats.capture import CaptureReader
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
 from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER, PROTOCOL_TOPS, decode_iex_segment
+from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.real_data import shared_file
 
@@ -56,7 +57,7 @@ def assert_equal(name: str, ours: dict[str, Any], theirs: dict[str, Any]) -> Non
 
 def test_a_real_capture_reads_as_another_decoder_reads_it() -> None:
     path = shared_file("iex/TOPS16.pcapng.gz")
-    capture = CaptureReader(path.read_bytes())
+    capture = CaptureReader(DecompressedFile(path))
     walker = DeepPcapReader(None, TOPS_1_6, 0)
     sequence, count = 1, 0
     with PcapReader(str(path)) as theirs:

@@ -29,10 +29,9 @@ from tandemfeed.adapter.conversion.formats.mdp3 import (
     MdpReset,
     decode_mdp_packet,
 )
-from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.adapter.conversion.table.table import ConverterTable
-from tandemfeed.adapter.convert_command.reading import READER_OF_FORMAT, READERS, Findings
+from tandemfeed.adapter.convert_command.reading import READER_OF_FORMAT, READERS, Findings, Input
 from tandemfeed.client_lib.messages.sbe_reading import SbeReader
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.xml_document import DocumentError
@@ -111,7 +110,7 @@ def assert_message_equal(reader: SbeReader, frame: bytes) -> None:
 def test_real_packets_read_as_another_decoder_reads_them(name: str, packet_count: int) -> None:
     path = shared_file(f"cme/{name}")
     reader, count = SbeReader(ours()), 0
-    for number, datagram in enumerate(CaptureReader(path.read_bytes())):
+    for number, datagram in enumerate(CaptureReader(path.open("rb"))):
         if number == packet_count:
             break
         packet, offset = decode_mdp_packet(datagram.payload), 0
@@ -126,7 +125,7 @@ def test_real_packets_read_as_another_decoder_reads_them(name: str, packet_count
 
 def test_instrument_definitions_of_an_older_schema_are_read_to_the_end() -> None:
     """Their blocks are shorter than in the current schema; the other decoder misreads such messages."""
-    (datagram,) = CaptureReader(shared_file("cme/v1.5-MdInstrumentDefinitionSpread.pcap").read_bytes())
+    (datagram,) = CaptureReader(shared_file("cme/v1.5-MdInstrumentDefinitionSpread.pcap").open("rb"))
     packet, offset, names = decode_mdp_packet(datagram.payload), 0, []
     while offset < len(packet.frames):
         size = int.from_bytes(packet.frames[offset : offset + 2], "little")
@@ -139,7 +138,7 @@ def test_instrument_definitions_of_an_older_schema_are_read_to_the_end() -> None
 
 
 def test_two_real_lines_with_missing_packets_give_one_stream_without_a_gap() -> None:
-    datagrams = list(CaptureReader(shared_file("cme/v1.6-v6.1.pcap").read_bytes()))[:2_000]
+    datagrams = list(CaptureReader(shared_file("cme/v1.6-v6.1.pcap").open("rb")))[:2_000]
     lines = sorted({each.where for each in datagrams})
     assert len(lines) == 2
     numbering, delivered, sequences = MdpNumbering(), 0, []
@@ -306,7 +305,7 @@ def expected_entry(kind: int, entry: Any) -> tuple[str, dict[str, Any]]:
 @pytest.mark.parametrize(("name", "packet_count"), CAPTURES)
 def test_real_packets_convert_to_what_another_decoder_reads(name: str, packet_count: int) -> None:
     chunks, wanted = [], []
-    for datagram in islice(CaptureReader(shared_file(f"cme/{name}").read_bytes()), packet_count):
+    for datagram in islice(CaptureReader(shared_file(f"cme/{name}").open("rb")), packet_count):
         packet, offset = decode_mdp_packet(datagram.payload), 0
         chunks.append(FrameChunk(packet.frames, packet.message_count, len(chunks) + 1, packet.sent_at_ns))
         while offset < len(packet.frames):
@@ -349,7 +348,7 @@ def flat(values: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_formats_reader_reads_the_same_numbers_as_the_sbe_reader() -> None:
     sbe, plain = SbeReader(ours()), FrameReader(table().source_format)
-    for datagram in islice(CaptureReader(shared_file("cme/v1.6-v6.1.pcap").read_bytes()), 300):
+    for datagram in islice(CaptureReader(shared_file("cme/v1.6-v6.1.pcap").open("rb")), 300):
         frames, offset = decode_mdp_packet(datagram.payload).frames, 0
         for name, values in plain.read(frames):
             message = sbe.read(frames, offset + 2)
@@ -365,8 +364,8 @@ def test_the_formats_reader_reads_the_same_numbers_as_the_sbe_reader() -> None:
 
 def test_the_convert_command_reads_both_lines_of_a_capture_as_one_stream() -> None:
     path = shared_file("cme/v1.8-MdIncrementalRefreshVolume.pcap")
-    chunks = list(READERS[READER_OF_FORMAT["mdp3"]](path, table().source_format, TableOptions(), Findings()))
-    payloads = {datagram.payload for datagram in CaptureReader(path.read_bytes())}
+    chunks = list(READERS[READER_OF_FORMAT["mdp3"]](Input((path,), table().source_format), Findings()))
+    payloads = {datagram.payload for datagram in CaptureReader(path.open("rb"))}
     messages = sum(decode_mdp_packet(payload).message_count for payload in payloads)
     assert sum(chunk.message_count for chunk in chunks) == messages, "each packet once"
     assert [chunk.sequence for chunk in chunks] == sorted({chunk.sequence for chunk in chunks})

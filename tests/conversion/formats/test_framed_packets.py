@@ -83,7 +83,7 @@ def expected(datagram: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def test_a_real_recording_converts_to_what_the_specification_says() -> None:
     path, decoder = shared_file("nyse/imbalances-v2.1.f.pcap"), PacketDecoder(table().source_format)
-    payloads = [datagram.payload for datagram in CaptureReader(path.read_bytes())]
+    payloads = [datagram.payload for datagram in CaptureReader(path.open("rb"))]
     packets = [decoder.decode(payload) for payload in payloads]
     assert [packet.end for packet in packets] == list(range(2, len(payloads) + 2)), "no message is missing"
     chunks = [packet.chunk for packet in packets if packet.chunk is not None]

@@ -279,7 +279,7 @@ def test_packets_captured_from_the_exchange_read_as_another_decoder_reads_them()
     reader = FrameReader(load_source_format(document("itch50.xml")))
     packets = [
         decode_mold_packet(datagram.payload)
-        for datagram in CaptureReader(shared_file("itch/Multiple.Packets.pcap").read_bytes())
+        for datagram in CaptureReader(shared_file("itch/Multiple.Packets.pcap").open("rb"))
     ]
     assert [(each.session, each.message_count) for each in packets] == [(b"000010059B", 1), (b"000010059B", 38)]
     for each in packets:

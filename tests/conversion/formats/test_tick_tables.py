@@ -27,6 +27,7 @@ from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.conversion.formats.dbn import read_dbn
 from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions, read_tick_file
+from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.conversion.formats.tick_material import (
@@ -233,7 +234,7 @@ def iex_expected(m: dict[str, Any], at_ns: int) -> Output:
 def iex_chunks() -> Iterator[tuple[FrameChunk, list[dict[str, Any]]]]:
     """The capture's segments, and their messages as the other decoder reads them."""
     walker = DeepPcapReader(None, TOPS_1_6, 0)
-    for datagram in CaptureReader(shared_file("iex/TOPS16.pcapng.gz").read_bytes()):
+    for datagram in CaptureReader(DecompressedFile(shared_file("iex/TOPS16.pcapng.gz"))):
         chunk = decode_iex_segment(datagram.payload).chunk()
         if chunk is not None:
             yield chunk, [dict(each) for each in walker._read(datagram.payload) or []]

@@ -44,6 +44,15 @@ def test_a_stream_is_live_when_it_is_heard_and_stale_after_the_limit() -> None:
     assert streams.next_deadline_ns == 5_000 + LIMIT_NS
 
 
+def test_an_adapter_that_moved_on_to_a_later_session_is_not_silent() -> None:
+    streams = heard()
+    hear(streams, 1, 0)
+    hear(streams, 2, 0)
+    streams.note_moved_on(1)
+    assert look(streams, LIMIT_NS) == [Stale(1, 1), Stale(1, 2)]
+    assert (streams.live, streams.silent) == ((), (2,))
+
+
 def test_the_next_deadline_is_that_of_the_stream_heard_longest_ago() -> None:
     streams = heard()
     hear(streams, 2, 100)

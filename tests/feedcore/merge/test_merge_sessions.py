@@ -8,7 +8,7 @@ from tandemfeed.feedcore.merge.effects import Deliver, Ended, Gap, MergeEffect, 
 from tandemfeed.feedcore.merge.sessions import SessionMerger
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.refusal import Refusal
-from tests.feedcore.merge.merge_feed import CHANNEL, MS, heartbeat, line, packet
+from tests.feedcore.merge.merge_feed import CHANNEL, FIRST, MS, heartbeat, line, packet
 
 OLD = 20261121
 NEW = OLD + 1
@@ -74,6 +74,29 @@ def test_the_end_is_not_enough_while_a_gap_before_it_is_open() -> None:
     assert [(request.session, request.input_ranges) for request in asked] == [(OLD, ((4, 6),))]
     reader.hear(packet(4, line(4, 5)), end(6), now_ns=11 * MS)
     assert reader.story == [(OLD, 1), (OLD, 4), changed(), (NEW, 1)]
+
+
+def test_an_end_that_was_reported_while_a_gap_was_open_need_not_be_reported_again() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), end(6), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    reader.hear(packet(4, line(4, 5)), now_ns=SECOND)
+    assert reader.story == [(OLD, 1), (OLD, 4), changed(), (NEW, 1)]
+    assert [effect for effect in reader.effects if isinstance(effect, Ended)] == [Ended(CHANNEL, 6, 6)]
+
+
+def test_an_end_of_an_older_epoch_does_not_count() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), end(6), heartbeat(4, (*FIRST, (2, 4))))
+    reader.hear(packet(4, line(4, 5), epoch=2))
+    assert not any(isinstance(effect, Ended) for effect in reader.effects)
+
+
+def test_an_adapter_that_sends_the_next_session_already_is_asked_for_the_rest_of_the_old_one() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), packet(6, line(6, 8)), of_new(heartbeat(1)))
+    reader.wait(SECOND)
+    asked = [effect for effect in reader.effects if isinstance(effect, RequestReplay)]
+    assert {request.silent_adapter_ids for request in asked} == {()}
 
 
 def test_a_session_whose_end_no_adapter_reports_ends_as_incomplete_after_the_grace() -> None:

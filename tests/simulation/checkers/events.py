@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from tandemfeed.feedcore.merge.effects import Deliver, Diverged, Filled, Gap, Live, MergeEffect, Stale, Takeover
+from tandemfeed.feedcore.merge.effects import (
+    Deliver,
+    Diverged,
+    Filled,
+    Gap,
+    Live,
+    MergeEffect,
+    SourceGap,
+    Stale,
+    Takeover,
+)
 from tandemfeed.feedcore.wire.lineage import Lineage, decode_lineage
 from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
@@ -125,6 +135,8 @@ class EventChecker:
                     self._delivered[packet.first_input_seq] = _copy_of(packet)
                     self._must_count(packet)
                 self._had.update((each.source_stream_id, each.source_seq) for each in self._reader.inputs(packet))
+            case SourceGap(_, stream, first, last):  # the answer to a gap that had contained the source gap's message
+                self._had.update((stream, source_seq) for source_seq in range(first, last + 1))
             case Takeover():
                 self._settle(f"Takeover {effect.epoch}")
                 self._delivered.clear()

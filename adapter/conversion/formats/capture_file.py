@@ -1,0 +1,156 @@
+"""Reads the frames of a packet capture: pcap (micro- and nanoseconds, either byte order) and pcapng.
+
+The file is read as a stream, one frame at a time, so a capture of any size needs little memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+
+PCAP_MAGICS = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}  # -> nanoseconds per unit of the time stamp's fraction
+SECTION_HEADER, INTERFACE, OLD_PACKET, SIMPLE_PACKET, ENHANCED_PACKET = 0x0A0D0D0A, 1, 2, 3, 6
+BYTE_ORDER_MAGIC = 0x1A2B3C4D
+OPTION_TIME_RESOLUTION, OPTION_TIME_OFFSET = 9, 14
+SIZE_MAX = 16 << 20  # of a block; tools write frames of at most 256 KiB, so a larger one is damage
+
+
+class Frame(NamedTuple):
+    """A captured frame.
+
+    Attributes:
+        captured_at_ns: the capturing host's wall clock.
+        link: the type of its link layer (LINKTYPE_…).
+    """
+
+    captured_at_ns: int
+    link: int
+    data: bytes
+
+
+def read_frames(file: BinaryIO) -> Iterator[Frame]:
+    """The frames of a capture, in order.
+
+    Args:
+        file: decompressed and buffered, because it is read in small pieces.
+
+    Raises:
+        FormatError: with the offset, if the file is damaged or not a capture.
+    """
+    stream = _Stream(file)
+    magic = stream.take_any(4)
+    if len(magic) == 4:
+        if int.from_bytes(magic, "big") == SECTION_HEADER:
+            return _pcapng_frames(stream)
+        for order in "<>":
+            if struct.unpack(order + "I", magic)[0] in PCAP_MAGICS:
+                return _pcap_frames(stream, magic, order)
+    raise FormatError("offset 0: neither a pcap nor a pcapng file")
+
+
+class _Stream:
+    """A file that is read from its beginning to its end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.offset = 0
+
+    def take_any(self, size: int) -> bytes:
+        """The next bytes; fewer at the end of the file."""
+        data = self._file.read(size)
+        self.offset += len(data)
+        return data
+
+    def take(self, size: int, what: str) -> bytes:
+        """The next bytes, which belong to `what`."""
+        if size > SIZE_MAX:
+            raise FormatError(f"offset {self.offset}: {what} has {size} bytes; at most {SIZE_MAX} are possible")
+        data = self._file.read(size)
+        if len(data) < size:
+            raise FormatError(f"offset {self.offset}: {what} has {size} bytes, but only {len(data)} are left")
+        self.offset += size
+        return data
+
+
+def _pcap_frames(stream: _Stream, magic: bytes, order: str) -> Iterator[Frame]:
+    unit_ns = PCAP_MAGICS[struct.unpack(order + "I", magic)[0]]
+    (link,) = struct.unpack(order + "16xI", stream.take(20, "the file's header"))
+    link &= 0x0FFF_FFFF
+    header = struct.Struct(order + "IIII")
+    while first := stream.take_any(1):
+        seconds, fraction, size, _ = header.unpack(first + stream.take(header.size - 1, "a packet's header"))
+        yield Frame(seconds * 1_000_000_000 + fraction * unit_ns, link, stream.take(size, "a packet"))
+
+
+class _Interface(NamedTuple):
+    link: int
+    ticks_per_second: int
+    offset_seconds: int
+    size_max: int
+
+    def at_ns(self, ticks: int) -> int:
+        return ticks * 1_000_000_000 // self.ticks_per_second + self.offset_seconds * 1_000_000_000
+
+
+def _pcapng_frames(stream: _Stream) -> Iterator[Frame]:
+    """The frames, after the type of the first block was read."""
+    order, begin = "<", 0
+    interfaces: list[_Interface] = []
+    kind_bytes = SECTION_HEADER.to_bytes(4, "big")
+    while kind_bytes:
+        rest = stream.take(12 - len(kind_bytes), "a block")
+        kind_bytes, size_bytes, start = (kind_bytes + rest)[:4], rest[-8:-4], rest[-4:]
+        kind = int.from_bytes(kind_bytes, "big" if order == ">" else "little")
+        if kind == SECTION_HEADER:
+            order, interfaces = _byte_order(start, begin), []
+        size = struct.unpack(order + "I", size_bytes)[0]
+        if size < 12 or size % 4:
+            raise FormatError(f"offset {begin}: a block has an impossible length of {size} bytes")
+        body = (start + stream.take(size - 12, "a block"))[: size - 12]
+        try:
+            if kind == INTERFACE:
+                interfaces.append(_interface(body, order))
+            elif kind in (ENHANCED_PACKET, OLD_PACKET, SIMPLE_PACKET):
+                yield _block_frame(kind, body, order, interfaces)
+        except (struct.error, IndexError):
+            raise FormatError(f"offset {begin}: a block of type {kind} is damaged") from None
+        begin = stream.offset
+        kind_bytes = stream.take_any(1)
+
+
+def _byte_order(magic: bytes, offset: int) -> str:
+    for order in "<>":
+        if struct.unpack(order + "I", magic)[0] == BYTE_ORDER_MAGIC:
+            return order
+    raise FormatError(f"offset {offset}: a section has no byte-order magic")
+
+
+def _interface(body: bytes, order: str) -> _Interface:
+    link, size_max = struct.unpack_from(order + "HxxI", body)
+    ticks, seconds, offset = 1_000_000, 0, 8
+    while offset + 4 <= len(body):
+        code, length = struct.unpack_from(order + "HH", body, offset)
+        if code == OPTION_TIME_RESOLUTION:
+            exponent = body[offset + 4]
+            ticks = 1 << (exponent & 0x7F) if exponent & 0x80 else 10 ** min(exponent, 18)
+        elif code == OPTION_TIME_OFFSET:
+            seconds = struct.unpack_from(order + "q", body, offset + 4)[0]
+        offset += 4 + (length + 3) // 4 * 4
+    return _Interface(link, ticks, seconds, size_max)
+
+
+def _block_frame(kind: int, body: bytes, order: str, interfaces: list[_Interface]) -> Frame:
+    if kind == SIMPLE_PACKET:
+        size = struct.unpack_from(order + "I", body)[0]
+        interface, at_ns, begin = interfaces[0], 0, 4
+        size = min(size, interface.size_max or size)
+    else:
+        number, high, low, size = struct.unpack_from(order + ("IIII" if kind == ENHANCED_PACKET else "HxxIII"), body)
+        interface, begin = interfaces[number], 20
+        at_ns = interface.at_ns(high << 32 | low)
+    if begin + size > len(body):
+        raise IndexError
+    return Frame(at_ns, interface.link, body[begin : begin + size])

@@ -1,0 +1,200 @@
+"""`sniff`: finds out what a file is, and how to convert it.
+
+A file's first bytes tell compression and container. For captures and binary files, the readers' own decoders and the
+shipped source formats are tried on the beginning of the file: what fits decides, never a file's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.capture import CaptureReader, Datagram
+from tandemfeed.adapter.conversion.formats.capture_file import PCAP_MAGICS, SECTION_HEADER
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.dbn import DBN_MAGIC
+from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
+from tandemfeed.adapter.conversion.formats.lobster import COLUMNS as LOBSTER_COLUMNS
+from tandemfeed.adapter.conversion.formats.mdp3 import decode_mdp_packet
+from tandemfeed.adapter.conversion.formats.moldudp64 import decode_mold_packet
+from tandemfeed.adapter.conversion.formats.tick_table import ALIASES
+from tandemfeed.adapter.convert_command.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.reading import READ_ERRORS
+from tandemfeed.feedcore.documents.source_format import load_source_format
+
+SUMMARY = "find out what a file is, and how to convert it"
+DATAGRAMS_MAX = 2_000  # looked at
+MESSAGES_MAX = 1_000
+BYTES_MAX = 1 << 20
+FITTING_LEAST = 0.9  # of datagrams or messages; captures contain strangers
+CAPTURE_MAGICS = {SECTION_HEADER.to_bytes(4, "big")} | {
+    magic.to_bytes(4, order) for magic in PCAP_MAGICS for order in ("big", "little")
+}
+PARQUET_MAGIC = b"PAR1"
+
+# By reader: the frames of a datagram's messages. A decoder refuses what its protocol's header does not describe.
+Decode = Callable[[bytes], bytes]
+PROTOCOLS: dict[str, Decode] = {
+    "moldudp64": lambda payload: decode_mold_packet(payload, may_be_unnumbered=True).frames,
+    "iex-tp": lambda payload: decode_iex_segment(payload).frames,
+    "mdp3": lambda payload: decode_mdp_packet(payload).frames,
+}
+SHIPPED_BY_READER = {"moldudp64": ("itch50",), "iex-tp": ("iex",), "mdp3": ("mdp3",), "binary-file": ("itch50",)}
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a file is.
+
+    Attributes:
+        lines: what was found, for people.
+        options: of `convert file`; empty if no reader fits.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    options: str = ""
+
+
+def add_to(tasks: Any) -> None:
+    """Add the task and its options."""
+    task = tasks.add_parser("sniff", allow_abbrev=False, help=SUMMARY, description=SUMMARY)
+    task.add_argument("inputs", type=Path, nargs="+", metavar="FILE")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a verdict for each file. Exit status 0; 1 if no reader fits one of them."""
+    unknown = 0
+    for path in arguments.inputs:
+        verdict = sniff(path)
+        lines = [f"{path}: {line}" for line in verdict.lines]
+        if verdict.options:
+            lines.append(f"convert it with: tandemfeed convert file {path} {verdict.options} --to FOLDER")
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+        unknown += not verdict.options
+    return 1 if unknown else 0
+
+
+def sniff(path: Path) -> Verdict:
+    """Look at the beginning of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with DecompressedFile(path) as file:
+        start = file.peek(BYTES_MAX)[:BYTES_MAX]
+        if not start:
+            return Verdict([f"cannot be decompressed: {file.damage}" if file.damage else "empty"])
+        if start[:4] in CAPTURE_MAGICS:
+            return _capture(CaptureReader(file))
+        if start.startswith(DBN_MAGIC):
+            return Verdict(["Databento DBN"], "--shipped dbn")
+        if start.startswith(PARQUET_MAGIC):
+            return Verdict(["Parquet"], "--shipped tick-table")
+        return _text(start) or _binary_file(file) or Verdict(["none of the readers recognises it"])
+
+
+def _capture(reader: CaptureReader) -> Verdict:
+    datagrams: list[Datagram] = []
+    verdict = Verdict()
+    try:
+        datagrams += itertools.islice(reader, DATAGRAMS_MAX)
+    except READ_ERRORS as reason:
+        verdict.lines.append(str(reason))
+    verdict.lines.append(
+        f"a capture; {len(datagrams):,} datagrams looked at, {reader.passed_over:,} frames without one"
+    )
+    found: Counter[tuple[str, str]] = Counter()
+    by_place: dict[str, list[bytes]] = {}
+    for each in datagrams:
+        by_place.setdefault(each.where, []).append(each.payload)
+    for where, payloads in by_place.items():
+        name = _protocol(payloads)
+        if name is None:
+            verdict.lines.append(f"  {where}: {len(payloads):,} datagrams of no known protocol")
+            continue
+        shipped = _shipped(name, (PROTOCOLS[name](each) for each in payloads if _fits(PROTOCOLS[name], each)))
+        messages = f"messages of {shipped}" if shipped else "messages of no shipped format"
+        verdict.lines.append(f"  {where}: {len(payloads):,} datagrams of {name}, {messages}")
+        if shipped:
+            found[name, shipped] += len(payloads)
+    if found:
+        ((name, shipped), _) = found.most_common(1)[0]
+        verdict.options = f"--shipped {shipped} --reader {name}"
+    return verdict
+
+
+def _protocol(payloads: list[bytes]) -> str | None:
+    """The reader whose decoder accepts the datagrams of one destination."""
+    for name, decode in PROTOCOLS.items():
+        if sum(_fits(decode, each) for each in payloads) >= FITTING_LEAST * len(payloads):
+            return name
+    return None
+
+
+def _fits(decode: Decode, payload: bytes) -> bool:
+    try:
+        decode(payload)
+    except FormatError:
+        return False
+    return True
+
+
+def _shipped(reader: str, packets: Iterator[bytes]) -> str | None:
+    """The shipped format that knows the messages in these frames."""
+    frames = [each for each in packets if each]
+    for name in SHIPPED_BY_READER[reader]:
+        messages = FrameReader(load_source_format(document(f"{name}.xml")))
+        known = total = 0
+        for each in frames:
+            view = memoryview(each)
+            for offset, size, kind in messages.walk(view):
+                total += 1
+                known += messages.message_type(kind, view[offset : offset + size]) is not None
+                if total == MESSAGES_MAX:
+                    break
+        if total and known >= FITTING_LEAST * total:
+            return name
+    return None
+
+
+def _binary_file(file: DecompressedFile) -> Verdict | None:
+    for name in SHIPPED_BY_READER["binary-file"]:
+        source_format = load_source_format(document(f"{name}.xml"))
+        try:
+            first = next(read_binary_file(file, source_format, MESSAGES_MAX), None)
+            if first is not None and _shipped("binary-file", iter([first.frames])) == name:
+                return Verdict([f"messages of {name}, each after its length"], f"--shipped {name}")
+        except READ_ERRORS:
+            continue
+    return None
+
+
+def _text(start: bytes) -> Verdict | None:
+    """CSV: a table of ticks if its columns have such names, LOBSTER's events if it has no header."""
+    head = start.split(b"\n", 1)[0].rstrip(b"\r")
+    if b"\0" in start[:4_096] or b"," not in head:
+        return None
+    columns = [name.strip().strip('"').lower() for name in head.decode("utf-8", "replace").split(",")]
+    known = {alias for aliases in ALIASES.values() for alias in aliases}
+    if known.intersection(columns):
+        return Verdict([f"CSV with the columns {', '.join(columns)}"], "--shipped tick-table")
+    if len(columns) == len(LOBSTER_COLUMNS) and all(_is_number(each) for each in columns):
+        return Verdict(["CSV without a header, with LOBSTER's columns"], "--shipped lobster")
+    return Verdict([f"CSV with the columns {', '.join(columns)}, none of which names a tick's field"])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
