@@ -24,7 +24,7 @@ from tandemfeed.transport.process_shell import (
     configure_logging,
     connection_from,
 )
-from tandemfeed.transport.scheduling import request_short_slices
+from tandemfeed.transport.scheduling import call_in_background, request_short_slices
 
 REPLACED_STATUS = 3  # another process runs as this adapter; restarting this one does not help
 
@@ -108,7 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.replace,
             arguments.reflection,
         )
-        AdapterProcess(options, connection, stop).run()
+        # In the background, like its imports: it loads kernels and reads the journal's end.
+        process = call_in_background(lambda: AdapterProcess(options, connection, stop))
+        process.run()
     except AnotherProcessRuns as refused:
         parser.exit(REPLACED_STATUS, f"adapter: {refused}\n")
     except grpc.RpcError as error:

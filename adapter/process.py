@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tandemfeed.adapter.conversion import load_converter
+from tandemfeed.adapter.conversion import CompiledConverter, load_converter
 from tandemfeed.adapter.documents import ConversionFiles, claimed_conversions, conversion_files, own_conversion
 from tandemfeed.adapter.feed_settings import engine_config
 from tandemfeed.adapter.loop import AdapterLoop, SourceLine
@@ -48,7 +48,7 @@ from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from tandemfeed.transport.metrics import CounterCollector, serve_metrics
 from tandemfeed.transport.process_shell import Connection, StopSignal, announce_ready
-from tandemfeed.transport.scheduling import tune_for_low_latency
+from tandemfeed.transport.scheduling import call_in_background, keep_objects, tune_for_low_latency
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
 from tandemfeed.transport.sealing.opening import Opener
 from tandemfeed.transport.sealing.sealing import Sealer
@@ -226,10 +226,7 @@ class AdapterProcess:
         # Even if the journal shows no earlier process: it may have ended before it saved a state.
         config = engine_config(registered, session=session, previous_process_ended_ns=self._journal.held_since_ns)
         files = conversion_files(registered, self._options.own_files, self._options.document_folder)
-        converters = {
-            channel_id: load_converter(*each, registered.message_model, feed.datagram_size_max)
-            for channel_id, each in files.items()
-        }
+        converters = call_in_background(lambda: _load_converters(files, registered))
         self._engine = engine = AdapterEngine(config, converters, self._counters, time.monotonic_ns())
         for snapshot, runs in past:
             if snapshot.channel_id in converters:
@@ -433,3 +430,15 @@ class AdapterProcess:
             {each.adapter_id: ServerAddress(each.rpc_endpoint, adapter_server(feed, each.name)) for each in others}
         )
         return [each.adapter_id for each in others]
+
+
+def _load_converters(
+    files: Mapping[int, ConversionFiles], registered: admin_pb2.RegisterReply
+) -> dict[int, CompiledConverter]:
+    """The last long step of a start; to be called in the background, because it must not delay a running stream."""
+    converters = {
+        channel_id: load_converter(*each, registered.message_model, registered.feed.datagram_size_max)
+        for channel_id, each in files.items()
+    }
+    keep_objects()
+    return converters

@@ -147,7 +147,7 @@ def _revocations(cluster: Cluster, callers: Callers) -> dict[str, object]:
 def _revoke(callers: Callers, revoke: Callable[[], None]) -> tuple[float, float]:
     """(milliseconds until the stream has ended, until the last packet that the former client could read)."""
     connection = connect(admin=callers.endpoint, ca=callers.ca, identity="leaver", secret=callers.secret("leaver"))
-    with connection as client, client.subscribe("ticks", start="live") as subscription, zmq.Context() as context:
+    with connection as client, client.subscribe(feed="ticks", start="live") as subscription, zmq.Context() as context:
         while not subscription.poll(LISTEN_S):
             pass
         groups = [group for adapter in _adapters(callers) for group in adapter.groups.values()]

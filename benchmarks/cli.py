@@ -6,14 +6,17 @@ import argparse
 import importlib
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tandemfeed.benchmarks.machine import describe_machine
+from tandemfeed.deploy.hiccups.meter import HiccupMeter
 
 BENCHMARKS = {
     "adapter": "rate and latency of one adapter and of a bare forwarder",
     "admin": "subscriptions, logins, revocations, a million patterns",
+    "client": "reading what was delivered: attributes, arrays, tables",
     "conversion": "compiled kernels: tick table, ITCH books, many symbols",
     "journal": "append, read and recovery; SQLite, LMDB, a plain file",
     "merge": "the client's merge alone: processor time per packet",
@@ -52,7 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     machine = describe_machine()
     print(f"running on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB", file=sys.stderr)
-    figures: dict[str, object] = importlib.import_module(f"tandemfeed.benchmarks.{arguments.name}").run(arguments)
+    benchmark = importlib.import_module(f"tandemfeed.benchmarks.{arguments.name}")
+    with tempfile.TemporaryDirectory(prefix="tandemfeed-hiccups-") as folder, HiccupMeter(Path(folder)) as meter:
+        figures: dict[str, object] = benchmark.run(arguments)
+        machine["hiccups_ms"] = meter.stop().figures()
     text = json.dumps({"benchmark": arguments.name, **figures, "machine": machine})
     if arguments.json is not None:
         arguments.json.write_text(text + "\n")

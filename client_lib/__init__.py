@@ -2,10 +2,9 @@
 
 ::
 
-    with tandemfeed.connect(admin="127.0.0.1:7400", ca="ca.pem", identity="demo-client", secret=…) as client:
-        for item in client.subscribe("equities"):
-            if isinstance(item, tandemfeed.client_lib.Batch):
-                for message in item.messages(): …
+    with tandemfeed.connect("admin.example:7443", profile="reader") as feed:
+        for tick in feed.subscribe("equities.us.#", cursor="my-model"):
+            print(tick.symbol, tick.price)
 
 It must never deliver a message twice or out of its source stream's order, or skip one without reporting a gap.
 """
@@ -25,17 +24,22 @@ from tandemfeed.client_lib.items import (
     Event,
     Filled,
     Item,
-    Message,
     ModelChanged,
     Revoked,
     SourceSpan,
 )
+from tandemfeed.client_lib.messages.message import Message, MessageClasses, Origin, load_messages
+from tandemfeed.client_lib.messages.sbe_reading import SbeReadError, Unlisted
+from tandemfeed.client_lib.messages.sbe_writing import SbeWriteError
+from tandemfeed.client_lib.stream.cursor import Cursor, CursorUnusable
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, DistrustReason
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import (
+    CatchingUp,
+    CaughtUp,
     ConfirmationPaused,
     ConfirmationResumed,
     Diverged,
@@ -56,12 +60,16 @@ __all__ = [
     "AuthenticationRefused",
     "AuthorizationRefused",
     "Batch",
+    "CatchingUp",
+    "CaughtUp",
     "ChannelStatistics",
     "ChannelsChanged",
     "Client",
     "ClientError",
     "ConfirmationPaused",
     "ConfirmationResumed",
+    "Cursor",
+    "CursorUnusable",
     "DistrustReason",
     "Distrusted",
     "Diverged",
@@ -76,11 +84,15 @@ __all__ = [
     "Live",
     "MergerConfig",
     "Message",
+    "MessageClasses",
     "ModelChanged",
     "Numbered",
+    "Origin",
     "Provisional",
     "ProvisionalGap",
     "Revoked",
+    "SbeReadError",
+    "SbeWriteError",
     "SourceGap",
     "SourceSpan",
     "Stale",
@@ -88,5 +100,7 @@ __all__ = [
     "SubscriptionStatistics",
     "Takeover",
     "UnicastChosen",
+    "Unlisted",
     "connect",
+    "load_messages",
 ]

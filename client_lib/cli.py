@@ -22,6 +22,7 @@ from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.items import Batch, Filled, Item, Revoked
 from tandemfeed.client_lib.live_view import LiveFigures, alarm_text, render
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
+from tandemfeed.client_lib.stream.starts import Start
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import Transport
@@ -62,9 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             ) as client,
         ):
             subscription = client.subscribe(
-                arguments.feed,
                 arguments.topic,
-                arguments.start,
+                feed=arguments.feed,
+                start=_start(arguments.start),
                 confirm=arguments.confirm,
                 compare=arguments.compare,
                 verify=arguments.verify,
@@ -93,7 +94,7 @@ def _sole_recorder(path: Path | None) -> contextlib.AbstractContextManager[None]
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed subscribe", description=__doc__)
-    parser.add_argument("--feed", required=True, metavar="NAME", help="the feed to subscribe to")
+    parser.add_argument("--feed", default="", metavar="NAME", help="the feed; needed if several have the topics")
     parser.add_argument(
         "--topic",
         action="append",
@@ -103,10 +104,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--start",
-        default="live",
-        type=_start,
-        metavar="live|SEQ",
-        help="begin live or at a message_seq (default %(default)s)",
+        action="append",
+        default=[],
+        type=_start_part,
+        metavar="live|first|TOPIC=SEQ",
+        help="begin live, with the session's first message, or a topic with a message_seq (repeatable; default live)",
     )
     parser.add_argument(
         "--confirm",
@@ -149,12 +151,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _start(text: str) -> Any:
-    if text == "live":
-        return text
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not valid; use 'live' or a message_seq of at least 1")
-    return int(text)
+def _start_part(text: str) -> tuple[str, int]:
+    topic, _, number = text.rpartition("=")
+    if text in ("live", "first"):
+        return text, 0
+    if not topic or not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid; use live, first or TOPIC=SEQ, SEQ from 1 on")
+    return topic, int(number)
+
+
+def _start(parts: list[tuple[str, int]]) -> Start:
+    if ("first", 0) in parts:
+        return "first"
+    return {topic: number for topic, number in parts if number} or "live"
 
 
 def _message_count(text: str) -> int:
@@ -167,7 +176,7 @@ class _Interruption:
     """Turns SIGTERM and SIGINT into a clean end: of the process while it connects, later of the subscription."""
 
     def __init__(self) -> None:
-        self._subscription: Subscription | None = None
+        self._subscription: Subscription[Any] | None = None
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> _Interruption:
@@ -178,7 +187,7 @@ class _Interruption:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
-    def set_target(self, subscription: Subscription) -> None:
+    def set_target(self, subscription: Subscription[Any]) -> None:
         """Make later signals stop this subscription."""
         self._subscription = subscription
 
@@ -188,7 +197,7 @@ class _Interruption:
         self._subscription.stop()
 
 
-def _follow(subscription: Subscription, arguments: argparse.Namespace) -> int:
+def _follow(subscription: Subscription[Any], arguments: argparse.Namespace) -> int:
     """Read until the end, and show the items as the arguments say."""
     serve_metrics(arguments.metrics_port, CounterCollector(subscription.counters))
     recorder = DeliveryRecorder() if arguments.record else None
@@ -242,13 +251,13 @@ def _first_messages(items: Iterable[Item], message_count: int) -> tuple[list[Ite
 
 @contextlib.contextmanager
 def _output(
-    arguments: argparse.Namespace, subscription: Subscription, figures: LiveFigures
+    arguments: argparse.Namespace, subscription: Subscription[Any], figures: LiveFigures
 ) -> Iterator[tuple[Callable[[Iterable[Item]], None], Callable[[], None]]]:
     """The functions to call for the items of each poll, and each second."""
     if arguments.print:
         yield _print_items, lambda: None
     elif arguments.json:
-        announce_ready(feed=arguments.feed, groups=subscription.statistics().groups)
+        announce_ready(feed=subscription.grant.feed_name, groups=subscription.statistics().groups)
         yield (lambda _items: None), (lambda: print(json.dumps(figures.interval()), flush=True))
     else:
         names = dict(subscription.grant.source_stream_names)
@@ -268,6 +277,6 @@ def _print_items(items: Iterable[Item]) -> None:
             continue
         batch = item.batch if isinstance(item, Filled) else item
         for message in batch.messages():
-            fields = " ".join(f"{name}={value}" for name, value in message.fields.items())
-            print(f"{message.message_seq} {message.source_stream_id}:{message.source_seq} {message.name} {fields}")
+            origin = message.origin
+            print(f"{origin.message_seq} {origin.source_stream_id}:{origin.source_seq} {message}")
     sys.stdout.flush()

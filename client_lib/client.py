@@ -1,97 +1,150 @@
-"""The entry points: `connect` authenticates, `Client.subscribe` subscribes to a feed and returns its merged stream."""
+"""The entry points: `connect` makes a client, and `Client.subscribe` subscribes to topics of a feed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args, overload
 
+from tandemfeed.client_lib.items import Event
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
+from tandemfeed.client_lib.messages.message import Message
+from tandemfeed.client_lib.stream.cursor import Cursor, cursor_file
+from tandemfeed.client_lib.stream.starts import Start, check_start
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
 from tandemfeed.feedcore.topics import TopicEntry
-from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, TokenFile
+from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, SecretFile, TokenFile
 from tandemfeed.transport.dgram import check_interface
+from tandemfeed.transport.profiles import PREFIX, BadProfile, profiles_path, settings
+
+LOOPBACK = "127.0.0.1"
+M = TypeVar("M", bound=Message)
+
+
+class Options(TypedDict, total=False):
+    """The options of a subscription.
+
+    Attributes:
+        feed: the feed's name; needed only if several feeds have the topics.
+        start: "live" (default): with the first packet received; "first": with the first message of the session; or the
+            first `message_seq` by topic. Past messages are replayed from the adapters' journals.
+        cursor: a name, or the path of a file: where the application's last run ended, the subscription begins, and how
+            far the application has handled it is kept there. `start` counts for topics that are new to the cursor.
+        on_event: called with each event, in its place in the stream, by iterators that do not yield events. Without it,
+            losses and alarms are logged as warnings, other events as information.
+        confirm: 2 delivers only messages that two adapters transmitted identically. This excludes errors and forgeries
+            of a single adapter, but it waits for the slower adapter, and yields a `Gap` if only one is alive.
+        compare: which second copies are compared with the delivered one; a difference yields `Diverged`.
+        verify: "signed" delivers only packets that their adapter has signed, up to 10 ms later, so that no other reader
+            of the channel can forge messages. "alarm" (default) delivers packets that continue the stream immediately,
+            and yields `Distrusted` when a signature does not match or does not arrive; after that, it accepts only
+            signed packets from that start of the adapter.
+        transport: "multicast" joins the adapters' groups, "unicast" connects to their unicast addresses (TCP with
+            CURVE). "auto" (default) joins the groups, and connects to an adapter from which nothing arrives there for a
+            second, or if joining fails; `UnicastChosen` then says why. The packets and their merge are the same.
+        merger_config: timers and limits of the merge and of gap repair; its `confirm` and `compare` are ignored.
+        timeout_s: how long to wait for the administration server's answer (default 10).
+    """
+
+    feed: str
+    start: Start
+    cursor: str | Path | None
+    on_event: Callable[[Event], object] | None
+    confirm: Literal[1, 2]
+    compare: CompareMode
+    verify: VerifyMode
+    transport: Transport
+    merger_config: MergerConfig | None
+    timeout_s: float
 
 
 class Client:
-    """One identity, logged in to a cluster; created by `connect`.
+    """One identity at one cluster; created by `connect`. It logs in when it is opened: by `with`, `async with`, or its
+    first subscription.
 
-    Closing the client closes its subscriptions.
+    Its subscriptions share the login and one call to the administration server. Closing the client closes them.
     """
 
     def __init__(self, session: Session, interface: str) -> None:
         self._session, self._grants = session, GrantStream(session)
         self._interface = interface
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[Subscription[Any]] = []
+        self._is_async = False
+
+    def open(self) -> None:
+        """Log in, if the client has not yet.
+
+        Raises:
+            AuthenticationRefused: the server does not accept the identity and its credential.
+            AdminUnavailable: no administration server answered; the text names the address and says what is wrong.
+        """
+        self._session.ensure_token()
+
+    @overload
+    def subscribe(
+        self, topics: Sequence[str] | str = ..., *, kind: type[M], **options: Unpack[Options]
+    ) -> Subscription[M]: ...
+
+    @overload
+    def subscribe(self, topics: Sequence[str] | str = ..., **options: Unpack[Options]) -> Subscription[Any]: ...
 
     def subscribe(
-        self,
-        feed: str,
-        topics: Sequence[str] | str = (),
-        start: Literal["live"] | int = "live",
-        *,
-        confirm: Literal[1, 2] = 1,
-        compare: CompareMode = "full",
-        verify: VerifyMode = "alarm",
-        transport: Transport = "auto",
-        merger_config: MergerConfig | None = None,
-        timeout_s: float = 10.0,
-    ) -> Subscription:
-        """Subscribe to a feed, and receive its adapters by multicast or unicast.
+        self, topics: Sequence[str] | str = (), *, kind: type[Any] | None = None, **options: Unpack[Options]
+    ) -> Subscription[Any]:
+        """Subscribe to topics of a feed, and receive its adapters by multicast or unicast.
+
+        In an `async with` block, this returns immediately, and the subscription begins when it is first used.
 
         Args:
-            feed: the feed's name.
             topics: topics or patterns (`*` is one word, `#` any number of words, or none), or one of them; if empty,
                 all that the policy grants. What is granted later is added: `ChannelsChanged` reports it.
-            start: "live": begin with the first packet received; or the `message_seq` to begin with, on each channel.
-                Past messages are replayed from the adapters' journals.
-            confirm: 2 delivers only messages that two adapters transmitted identically. This excludes errors and
-                forgeries of a single adapter, but it waits for the slower adapter, and yields a `Gap` if only one is
-                alive.
-            compare: which second copies are compared with the delivered one; a difference yields `Diverged`.
-            verify: "signed" delivers only packets that their adapter has signed, up to 10 ms later, so that no other
-                reader of the channel can forge messages. "alarm" delivers packets that continue the stream immediately,
-                and yields `Distrusted` when a signature does not match or does not arrive; after that, it accepts only
-                signed packets from that start of the adapter.
-            transport: "multicast" joins the adapters' groups, "unicast" connects to their unicast addresses (TCP with
-                CURVE). "auto" joins the groups, and connects to an adapter from which nothing arrives there for a
-                second, or if joining fails; `UnicastChosen` then says why. The packets and their merge are the same.
-            merger_config: timers and limits of the merge and of gap repair; its `confirm` and `compare` are ignored.
-            timeout_s: how long to wait for the administration server's answer.
+            kind: the class of messages to yield, from `load_messages` or a module that `tandemfeed stubs` wrote. None:
+                all messages.
+            options: see `Options`.
 
         Raises:
             AuthorizationRefused: the feed or a topic does not exist or is not granted; the message names it.
-            FeedUnknown: the server cannot use the request.
+            FeedUnknown: the server cannot use the request, for instance because several feeds have the topics.
             LimitReached: the identity has as many subscriptions open as it may have.
             AuthenticationRefused: the server no longer accepts the identity and secret.
             AdminUnavailable: no administration server answered.
+            CursorUnusable: the cursor's file cannot be read, is of another feed, or is used by another process.
         """
-        _check_text(feed=feed)
         if not isinstance(topics, Iterable) or not all(isinstance(topic, str) for topic in topics):
             raise TypeError(f"topics is {topics!r}; expected one topic or several, as text")
-        if start != "live" and not (isinstance(start, int) and start >= 1):
-            raise ValueError(f"start is {start!r}; it must be 'live', or a message_seq of at least 1")
-        if verify not in get_args(VerifyMode):
-            raise ValueError(f"verify is {verify!r}; it must be one of {', '.join(get_args(VerifyMode))}")
-        if transport not in get_args(Transport):
-            raise ValueError(f"transport is {transport!r}; it must be one of {', '.join(get_args(Transport))}")
+        _check_text(feed=options.get("feed", ""))
+        for name, allowed in (("verify", VerifyMode), ("transport", Transport)):
+            value = options.get(name)
+            if value is not None and value not in get_args(allowed):
+                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(get_args(allowed))}")
+        start = options.get("start", "live")
+        check_start(start)
+        cursor = options.get("cursor")
+        config = options.get("merger_config") or MergerConfig()
+        config = replace(config, confirm=options.get("confirm", 1), compare=options.get("compare", "full"))
         subscription = Subscription(
             self._session,
             self._grants,
-            feed,
+            options.get("feed", ""),
             [TopicEntry(topic) for topic in ((topics,) if isinstance(topics, str) else topics)],
             self._interface,
-            verify=verify,
-            transport=transport,
-            start_message_seq=None if start == "live" else start,
-            merger_config=replace(merger_config or MergerConfig(), confirm=confirm, compare=compare),
-            grant_timeout_s=timeout_s,
+            start=start,
+            cursor=None if cursor is None else Cursor(cursor_file(cursor)),
+            kind=kind,
+            on_event=options.get("on_event"),
+            verify=options.get("verify", "alarm"),
+            transport=options.get("transport", "auto"),
+            merger_config=config,
+            grant_timeout_s=options.get("timeout_s", 10.0),
         )
+        if not self._is_async:
+            subscription.open()
         self._subscriptions.append(subscription)
         return subscription
 
@@ -102,51 +155,78 @@ class Client:
         self._subscriptions.clear()
         self._grants.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
+        self.open()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exception: object) -> None:
+        for subscription in self._subscriptions:
+            subscription.__exit__(*exception)
         self.close()
+
+    async def __aenter__(self) -> Self:
+        self._is_async = True
+        await asyncio.to_thread(self.open)
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        for subscription in self._subscriptions:
+            await subscription.__aexit__(*exception)
+        await asyncio.to_thread(self.close)
 
 
 def connect(
+    admin: str = "",
     *,
-    admin: str,
-    ca: str | Path | bytes,
+    profile: str = "",
+    ca: str | Path | bytes = "",
     identity: str = "",
     secret: Credential | None = None,
     certificate_file: str | Path | None = None,
     key_file: str | Path | None = None,
     token_file: str | Path | None = None,
-    interface: str = "127.0.0.1",
+    interface: str = "",
     timeout_s: float = 10.0,
 ) -> Client:
-    """Log in to a cluster.
+    """A client of a cluster: `with connect(…) as feed`, or `async with`. What is not given comes from the environment
+    (TANDEMFEED_ADMIN, …) or a profile in `profiles.toml`, as for the commands.
 
     Args:
         admin: host:port of the administration server, or host:port,host:port if there are several.
+        profile: the profile; "": that of TANDEMFEED_PROFILE or the file's default.
         ca: the cluster's certificate authority: the path of a PEM file, or its contents.
         identity: the name to log in as; with a certificate or token, "" or the name that it must have.
         secret: the secret of that identity; it is not sent (SCRAM-SHA-256).
         certificate_file, key_file: instead of a secret: a client's certificate and its private key (PEM).
         token_file: instead of a secret: a token of an outside issuer (JWT). These files are read at each login, so they
             may be renewed while the client runs.
-        interface: the IP address of the network interface on which to join multicast groups.
+        interface: the IP address of the network interface on which to join multicast groups; "": loopback.
         timeout_s: how long a login may take. If nothing listens at the address, or its name or certificate is wrong,
-            `connect` gives up earlier, within three seconds: a server that is starting has 1.5 s to listen.
+            it ends earlier, within three seconds: a server that is starting has 1.5 s to listen.
 
     Raises:
-        AuthenticationRefused: the server does not accept the identity and its credential.
-        AdminUnavailable: no administration server answered; the text names the address and says what is wrong.
+        BadProfile: a value is missing, or the profile cannot be used.
         ValueError: this host has no such interface, or not exactly one way to log in is given.
     """
-    _check_text(admin=admin, identity=identity)
+    _check_text(admin=admin, identity=identity, profile=profile, interface=interface)
+    ways = (secret, certificate_file, token_file)
+    if not admin or ca == "" or not any(way is not None for way in ways):
+        known = settings(profile or None, has_credential=any(way is not None for way in ways))
+        admin, ca = admin or known.get("admin", ""), known.get("ca", "") if ca == "" else ca
+        identity, interface = identity or known.get("identity", ""), interface or known.get("interface", "")
+        if "secret_file" in known:
+            secret = SecretFile(Path(known["secret_file"]))
+        certificate_file = certificate_file or known.get("certificate_file")
+        key_file, token_file = key_file or known.get("key_file"), token_file or known.get("token_file")
+        for name, value in (("admin", admin), ("ca", ca)):
+            if value == "":
+                where = profiles_path()[0]
+                raise BadProfile(f"{name} is missing: give it, set {PREFIX}{name.upper()}, or set it in {where}")
     credential = _credential(secret, certificate_file, key_file, token_file)
+    interface = interface or LOOPBACK
     check_interface(interface)
     ca_pem = ca if isinstance(ca, bytes) else Path(ca).read_bytes()
-    session = Session(admin, ca_pem, identity, credential, timeout_s=timeout_s)
-    session.ensure_token()
-    return Client(session, interface)
+    return Client(Session(admin, ca_pem, identity, credential, timeout_s=timeout_s), interface)
 
 
 def _credential(

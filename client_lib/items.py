@@ -9,28 +9,30 @@ provisional, `input_seq` and `message_seq` only grow within each epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
+
+from tandemfeed.client_lib.messages.message import Message, Origin, new_message
 from tandemfeed.client_lib.stream.stream_trust import Distrusted
 from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, is_array
 from tandemfeed.feedcore.merge.effects import MergeEvent
-from tandemfeed.feedcore.wire.output_packet import (
-    OUTPUT_FRAME,
-    OUTPUT_FRAME_SIZE,
-    OutputFlag,
-    OutputPacket,
-    message_frames,
-)
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, message_frames
 from tandemfeed.feedcore.wire.packet_parts import first_messages_of
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from tandemfeed.client_lib.messages.decoding import Decoder
     from tandemfeed.feedcore.sbe.messages import MessageType
+
+
+NO_LINEAGE = Lineage()
 
 
 class SourceSpan(NamedTuple):
@@ -49,23 +51,6 @@ class SourceSpan(NamedTuple):
     is_source_gap: bool
 
 
-class Message(NamedTuple):
-    """One application message of a batch.
-
-    Attributes:
-        name: the message's name in the message model.
-        fields: the decoded values by field name; a decimal is its mantissa.
-        body: the SBE message header and body, not decoded.
-    """
-
-    message_seq: int
-    source_stream_id: int
-    source_seq: int
-    name: str
-    fields: Mapping[str, Any]
-    body: memoryview
-
-
 class Batch:
     """The messages of one packet that are new to this subscription; empty if its source messages yield no message.
 
@@ -75,6 +60,7 @@ class Batch:
         first_message_seq: the `message_seq` of the first message.
         received_at_ns: the wall clock when the loop delivered the batch.
         received_monotonic_ns: the same moment on the monotonic clock, for intervals.
+        lineage: the history that the batch's numbers belong to; only for subscriptions with a durable cursor.
 
     If only some symbols of the channel are granted, the batch has only their messages: `message_count`, `payload`,
     `message_seqs`, `arrays` and `messages` are about these, while `sources`, `end_message_seq` and the packet's numbers
@@ -86,6 +72,7 @@ class Batch:
         "_places",
         "first_input_seq",
         "first_message_seq",
+        "lineage",
         "packet",
         "received_at_ns",
         "received_monotonic_ns",
@@ -106,6 +93,7 @@ class Batch:
         self.received_at_ns = received_at_ns
         self.received_monotonic_ns = received_monotonic_ns
         self._decoder = decoder
+        self.lineage = NO_LINEAGE
 
     def __repr__(self) -> str:
         return (
@@ -136,8 +124,6 @@ class Batch:
     @property
     def message_seqs(self) -> NDArray[np.uint64]:
         """The `message_seq` of each message in the batch."""
-        import numpy as np
-
         places = np.arange(self.packet.message_count) if self._places is None else self._places
         return places.astype(np.uint64) + np.uint64(self.first_message_seq)
 
@@ -196,6 +182,16 @@ class Batch:
         part = first_messages_of(self.packet, message_count)
         return Batch(part, self.received_at_ns, self.received_monotonic_ns, self._decoder)
 
+    def without_first(self, message_count: int) -> Batch:
+        """The batch without its first messages; it has at least that many."""
+        frames = self._frames()[:message_count]
+        packet, start = self.packet, self.packet.messages_offset
+        cut = sum(length for _, length in frames)
+        payload = packet.payload[:start] + packet.payload[start + cut :]
+        places = np.arange(packet.message_count) if self._places is None else self._places
+        part = packet._replace(payload=payload)
+        return Batch(part, self.received_at_ns, self.received_monotonic_ns, self._decoder, places[message_count:])
+
     def sources(self) -> list[SourceSpan]:
         """The source messages that the batch consumes, in order. Consecutive batches consume different ones."""
         return [
@@ -217,26 +213,56 @@ class Batch:
         """
         return self._decoder.arrays(self.payload)
 
-    def messages(self) -> Iterator[Message]:
-        """Yield each decoded message: convenient, but slower than `arrays`. Messages unknown to the model are skipped.
+    def messages(self) -> Iterator[Any]:
+        """Each message as an object with its fields as attributes. Messages unknown to the model are skipped.
 
         Raises:
             PacketRefused: MALFORMED: the adapter framed its messages incorrectly.
+            SbeReadError: a message is shorter than its fields.
         """
-        view = memoryview(self.packet.payload)
-        runs = iter(self.packet.runs)
-        run = next(runs, None)
-        for message_seq, (offset, length) in zip(self.message_seqs.tolist(), self._frames(), strict=True):
-            while run is not None and message_seq >= run.end_message_seq:
-                run = next(runs, None)
-            assert run is not None, "a packet's runs cover its messages"
-            source_offset = OUTPUT_FRAME.unpack_from(view, offset)[1]
-            decoded = self._decoder.message(view[offset : offset + length])
-            if decoded is None:
-                continue
-            source_seq = run.first_source_seq + source_offset
-            body = view[offset + OUTPUT_FRAME_SIZE : offset + length]
-            yield Message(message_seq, run.source_stream_id, source_seq, *decoded, body)
+        data, start = self.packet.payload, self.packet.messages_offset
+        stretches = list(self._decoder.model.stretches(memoryview(data)[start:]))
+        if sum(max(len(run) // max(length, 1), 1) for _, length, run in stretches) != self.message_count:
+            raise PacketRefused(Refusal.MALFORMED, f"the frames are not {self.message_count} messages")
+        for message, length, run in stretches:
+            end = start + len(run)
+            if message is not None:
+                made = self._decoder.classes.by_template[message.template_id]
+                cls, is_whole = made.cls, is_array(message, length)
+                for at in range(start, end, length):
+                    if not is_whole:
+                        made.check(data, at, length)
+                    view = new_message(cls)
+                    view._data, view._at, view._batch = data, at + PREFIX_SIZE, self
+                    yield view
+            start = end
+
+    def message_after(self, message: Message) -> Message | None:
+        """The message that follows one of this batch; None: it is the last."""
+        messages = self.messages()
+        for each in messages:
+            if each.is_same_as(message):
+                return next(messages, None)
+        return None
+
+    def origin_of(self, frame_offset: int) -> Origin:
+        """Where the message comes from whose frame begins at this offset of the packet's payload."""
+        packet, place = self.packet, [offset for offset, _ in self._frames()].index(frame_offset)
+        message_seq = self.first_message_seq + (place if self._places is None else int(self._places[place]))
+        run = next(run for run in packet.runs if message_seq < run.end_message_seq)
+        return Origin(
+            self.channel_id,
+            message_seq,
+            run.source_stream_id,
+            run.first_source_seq + OUTPUT_FRAME.unpack_from(packet.payload, frame_offset)[1],
+            packet.session,
+            packet.epoch,
+            packet.adapter_id,
+            packet.source_sent_at_ns,
+            self.received_at_ns,
+            self.is_replayed,
+            self.is_provisional,
+        )
 
     def _frames(self) -> list[tuple[int, int]]:
         return message_frames(self.packet._replace(message_count=self.message_count))

@@ -30,7 +30,7 @@ EVENTS_SHOWN = 8
 class LiveFigures:
     """Accumulates items; `interval` ends an interval and returns its statistics as plain values."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: Subscription[Any]) -> None:
         self._subscription = subscription
         self._grant = subscription.grant
         self._messages = 0

@@ -12,17 +12,21 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tandemfeed import __version__
 
 GROUP = "tandemfeed.commands"
 LEASH_VARIABLE = "TANDEMFEED_LEASH"  # if set, this process dies with its parent
-NICE_VARIABLE = "TANDEMFEED_NICE"  # nice value of this process
 HOST_VARIABLE = "TANDEMFEED_HOST"  # path of the network namespace to enter
 DISK_VARIABLE = "TANDEMFEED_DISK"  # SIZE:FOLDER: mount a small disk on this folder, for this process only
 PR_SET_PDEATHSIG = 1
-EXTRAS = {"subscribe": "client", "journal": "journal", "adapter": "cluster", "convert": "cluster", "admin": "cluster",
-          "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark", "ticks": "spark"}  # fmt: skip
+EXTRAS = {"subscribe": "client", "stubs": "client", "journal": "journal", "adapter": "cluster", "convert": "cluster",
+          "admin": "cluster", "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark",
+          "ticks": "spark"}  # fmt: skip
+IN_BACKGROUND = {"source-job", "ticks", "forger"}  # not in the path of a message, so they must not delay one
+# Joins streams that are running. Its modules and kernels take seconds of a processor to load.
+LOADED_IN_BACKGROUND = {"adapter"}
 SUMMARIES = {
     "admin-server": "run the admin server",
     "admin": "show and manage feeds, adapters and epochs",
@@ -32,10 +36,12 @@ SUMMARIES = {
     "source-gateway": "multicast the source journal and fill gaps of adapters",
     "ticks": "make a recording: generate or ingest ticks",
     "subscribe": "follow a feed: live view, JSON lines or messages",
+    "stubs": "write the classes of a message model's messages, for editors",
     "journal": "read, check and maintain a journal",
     "demo": "run a cluster, kill its active adapter twice, and report",
     "drill": "inject faults into a running cluster and report",
     "bench": "run a benchmark",
+    "hiccups": "measure how long this machine pauses",
     "completion": "print a script that completes these commands in a shell",
     "witness": "record everything a feed delivers (used by demo and drill)",
     "forger": "send the packets that a subscriber can forge (used by drill)",
@@ -72,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tandemfeed: unknown command {name!r}{hint}", file=sys.stderr)
         return 2
     try:
-        command = known[name].load()
+        # With arguments it is called inside another program, whose priority is not to be changed.
+        command = _load(known[name]) if argv is None else known[name].load()
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("tandemfeed"):
             raise
@@ -86,11 +93,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _load(entry: importlib.metadata.EntryPoint) -> Any:
+    """Import a sub-command, with the priority that it may have."""
+    from tandemfeed.transport.scheduling import call_in_background, run_in_background
+
+    if entry.name in IN_BACKGROUND:
+        run_in_background()
+    return call_in_background(entry.load) if entry.name in LOADED_IN_BACKGROUND else entry.load()
+
+
 def _apply_placement() -> None:
     """Apply what the parent process has set in the environment; before any import and before any thread starts."""
     if os.environ.pop(LEASH_VARIABLE, ""):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(int(os.environ.pop(NICE_VARIABLE, "0")))
     if host := os.environ.pop(HOST_VARIABLE, ""):
         from tandemfeed.deploy.cluster.network import enter_namespace
 

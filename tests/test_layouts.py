@@ -21,7 +21,9 @@ PACKAGES = ("feedcore", "transport", "adapter", "admin_server", "client_lib", "s
 # Files that define a layout, whether of packets, of their records, or of a third-party format.
 DEFINITIONS = {
     "feedcore/wire/layout.py": "makes structs, offsets and dtypes from lists of fields",
+    "client_lib/messages/message.py": "structs from a schema's types",
     "client_lib/messages/sbe_reading.py": "structs from a schema's types",
+    "client_lib/messages/sbe_writing.py": "structs from a schema's types",
     "feedcore/replica/input/decision_log.py": "rows of a table in memory, which never leave the process",
     "adapter/records/saved_state.py": "its record of the output journal",
     "adapter/records/provisional_index.py": "its record of the output journal",

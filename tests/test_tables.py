@@ -19,6 +19,7 @@ from tandemfeed.deploy.demo.report import print_report
 from tandemfeed.deploy.drills.ledger import RoundFigures
 from tandemfeed.deploy.drills.ledger_report import print_ledger, print_rounds
 from tandemfeed.deploy.drills.rounds import DrillResult
+from tandemfeed.deploy.hiccups.record import Hiccups
 from tandemfeed.journal import Journal, NamedPosition
 from tandemfeed.journal.commands.cli import main as journal
 from tandemfeed.journal.typed_records.history import Hop, LatencyStatistics, MessageHistory
@@ -100,22 +101,24 @@ def test_the_live_view_of_a_subscription_fits() -> None:
     assert_fits(text, "64 equities.level1", "12,345", "9,876,543,210", "1 A to M", "[red]")
 
 
+QUIET = Hiccups(0, 10_000_000, (), {})
 STALL = {"p50": 123.4, "p99": 12_345.6, "max": 12_345.6}
 ROW = {
     "fault": "cut-active-from-backups", "rounds": 1_000, "lost": 123, "duplicated": 123, "out_of_order": 1_234,
     "content_wrong": 0, "stall_ms": STALL, "undisturbed_stall_ms": STALL, "transmit_stall_ms": STALL,
-    "source_stall_ms": STALL, "return_stall_ms": STALL, "stall_aim_ms": None,
+    "source_stall_ms": STALL, "return_stall_ms": STALL, "stall_aim_ms": None, "hiccup_ms": STALL,
+    "return_hiccup_ms": STALL,
 }  # fmt: skip
 
 
 def test_the_ledger_of_a_drill_fits() -> None:
     text = shown(lambda console: print_ledger([ROW], [], console))
-    assert_fits(text, "cut-active-from-backups", "1000", "123.4", "12346", "normal", "1,234")
+    assert_fits(text, "cut-active-from-backups", "1000", "123.4", "12346", "1,234")
 
 
 def test_the_rounds_of_a_drill_fit() -> None:
-    figures = RoundFigures(1_000, 1, "killed a", 2, 1_234, 1_234, 1_234, *[12_345.6] * 4, {})
-    text = shown(lambda console: print_rounds(DrillResult([], [figures], {}, ROW), console))
+    figures = RoundFigures(1_000, 1, "killed a", 2, 1_234, 1_234, 1_234, *[12_345.6] * 7, {})
+    text = shown(lambda console: print_rounds(DrillResult([], [figures], {}, QUIET, ROW), console))
     assert_fits(text, "1,234", "12345.6", "cut-active-from-backups")
 
 
@@ -123,12 +126,13 @@ def test_the_report_of_the_demo_fits() -> None:
     figures = {
         "sent": 9_876_543_210, "delivered": 9_876_543_210, "lost": 1_234_567, "duplicated": 1_234_567,
         "out_of_order": 1_234_567, "content_wrong": 1_234_567, "longest_stall_ms": 123_456.7,
-        "takeovers": [{"stall_ms": 123_456.7, "epoch": 12_345, "adapter_id": 2}],
+        "source_stall_ms": 123_456.7, "hiccup_ms": 123_456.7,
+        "takeovers": [{"stall_ms": 123_456.7, "source_stall_ms": 123_456.7, "hiccup_ms": 123_456.7}],
         "latency_us": {"p50": 1e8, "p99": 1e8, "max": 1e8},
     }  # fmt: skip
     title = "tandemfeed demo: two kills of the active adapter"
     text = shown(lambda console: print_report(title, figures, console))
-    assert_fits(text, "9,876,543,210", "longest stall around takeover 1 (epoch 12345)", title)
+    assert_fits(text, "9,876,543,210", "longest stall around takeover 1", "machine", "123456.7 ms", title)
 
 
 def test_the_information_about_a_journal_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 PREFIX = "TANDEMFEED_"
 FILE_VARIABLE, PROFILE_VARIABLE = "TANDEMFEED_PROFILES", "TANDEMFEED_PROFILE"
 # One way to log in: options of a nearer place replace all of a farther one.
+SETTINGS = ("admin", "ca", "identity", "secret_file", "certificate_file", "key_file", "token_file", "interface")
 CREDENTIALS = frozenset({"secret_file", "certificate_file", "key_file", "token_file"})
 
 
@@ -81,6 +82,25 @@ def complete(
                 f"in a profile ({profile.origin})"
             )
     return origins
+
+
+def settings(name: str | None, *, has_credential: bool) -> dict[str, str]:
+    """The settings of a connection in a program: from the environment, else from a profile; paths are complete.
+
+    Args:
+        name: the profile; None: the one that TANDEMFEED_PROFILE or the file's `default` names.
+        has_credential: the program gives one, so those found here are left out.
+
+    Raises:
+        BadProfile.
+    """
+    profile = chosen_profile(name, list(SETTINGS))
+    found = {each: os.environ[variable] for each in SETTINGS if os.environ.get(variable := f"{PREFIX}{each.upper()}")}
+    is_complete = has_credential or bool(CREDENTIALS & found.keys())
+    for each, value in profile.values.items():
+        if each not in found and not (is_complete and each in CREDENTIALS):
+            found[each] = _text(value, each, profile)
+    return {each: text for each, text in found.items() if not (has_credential and each in CREDENTIALS)}
 
 
 def chosen_profile(name: str | None, known: list[str]) -> Profile:

@@ -1,11 +1,15 @@
 """Settings of the interpreter's scheduler, the operating system's scheduler and the garbage collector, for processes
-with short turns that must run without delay.
+with short turns that must run without delay, and for work that must not delay them.
 
 Since Linux 6.12, an ordinary thread may choose the length of its processor slices (sched_setattr(2), `sched_runtime`).
 A thread with short slices is due sooner when it wakes up, so it interrupts a thread with longer ones. Otherwise it
 waits some milliseconds, for the end of that slice or the next tick. Its share of the processor stays the same, and it
 needs no privilege. This speeds up a takeover: while a core frees the memory of the killed active, half a dozen threads
 must run, one after another, for some 100 microseconds each.
+
+All other work runs in the background: with long slices, the policy SCHED_BATCH (it never interrupts another thread when
+it wakes up) and a tenth of an ordinary share. Lowering a thread's priority needs no privilege, but raising it again
+does, as does leaving SCHED_IDLE (sched(7)). So work that ends in the background gets a thread of its own.
 """
 
 from __future__ import annotations
@@ -18,16 +22,21 @@ import platform
 import struct
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import TypeVar
 
 # After this time, the interpreter switches to a waiting thread. With its default of 5 ms, a call could delay an
 # adapter's loop, or a grant of the admin server, for that long; their own turns are far shorter.
 SWITCH_INTERVAL_S = 0.000_5
 SLICE_NS = 100_000  # the shortest that Linux grants
-LAST_SLICE_NS = 10_000_000  # a thread with a longer slice runs later
+LONG_SLICE_NS = 10_000_000  # a thread with a longer slice runs later
+BACKGROUND_NICE = 10  # of an ordinary share, about a tenth remains
 LAST_THREADS_MAX = 8  # with more processors, one is idle anyway
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # system call numbers; older C libraries have no wrapper
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")  # struct sched_attr: size, policy, flags, nice, priority, runtime, …
+Result = TypeVar("Result")
 
 
 def request_short_slices() -> bool:
@@ -38,43 +47,70 @@ def request_short_slices() -> bool:
     Returns:
         False if this system or a sandbox refuses; the process is then slower on a busy machine, but correct.
     """
-    return _ask_for(SLICE_NS, more_nice=0)
+    return _has_default_policy() and _ask_for(os.SCHED_OTHER, _own_nice(), SLICE_NS)
 
 
-def request_background_slices() -> bool:
-    """Let the calling thread run after all other runnable threads, and give way to any that wakes up.
+def run_in_background() -> bool:
+    """Let the calling thread, and all threads and processes that it starts from now on, run after all ordinary ones,
+    and give way to any that wakes up.
 
-    For work that follows all urgent work. The thread keeps a tenth of an ordinary share, so that it ends soon even on a
-    busy machine.
+    They keep a tenth of an ordinary share, so that they end even on a busy machine. Call it once.
 
     Returns:
-        False if this system or a sandbox refuses.
+        False if this system or a sandbox refuses the policy or the slices; the nice value is then raised alone.
     """
-    return _ask_for(LAST_SLICE_NS, more_nice=10)
+    nice = min(19, _own_nice() + BACKGROUND_NICE)
+    if _has_default_policy() and _ask_for(os.SCHED_BATCH, nice, LONG_SLICE_NS):
+        return True
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)  # on Linux, of this thread alone
+    return False
 
 
-def _ask_for(slice_ns: int, more_nice: int) -> bool:
+def call_in_background(work: Callable[[], Result]) -> Result:
+    """Do this work in a background thread, wait for it, and return its result. The calling thread keeps its priority.
+
+    Threads that `work` starts stay in the background.
+    """
+    with ThreadPoolExecutor(1, "background", initializer=run_in_background) as pool:
+        return pool.submit(work).result()
+
+
+def _has_default_policy() -> bool:
+    return sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def _own_nice() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id() if sys.platform == "linux" else 0)
+
+
+def _ask_for(policy: int, nice: int, slice_ns: int) -> bool:
     number = _SCHED_SETATTR.get(platform.machine())
-    if sys.platform != "linux" or number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
+    if number is None:
         return False
-    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + more_nice)
-    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, slice_ns, 0, 0)
+    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, policy, 0, nice, 0, slice_ns, 0, 0)
     return bool(ctypes.CDLL(None).syscall(number, 0, attributes, 0) == 0)
 
 
 def tune_for_low_latency() -> None:
     """Call it when everything is set up. From then on, no turn of the process should wait long.
 
-    The objects created at start-up, mostly modules, are permanent, so garbage collections need not scan them again: a
-    full one would stop the process for 20 to 80 ms at some time in its first minute. Later objects are still scanned,
-    so data kept by the ten thousand should be numbers and bytes, not objects that refer to others.
-
     When the process is killed, its memory is freed when no other thread needs the processor.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_objects()
+    _start_threads_that_end_last()
+
+
+def keep_objects() -> None:
+    """Make the objects created so far permanent, so that garbage collections need not scan them again.
+
+    They are mostly modules. A full collection of them would stop the process for 20 to 80 ms at some time in its first
+    minute. Later objects are still scanned, so data kept by the ten thousand should be numbers and bytes, not objects
+    that refer to others.
+    """
     gc.collect()
     gc.freeze()
-    _start_threads_that_end_last()
 
 
 @cache
@@ -93,5 +129,5 @@ def _start_threads_that_end_last() -> None:
 def _end_last(processor: int) -> None:
     with contextlib.suppress(OSError):  # the processor was taken away meanwhile
         os.sched_setaffinity(0, {processor})
-        if request_background_slices():
+        if run_in_background():
             threading.Event().wait()

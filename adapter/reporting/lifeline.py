@@ -6,49 +6,42 @@ the robust mutexes that the dead thread held (set_robust_list(2)) and wakes the 
 adapter's main thread holds such a mutex in shared memory, and this process waits for it. An adapter that ends in order
 unlocks the mutex, and this process reports nothing: the end of the adapter's stream suffices.
 
-Without this process (another C library, or too little memory) only those milliseconds are lost.
+Without this process (another C library, or too little memory) only those milliseconds are lost. Its start takes half a
+second of a processor, so it is in the background (`transport.scheduling`): it must not delay a stream that is running.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import importlib
 import json
-import logging
 import mmap
 import os
-import queue
 import subprocess
 import sys
-import threading
+from typing import TYPE_CHECKING
 
-import grpc
+from tandemfeed.transport.calls.credentials import to_words
+from tandemfeed.transport.calls.death_notice import KEY_SIZE
+from tandemfeed.transport.scheduling import call_in_background
 
-from tandemfeed.transport.calls.admin_servers import AdminServers
-from tandemfeed.transport.calls.channels import open_channel
-from tandemfeed.transport.calls.credentials import from_words, to_words
-from tandemfeed.transport.calls.death_notice import KEY_SIZE, DeathNoticeSender
-from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
-from tandemfeed.transport.calls.server_names import ADMIN_SERVER
-from tandemfeed.transport.process_shell import Connection, configure_logging
-from tandemfeed.transport.scheduling import request_background_slices
-from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+if TYPE_CHECKING:
+    from tandemfeed.transport.process_shell import Connection
 
-LOG = logging.getLogger("tandemfeed.adapter.reporting.lifeline")
 PAGE_SIZE = 4096
 INCARNATION_OFFSET = 1024  # after the mutex, which has 40 bytes on x86-64 and 48 on AArch64
 KEY_OFFSET = INCARNATION_OFFSET + 64
 MUTEX_SIZE_MAX = 128
 PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST = 1, 1  # pthread.h of the GNU C library
 REPORT_TIMEOUT_S = 2.0
-_Messages = queue.SimpleQueue[admin_pb2.AdapterEnded | None]
 
 
 class LifelineUnavailable(Exception):
     """This system has no robust mutexes, or too little memory for the process."""
 
 
-class _SharedPage:
+class SharedPage:
     """A mutex, the adapter's incarnation and its death-notice key, in memory that both processes map."""
 
     def __init__(self, descriptor: int) -> None:
@@ -115,7 +108,7 @@ class Lifeline:
             raise LifelineUnavailable(f"memfd_create: {refused.strerror}") from refused
         with os.fdopen(descriptor, "r+b") as file:
             os.ftruncate(descriptor, PAGE_SIZE)
-            self._page = _SharedPage(descriptor)
+            self._page = SharedPage(descriptor)
             self._page.initialise()
             self._page.lock()
             command = [sys.executable, "-m", "tandemfeed.adapter.reporting.lifeline", str(descriptor)]
@@ -151,81 +144,6 @@ class Lifeline:
             self._process.wait()
 
 
-class _Guard:
-    """The lifeline's side. It keeps a call to the active admin server open, so that one message is enough, and knows
-    the address for a datagram, which arrives sooner."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._servers = AdminServers(connection.admin)
-        self._ca_pem = connection.ca_pem
-        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.credential)
-        self._messages = _Messages()  # of the open call
-        self._sender: DeathNoticeSender | None = None
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep_calling, name="guard", daemon=True)
-        self._thread.start()
-
-    def report_end(self, incarnation: int, key: bytes) -> None:
-        """Report that the adapter has ended."""
-        with self._lock:
-            if self._sender is not None:
-                self._sender.send(key, incarnation)
-            self._over.set()
-            self._messages.put(admin_pb2.AdapterEnded(incarnation=incarnation))
-            self._messages.put(None)
-        self._thread.join(REPORT_TIMEOUT_S)
-
-    def _keep_calling(self) -> None:
-        while True:
-            address = self._servers.current
-            try:
-                with open_channel(address, self._ca_pem, ADMIN_SERVER, self._tokens) as channel:
-                    stub = admin_pb2_grpc.AdapterRegistryStub(channel)
-                    call = stub.Guard.future(
-                        iter(self._messages.get, None), wait_for_ready=not self._servers.are_several
-                    )
-                    call.initial_metadata()  # waits until the server answers
-                    self._find(address)
-                    LOG.info("guarded", extra={"server": address})
-                    self._servers.answered(address)
-                    call.result()
-                return
-            except (grpc.RpcError, AuthenticationRefused) as refused:
-                pause_s = self._servers.move_on(address, refused)
-            with self._lock:
-                if self._over.is_set():
-                    return  # the report was lost with the call; the end of the adapter's stream comes later
-                self._messages.put(None)  # ends the broken call's reader
-                self._messages = _Messages()
-            self._over.wait(pause_s)
-
-    def _find(self, address: str) -> None:
-        with self._lock:
-            if self._sender is not None:
-                self._sender.close()
-            try:
-                self._sender = DeathNoticeSender(address)
-            except OSError as unknown:
-                self._sender = None
-                LOG.warning("cannot send a death notice; a kill will be noticed later", extra={"why": str(unknown)})
-
-
-def main() -> int:
-    """Wait for the adapter's end, and report it."""
-    configure_logging("lifeline", "info")
-    page = _SharedPage(int(sys.argv[1]))
-    words = json.load(sys.stdin)
-    guard = _Guard(
-        Connection(words["admin"], words["ca"].encode(), words["identity"], from_words(words["credential"]), "")
-    )
-    if page.lock() and page.incarnation:
-        guard.report_end(page.incarnation, page.key)
-        # The report is out. A normal interpreter exit takes some 25 ms of processor time, which a takeover needs now.
-        request_background_slices()
-        os._exit(0)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    guard = call_in_background(lambda: importlib.import_module("tandemfeed.adapter.reporting.guard"))
+    guard.watch(int(sys.argv[1]))

@@ -216,7 +216,8 @@ class ClientSession:
         return answer
 
     def _subscribe(self, request: admin_pb2.SubscribeRequest) -> Outgoing:
-        subscription_id, name = request.subscription_id, request.feed
+        subscription_id = request.subscription_id
+        name = request.feed or self._feed_with(_entries(request.topics) or (EVERY_TOPIC,))
         if subscription_id == 0 or subscription_id in self.subscriptions:
             raise unusable(f"subscription_id is {subscription_id}; it must not be 0 or in use in this call", feed=name)
         if len(request.unicast_client_key) not in (0, CURVE_KEY_SIZE):
@@ -277,6 +278,22 @@ class ClientSession:
         if subscription is None:
             return None
         return self._revocation(subscription_id, self._selected(subscription.feed, subscription.selection))
+
+    def _feed_with(self, entries: tuple[TopicEntry, ...]) -> str:
+        """The one feed that has the topics of a request that names none; "" if no feed has."""
+        found = [
+            name
+            for name, feed in self._feeds.items()
+            if (available := self._available(feed))
+            and any(not entry.is_removed and _is_granted(entry.pattern, feed, available) for entry in entries)
+        ]
+        if len(found) > 1:
+            raise unusable(f"the topics are in the feeds {', '.join(map(repr, found))}; name one of them", feed="")
+        if not found:
+            what = f"the topic {entries[0].pattern!r}"
+            topics = [topic for feed in self._feeds.values() for topic in shown_topics(self._available(feed))]
+            raise not_granted(what, self.caller.identity, topics, feed="")
+        return found[0]
 
     def _available(self, feed: GrantingFeed) -> dict[str, Extent]:
         """What the policy grants of a feed, by topic."""

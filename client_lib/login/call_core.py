@@ -154,7 +154,7 @@ class CallCore:
         """Args: is_continued: the answer in a new call, which does not say what was lost between the calls."""
         self._documents.update({each.version.version: each.content for each in message.documents})
         former, grant = request.granted, read_grant(message, self._documents, request.granted)
-        request.granted = grant
+        request.granted, request.feed = grant, grant.feed_name  # the server chose it if the application named none
         granted = Granted(subscription_id, grant)
         lost = () if former is None else sorted(former.topics - grant.topics)
         if not (is_continued and lost):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemfeed.client_lib.messages.message import MessageClasses, load_messages
 from tandemfeed.client_lib.messages.sbe_reading import SbeMessage, SbeReader
 from tandemfeed.feedcore.documents.message_model import MessageModel, frame_dtype, is_array, load_message_model
 from tandemfeed.feedcore.sbe.messages import MessageType
@@ -32,13 +33,14 @@ class Decoder:
         """The parsed message model."""
         return load_message_model(self._xml, self._document)
 
+    @cached_property
+    def classes(self) -> MessageClasses:
+        """The classes of the messages."""
+        return load_messages(self._xml)
+
     def arrays(self, frames: memoryview) -> Iterator[tuple[MessageType, NDArray[np.void]]]:
         """Structured views in stream order, each of consecutive messages with the same template."""
         return self.model.arrays(frames)
-
-    def message(self, frame: memoryview) -> tuple[str, Mapping[str, Any]] | None:
-        """One framed message as (name, fields); None if its schema or template is not the model's."""
-        return next(self.messages(frame), None)
 
     def messages(self, frames: bytes | memoryview) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each message as (name, field values). Slow, because it decodes message by message; for output and tests.

@@ -60,12 +60,12 @@ class SbeMessage:
     size: int
 
 
-_EXACT = Context(prec=60, traps=[Inexact])
+EXACT = Context(prec=60, traps=[Inexact])
 
 
 def as_decimal(value: Mapping[str, int] | None) -> Decimal | None:
     """The number that a composite of mantissa and exponent represents."""
-    return None if value is None else _EXACT.scaleb(Decimal(value["mantissa"]), value["exponent"])
+    return None if value is None else EXACT.scaleb(Decimal(value["mantissa"]), value["exponent"])
 
 
 class SbeReader:
@@ -136,7 +136,7 @@ def _frame_reader(frame: Frame, order: str) -> ReadFrame:
         for name, part in frame.parts.items()
         if part.constant is None
     ]
-    others = [(name, _value_reader(member.type, order, False), member.offset) for name, member in frame.others.items()]
+    others = [(name, value_reader(member.type, order, False), member.offset) for name, member in frame.others.items()]
 
     def read(walk: _Walk, what: str) -> dict[str, Any]:
         start = walk.take(frame.size, what)
@@ -155,7 +155,7 @@ class _BlockReader:
     def __init__(self, block: Block, schema: Schema) -> None:
         order = schema.byte_order
         fields = block.fields.values()
-        self._fields = [(each, _value_reader(each.type, order, each.presence is Presence.OPTIONAL)) for each in fields]
+        self._fields = [(each, value_reader(each.type, order, each.presence is Presence.OPTIONAL)) for each in fields]
         groups = block.groups.values()
         self._groups = [(each, _frame_reader(each.dimension, order), _BlockReader(each, schema)) for each in groups]
         self._data = [(data, struct.Struct(order + data.length_kind.struct_code)) for data in block.data.values()]
@@ -244,18 +244,18 @@ def _text(octets: bytes, encoding: str, path: str) -> str:
         raise SbeReadError(f"{path}: not valid {encoding}: {wrong.reason} at byte {wrong.start}") from None
 
 
-def _value_reader(kind: EncodingType, order: str, is_optional: bool) -> ReadValue:
+def value_reader(kind: EncodingType, order: str, is_optional: bool) -> ReadValue:
     """A function that reads an encoding; its arguments are the buffer and the value's position in it."""
     if isinstance(kind, CompositeType):
         return _composite_reader(kind, order, is_optional)
     if isinstance(kind, SimpleType) and kind.presence is Presence.CONSTANT:
         return lambda _data, _offset: kind.constant
-    code, value_of = _value_maker(kind, may_be_null(kind, is_optional))
+    code, value_of = value_maker(kind, may_be_null(kind, is_optional))
     unpack = struct.Struct(order + code).unpack_from
     return lambda data, offset: value_of(*unpack(data, offset))
 
 
-def _value_maker(kind: SimpleType | EnumType | SetType, is_nullable: bool) -> tuple[str, Callable[..., Any]]:
+def value_maker(kind: SimpleType | EnumType | SetType, is_nullable: bool) -> tuple[str, Callable[..., Any]]:
     """(code for `struct`, function that converts the unpacked value)."""
     code = kind.primitive.struct_code
     if isinstance(kind, SetType):
@@ -292,7 +292,7 @@ def _text_maker(kind: SimpleType, is_nullable: bool) -> Callable[[bytes], str | 
 def _composite_reader(kind: CompositeType, order: str, is_optional: bool) -> ReadValue:
     """A function that reads a composite. It is null if its first member is; an optional field makes that optional."""
     parts = kind.members.values()
-    members = [(part, _value_reader(part.type, order, is_optional and part.is_first)) for part in parts]
+    members = [(part, value_reader(part.type, order, is_optional and part.is_first)) for part in parts]
 
     def read(data: Buffer, offset: int) -> dict[str, Any] | None:
         values: dict[str, Any] = {}

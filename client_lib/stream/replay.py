@@ -2,8 +2,9 @@
 the mailbox.
 
 One thread processes one request at a time. For each channel only the newest request waits; it contains every open gap,
-so it replaces an older one. This module must never touch a merger, which alone decides what is missing and when to ask
-again.
+so it replaces an older one. While an answer is on the way, or waits in the mailbox, the merger's repetitions are
+ignored, because they would only fetch the same packets again; `ReplayEnded` comes after it. This module must never
+touch a merger, which alone decides what is missing and when to ask again.
 
 If an adapter refuses, does not answer in time or lacks a part, the next adapter is asked for the remainder. The wait
 for an adapter is at most SILENCE_WITH_ALTERNATIVE_MAX_S if another adapter can be asked, otherwise SILENCE_MAX_S. An
@@ -56,6 +57,18 @@ class Replayed:
     packets: tuple[bytes, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayEnded:
+    """All letters of a request's answer precede this one; it may lack some or all of the packets.
+
+    Attributes:
+        is_answered: at least one adapter answered without an error.
+    """
+
+    request: RequestReplay
+    is_answered: bool
+
+
 class ReplayWorker:
     """The thread that calls the replay services.
 
@@ -64,11 +77,12 @@ class ReplayWorker:
         deliver: puts a letter into the loop's mailbox, after waiting for room; False once the loop is closed.
     """
 
-    def __init__(self, session: Session, deliver: Callable[[Replayed], bool]) -> None:
+    def __init__(self, session: Session, deliver: Callable[[Replayed | ReplayEnded], bool]) -> None:
         self._session = session
         self._deliver = deliver
         self._condition = threading.Condition()
         self._requests: dict[int, RequestReplay] = {}  # by channel_id
+        self._under_way: set[int] = set()  # the channels of requests whose end the loop has not seen
         self._adapters: tuple[GrantedAdapter, ...] = ()
         self._turn = 0
         self._failures: dict[str, tuple[int, int]] = {}  # by endpoint: consecutive failures, skipped until
@@ -80,10 +94,17 @@ class ReplayWorker:
         self._thread.start()
 
     def request(self, request: RequestReplay) -> None:
-        """Queue a request; never blocks. The merger repeats requests for packets that do not arrive."""
+        """Queue a request, in place of one of the channel that waits, and unless one is under way; never blocks. The
+        merger repeats requests for packets that do not arrive."""
         with self._condition:
-            self._requests[request.channel_id] = request
-            self._condition.notify()
+            if request.channel_id not in self._under_way:
+                self._requests[request.channel_id] = request
+                self._condition.notify()
+
+    def ended(self, channel_id: int) -> None:
+        """Accept requests of a channel again: the loop has taken the whole answer to the last one."""
+        with self._condition:
+            self._under_way.discard(channel_id)
 
     def set_adapters(self, adapters: tuple[GrantedAdapter, ...]) -> None:
         """Set the adapters to ask."""
@@ -110,26 +131,31 @@ class ReplayWorker:
                 if self._is_closed:
                     return
                 request = self._requests.pop(next(iter(self._requests)))
+                self._under_way.add(request.channel_id)
                 adapters = self._adapters
             self._forget_endpoints_but({adapter.rpc_endpoint for adapter in adapters})
-            self._perform(request, adapters)
+            self._deliver(ReplayEnded(request, self._perform(request, adapters)))
             self._fresh_token()  # in advance, for the next request
 
-    def _perform(self, request: RequestReplay, adapters: tuple[GrantedAdapter, ...]) -> None:
-        """Ask one adapter after another, until the requested number of copies has arrived or all have been asked."""
+    def _perform(self, request: RequestReplay, adapters: tuple[GrantedAdapter, ...]) -> bool:
+        """Ask one adapter after another, until the requested number of copies has arrived or all have been asked.
+        Returns whether one answered."""
+        is_answered = False
         copies_left = request.copy_count
         pending = PendingReplay(request)
         in_order = self._in_order(adapters, request)
         for adapter in in_order:
             if self._is_closed:
-                return
+                break
             is_last = adapter is in_order[-1]
-            self._ask(adapter, pending, SILENCE_MAX_S if is_last else SILENCE_WITH_ALTERNATIVE_MAX_S)
+            patience_s = SILENCE_MAX_S if is_last else SILENCE_WITH_ALTERNATIVE_MAX_S
+            is_answered |= self._ask(adapter, pending, patience_s) is grpc.StatusCode.OK
             if pending.is_empty:
                 copies_left -= 1
                 if not copies_left:
-                    return
+                    break
                 pending = PendingReplay(request)  # a complete copy from another adapter
+        return is_answered
 
     def _in_order(self, adapters: tuple[GrantedAdapter, ...], request: RequestReplay) -> list[GrantedAdapter]:
         """The adapters to ask. Each request begins with a different one; adapters whose copy has already arrived come
@@ -148,10 +174,12 @@ class ReplayWorker:
             self._channels.pop(endpoint).close()
             self._failures.pop(endpoint, None)
 
-    def _ask(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> None:
+    def _ask(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> grpc.StatusCode:
         """Ask one adapter for the remainder, and remove what arrives."""
-        if self._ask_once(adapter, pending, patience_s) is grpc.StatusCode.UNAUTHENTICATED:
-            self._ask_once(adapter, pending, patience_s)  # with a new token
+        code = self._ask_once(adapter, pending, patience_s)
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            code = self._ask_once(adapter, pending, patience_s)  # with a new token
+        return code
 
     def _ask_once(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> grpc.StatusCode:
         endpoint = adapter.rpc_endpoint

@@ -16,21 +16,26 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import zmq
 
-from tandemfeed.client_lib.items import Batch, ChannelsChanged, Item, ModelChanged, Revoked
+from tandemfeed.client_lib.items import Batch, ChannelsChanged, Event, Item, ModelChanged, Revoked
 from tandemfeed.client_lib.items import Filled as FilledItem
 from tandemfeed.client_lib.login.grant import Grant, GrantedSymbols, TopicsRevoked
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.client_lib.messages.message import MessageClasses
+from tandemfeed.client_lib.stream.cursor import Cursor, TopicPosition
+from tandemfeed.client_lib.stream.event_log import log_event
 from tandemfeed.client_lib.stream.grant_box import GrantBox
 from tandemfeed.client_lib.stream.mailbox import Mailbox
+from tandemfeed.client_lib.stream.reading import M, Readable
 from tandemfeed.client_lib.stream.receivers import Receiver, Receivers
-from tandemfeed.client_lib.stream.replay import Replayed, ReplayWorker
+from tandemfeed.client_lib.stream.replay import Replayed, ReplayEnded, ReplayWorker
+from tandemfeed.client_lib.stream.starts import Start, first_message_of
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import StreamTrust, Verdict, VerifyMode
 from tandemfeed.client_lib.stream.symbol_filter import SymbolFilter
@@ -45,14 +50,24 @@ from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature, StreamOpener
 from tandemfeed.transport.unicast.wire import CurveKeys
 
-DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters are not delayed
+# Datagrams per group and turn: 2 to 4 ms of work. A turn in which a late line only repeats what was delivered must be
+# short, because on a busy machine it takes four times as long, and nothing is delivered meanwhile.
+DRAIN_COUNT_MAX = 32
 MAILBOX_COUNT_MAX = 256
 
 
-class Subscription:
+class Subscription(Readable[M]):
     """The merged stream of one feed's granted channels. Created by `Client.subscribe`.
 
-    Read it from one thread, with `poll` or by iterating; `stop` and `close` may be called from any thread.
+    Iterate over it for messages, or over `batches()` or `items()`, with `for` or `async for`; or call `run` or `poll`.
+    Use one thread, or coroutines of one event loop; `stop`, `close` and `modify` may be called from any thread.
+
+    Args:
+        start: the first message of each channel; see `starts.Start`.
+        cursor: where to begin instead, and what to keep up to date.
+        kind: the class of the messages to deliver; None: all.
+        on_event: called with each event, in its place in the stream, by readings that do not yield events; None: it is
+            logged.
     """
 
     def __init__(
@@ -63,55 +78,98 @@ class Subscription:
         topics: Iterable[TopicEntry],
         interface: str,
         *,
-        start_message_seq: int | None,
+        start: Start,
+        cursor: Cursor | None = None,
+        kind: type[M] | None = None,
+        on_event: Callable[[Event], object] | None = None,
         verify: VerifyMode = "alarm",
         transport: Transport = "auto",
         merger_config: MergerConfig | None = None,
         grant_timeout_s: float = 10.0,
         receive_queue_count_max: int = 100_000,
     ) -> None:
-        self._mailbox: Mailbox[Replayed] = Mailbox(MAILBOX_COUNT_MAX)
+        self._session, self._grants, self._interface = session, grants, interface
+        self._topics: dict[int, str] = {}  # by channel, also of those that are not granted any more
+        self._request = feed, tuple(topics), grant_timeout_s
+        super().__init__(kind, on_event or log_event, cursor)
+        self._start = start
+        self._verify: VerifyMode = verify
+        self._transport: Transport = transport
+        self._merger_config = merger_config
+        self._receive_queue_count_max = receive_queue_count_max
+        self.counters = CounterSet()
+        self._is_open = self._is_stopping = self._is_disposed = False
+        self._opening_lock, self._loop_lock = threading.Lock(), threading.Lock()
+        self._loop_thread: int | None = None
+        self._last_item: Revoked | None = None
+
+    def open(self) -> None:
+        """Subscribe, and join the adapters' streams. Idempotent; everything that needs it calls it.
+
+        Raises:
+            ClientError: as `Client.subscribe` lists them.
+        """
+        with self._opening_lock:
+            if not self._is_open and not self._is_stopping:
+                try:
+                    self._open()
+                except BaseException:
+                    if self.cursor is not None:
+                        self.cursor.close()
+                    raise
+                self._is_open = True
+
+    def _open(self) -> None:
+        if self.cursor is not None:
+            self.cursor.open()
+        feed, topics, grant_timeout_s = self._request
+        self._mailbox: Mailbox[Replayed | ReplayEnded] = Mailbox(MAILBOX_COUNT_MAX)
         self._grant_box = GrantBox(self._mailbox.wake)
-        self._grants = grants
         keys = CurveKeys.generate()  # for this subscription only
-        unicast_key = b"" if transport == "multicast" else keys.public
+        unicast_key = b"" if self._transport == "multicast" else keys.public
         try:
-            self._id, self._grant = grants.subscribe(feed, topics, self._grant_box.put, grant_timeout_s, unicast_key)
+            self._id, self._grant = self._grants.subscribe(
+                feed, topics, self._grant_box.put, grant_timeout_s, unicast_key
+            )
         except BaseException:
             self._mailbox.close()
             raise
-        self.counters = CounterSet()
         self._decoder = _decoder_of(self._grant)
         self._opener = StreamOpener(self._grant.feed_id)
-        self._verify: VerifyMode = verify
-        self._merger_config = merger_config
         self._trusts: dict[int, StreamTrust] = {}
         self._mergers: dict[int, SessionMerger] = {}
-        for channel_id in self._grant.topics_by_channel:
-            self._add_channel(channel_id, start_message_seq)
+        self._begun: dict[int, tuple[int, int, int]] = {}  # by channel: source messages that were handled in part
+        if self.cursor is not None:
+            self.cursor.check_feed(self._grant.feed_name)
+        for channel_id, topic in self._grant.topics_by_channel.items():
+            position = None if self.cursor is None else self.cursor.position(topic)
+            if position is None or not position.next_input_seq:
+                self._add_channel(channel_id, first_message_of(self._start, topic))
+            else:
+                self._resume_channel(channel_id, position)
         self._filters: dict[int, SymbolFilter] = {}  # of the channels of which only some symbols are granted
         self._filtered_symbols: Mapping[int, GrantedSymbols] = {}
         self._ended: set[int] = set()
         self._ready: deque[Item] = deque()
         self._datagrams = 0
         self._replayed_packets = 0
-        self._is_stopping = False
-        self._is_disposed = False
-        self._last_item: Revoked | None = None
-        self._loop_lock = threading.Lock()
-        self._loop_thread: int | None = None
         self._context: zmq.Context[Any] = zmq.Context()
         self._poller = zmq.Poller()
         self._poller.register(self._mailbox.fd, zmq.POLLIN)
         self._receivers = Receivers(
-            self._context, self._poller, interface, transport, keys, receive_queue_count_max=receive_queue_count_max
+            self._context,
+            self._poller,
+            self._interface,
+            self._transport,
+            keys,
+            receive_queue_count_max=self._receive_queue_count_max,
         )
         self._known_keys: set[int] = set()
-        self._replay = ReplayWorker(session, self._mailbox.put)
+        self._replay = ReplayWorker(self._session, self._mailbox.put)
         try:
             self._apply_grant(self._grant)
         except BaseException:
-            self.close()
+            self._dispose()
             raise
 
     # ---- for the application ----
@@ -126,6 +184,10 @@ class Subscription:
         """The decoder for the feed's message model."""
         return self._decoder
 
+    def topic_of(self, channel_id: int) -> str:
+        """The topic of a channel, also of one that is not granted any more."""
+        return self._topics[channel_id]
+
     @property
     def is_closed(self) -> bool:
         """True once `stop` or `close` was called, or the grant was revoked."""
@@ -136,12 +198,14 @@ class Subscription:
         """True once every channel has delivered the `Ended` event of its present session."""
         return len(self._ended) == len(self._mergers)
 
-    def poll(self, timeout_s: float | None = None) -> list[Item]:
-        """Run the loop until there are items, the time-out (None: no limit) has passed or the subscription is closed.
+    @property
+    def classes(self) -> MessageClasses:
+        """The classes of the feed's messages."""
+        return self._decoder.classes
 
-        Returns:
-            The items in stream order; empty after a time-out or once closed.
-        """
+    def poll_unhandled(self, timeout_s: float | None = None) -> list[Item]:
+        """As `poll`, for those who report themselves what was handled."""
+        self.open()
         if not self._loop_lock.acquire(blocking=False):
             raise RuntimeError("another thread is polling this subscription; poll it from one thread at a time")
         self._loop_thread = threading.get_ident()
@@ -153,28 +217,22 @@ class Subscription:
                 self._dispose()
             self._loop_lock.release()
 
-    def __iter__(self) -> Iterator[Item]:
-        while not self._is_stopping:
-            yield from self.poll()
-
-    def __enter__(self) -> Subscription:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def stop(self) -> None:
         """End the loop: `poll` returns immediately. Never blocks; safe to call from any thread or signal handler."""
         self._is_stopping = True
-        self._mailbox.wake()
+        if self._is_open:
+            self._mailbox.wake()
 
     def close(self) -> None:
         """Stop, leave the groups, end the background threads. Safe to call from any thread; idempotent."""
         self.stop()
         if self._loop_thread == threading.get_ident():
             return  # called inside poll, which disposes when it returns
-        with self._loop_lock:
-            self._dispose()
+        with self._opening_lock, self._loop_lock:
+            if self._is_open:
+                self._dispose()
+            if self.cursor is not None:
+                self.cursor.close()
 
     def modify(self, add: Sequence[str] = (), remove: Sequence[str] = (), *, timeout_s: float = 10.0) -> None:
         """Add and remove topics, and wait until the administration server has accepted the change.
@@ -195,6 +253,7 @@ class Subscription:
         for name, topics in (("add", add), ("remove", remove)):
             if isinstance(topics, str):
                 raise TypeError(f"{name} is {topics!r}; expected a sequence of topics")
+        self.open()
         removed = [TopicEntry(topic, is_removed=True) for topic in remove]
         self._grants.modify(self._id, (*removed, *map(TopicEntry, add)), timeout_s)
 
@@ -331,7 +390,19 @@ class Subscription:
         places = None
         if self._filters and (chosen := self._filters.get(packet.channel_id)) is not None:
             packet, places = chosen.select(packet)
-        return Batch(packet, time.time_ns(), now_ns, self._decoder, places)
+        batch = Batch(packet, time.time_ns(), now_ns, self._decoder, places)
+        return batch if self.cursor is None else self._for_cursor(batch)
+
+    def _for_cursor(self, batch: Batch) -> Batch:
+        """The batch without messages that were handled before, with the history that its numbers belong to."""
+        channel_id = batch.channel_id
+        if (begun := self._begun.pop(channel_id, None)) is not None:
+            stream, source_seq, message_count = begun
+            first = batch.packet.runs[0]
+            if (first.source_stream_id, first.first_source_seq) == (stream, source_seq):
+                batch = batch.without_first(message_count)
+        batch.lineage = self._mergers[channel_id].present.lineage
+        return batch
 
     def _next_deadline_ns(self) -> int | None:
         earliest = self._receivers.next_deadline_ns()
@@ -348,6 +419,12 @@ class Subscription:
         if letter is None:
             return
         self._mailbox.wake()  # one letter a turn, so that a long replay does not starve the live stream
+        if isinstance(letter, ReplayEnded):
+            channel_id = letter.request.channel_id
+            self._replay.ended(channel_id)
+            if (merger := self._mergers.get(channel_id)) is not None:
+                merger.on_replay_ended(letter.request, time.monotonic_ns(), is_answered=letter.is_answered)
+            return
         for datagram in letter.packets:
             self._on_replayed(datagram, letter.adapter_id)
 
@@ -391,6 +468,17 @@ class Subscription:
             channel_id, session or self._grant.session, self.counters, self._merger_config, start_message_seq
         )
 
+    def _resume_channel(self, channel_id: int, position: TopicPosition) -> None:
+        """Begin a channel where the cursor is, even in a session that is over."""
+        self._trusts[channel_id] = StreamTrust(channel_id, self.counters, self._verify)
+        session, is_over = position.session, position.session < self._grant.session
+        config, point = self._merger_config, position.resume_point
+        self._mergers[channel_id] = SessionMerger(
+            channel_id, session, self.counters, config, position.next_message_seq, point, is_over=is_over
+        )
+        if position.begun is not None:
+            self._begun[channel_id] = position.begun
+
     def _remove_channel(self, channel_id: int) -> None:
         self._mergers.pop(channel_id, None)
         self._trusts.pop(channel_id, None)
@@ -420,6 +508,7 @@ class Subscription:
                 for channel_id, each in symbols.items()
             }
         self._grant = grant
+        self._topics.update(grant.topics_by_channel)
         for key_id in self._known_keys - grant.keys.keys():
             self._opener.remove_key(key_id)
         for key_id in grant.keys.keys() - self._known_keys:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import grpc
 
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.deploy.cluster.cluster_watch import ClusterWatch
 from tandemfeed.deploy.cluster.network import Network
 from tandemfeed.deploy.cluster.ports import LOOPBACK, free_ports
@@ -44,9 +45,6 @@ from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 START_TIMEOUT_S = 60.0
 AHEAD_TIMEOUT_S = 120.0
 POLL_INTERVAL_S = 0.2
-# Of the Spark job, which runs far ahead of the gateway, and of the forger, which would have its own machine: on a small
-# machine they must not delay the processes in the path of a tick.
-LOW_PRIORITY_NICE = 10
 
 
 class Cluster:
@@ -129,8 +127,6 @@ class Cluster:
         process = feed.adapter(name)
         journal = self.output_journal(feed, name)
         arguments = ["adapter", "--feed", feed.name, "--name", name, "--journal", str(journal)]
-        arguments += ["--source-format", str(EXAMPLES / "source-format.xml")]
-        arguments += ["--table", str(EXAMPLES / "converter-table.xml")]
         arguments += ["--rpc-listen", f"{self._addresses[process]}:0", *self._tls(process)]
         arguments += ["--metrics-port", str(self._metrics_ports[process])]
         disk = (journal, self._disk_size) if self._disk_size else None
@@ -164,27 +160,30 @@ class Cluster:
 
     def restart_job(self, feed: FeedLayout) -> ManagedProcess:
         """Restart the Spark job with the same options; it resumes from its checkpoint and the source journal."""
-        return self._start(feed.job, self._jobs[feed.job], nice=LOW_PRIORITY_NICE)
+        return self._start(feed.job, self._jobs[feed.job])
 
     def start_client(
         self,
         feed: FeedLayout,
         record: Path,
         *,
-        start: str = "1",
+        start: Literal["live", "first"] = "first",
         name: str = "",
         verify: VerifyMode = "alarm",
         through_days: bool = False,
+        transport: Transport = "multicast",
     ) -> ManagedProcess:
         """Start a subscriber that records what it receives.
 
         Args:
-            start: "1": from the first message; "live": from now on.
+            start: "first": from the first message; "live": from now on.
             name: name of the process, if it is not the feed's own client.
             verify: "signed": deliver only what adapters have signed.
             through_days: continue after the end of a session.
+            transport: "unicast": connect to the adapters, instead of joining their groups.
         """
         arguments = ["witness", "--feed", feed.name, "--record", str(record), "--start", start, "--verify", verify]
+        arguments += ["--transport", transport]
         arguments += ["--through-days"] if through_days else []
         arguments += self._connection(SUBSCRIBER, feed.client)
         return self._start(name or feed.client, arguments, host=feed.client)
@@ -197,7 +196,7 @@ class Cluster:
         """
         arguments = ["forger", "--feed", feed.name, "--seconds", str(seconds), "--rate", str(rate)]
         arguments += self._connection(SUBSCRIBER, feed.client)
-        return self._start(feed.forger, arguments, host=feed.client, nice=LOW_PRIORITY_NICE)
+        return self._start(feed.forger, arguments, host=feed.client)
 
     # ---- checking and waiting ----
 
@@ -337,12 +336,11 @@ class Cluster:
         arguments: list[str],
         *,
         host: str = "",
-        nice: int = 0,
         disk: tuple[Path, int] | None = None,
     ) -> ManagedProcess:
         host = host or name
         is_placed = self.network is not None and host in self._addresses  # the Spark job needs no network
-        place = ProcessPlacement(self.network.namespace_of(host) if self.network and is_placed else "", disk, nice)
+        place = ProcessPlacement(self.network.namespace_of(host) if self.network and is_placed else "", disk)
         on_log = None if self._on_log is None else partial(self._on_log, name)
         process = ManagedProcess(name, arguments, self.logs, place=place, on_ended=self._on_ended, on_log=on_log)
         self.processes[name] = process

@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "ticks"
 SESSION = 20261121
 ADMIN, OPERATOR, SUBSCRIBER = "admin", "operator", "demo-client"
 ADAPTER_NAMES = "abcdefgh"
+TABLE = "ticks"  # the converter table, which adapters get from the admin server
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,8 @@ def render_cluster(
             "sync_interval_ms = 100",
         ]
         lines += _channels_and_streams(feed, next_port)
+        lines += ["[[feed.table]]", f'id = "{TABLE}"', f'file = "{EXAMPLES}/converter-table.xml"']
+        lines += [f'source_format = "{EXAMPLES}/source-format.xml"']
         for adapter_id, name in enumerate(shape.adapter_names, 1):
             groups = ", ".join(
                 f'{channel} = "239.192.{20 + feed.feed_id}.{adapter_id * 10 + channel}:{next_port()}"'
@@ -151,6 +154,7 @@ def render_cluster(
             )
             lines += ["[[feed.adapter]]", f"adapter_id = {adapter_id}", f'name = "{name}"']
             lines += [f'identity = "{feed.adapter(name)}"', f"groups = {{ {groups} }}"]
+            lines += [f'unicast = "{addresses[feed.adapter(name)]}:0"']
     return "\n".join(lines) + "\n"
 
 
@@ -160,6 +164,7 @@ def _channels_and_streams(feed: FeedLayout, next_port: Callable[[], int]) -> Ite
         yield f"channel_id = {channel}"
         yield f'topic = "{feed.topic(channel)}"'
         yield f"source_stream_ids = {feed.streams_of(channel)}"
+        yield f'table = "{TABLE}"'
     for stream in range(1, feed.shape.stream_count + 1):
         yield "[[feed.source_stream]]"
         yield f"source_stream_id = {stream}"

@@ -12,14 +12,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tandemfeed.deploy.cluster.calibration import RATE_MAX, calibrate
 from tandemfeed.deploy.cluster.processes import ProcessFailed
-from tandemfeed.deploy.demo.play import PlannedFault, play
+from tandemfeed.deploy.cluster.topology import Shape
+from tandemfeed.deploy.demo.play import AHEAD_S, Pace, PlannedFault, play
 from tandemfeed.deploy.demo.report import is_clean, print_report, render_html
 from tandemfeed.deploy.drills.source import make_recording
 from tandemfeed.deploy.faults.table import FAULTS
 
 SECONDS = 35.0
-RATE = 20_000.0
 VAR = Path("var")  # in the current folder
 
 
@@ -35,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--rate",
         type=float,
         metavar="N",
-        help=f"messages per second (default {RATE:,.0f}, or less if FILE is too small to last --seconds)",
+        help=f"messages per second (default: what this machine bears, up to {RATE_MAX:,.0f}; less if FILE is too small "
+        "to last --seconds)",
     )
     parser.add_argument(
         "--seconds",
@@ -43,6 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=SECONDS,
         metavar="S",
         help="seconds of play (default %(default)g)",
+    )
+    parser.add_argument(
+        "--ahead",
+        type=float,
+        default=AHEAD_S,
+        metavar="S",
+        help="seconds of play that Spark must have numbered before the play begins (default %(default)g)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as a JSON object")
     parser.add_argument(
@@ -54,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--keep", action="store_true", help="keep the cluster's folder: logs, journals, recording")
     arguments = parser.parse_args(argv)
-    for option in ("rate", "seconds"):
+    for option in ("rate", "seconds", "ahead"):
         value = getattr(arguments, option)
         if value is not None and value <= 0:
             parser.error(f"--{option} is {value:g}; it must be greater than 0")
@@ -67,16 +76,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     VAR.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="demo-", dir=VAR)).absolute()
     try:
-        rate = arguments.rate or RATE
+        rate, packets_per_s_max = arguments.rate, float("inf")
+        if rate is None:
+            borne = calibrate(Shape())
+            rate, packets_per_s_max = borne.rate, borne.packets_per_s
+            say(f"{rate:,.0f} messages per second, {borne.reason}")
         say("generating ticks" if arguments.input is None else f"reading {arguments.input}")
         recording = make_recording(folder, source=arguments.input, message_count=int(rate * arguments.seconds))
         if arguments.rate is None:
-            rate = min(RATE, recording.message_count / arguments.seconds)
+            rate = min(rate, recording.message_count / arguments.seconds)
         kill = FAULTS["kill-active"]
         report = play(
             folder,
             recording,
-            rate,
+            Pace(rate, arguments.ahead, packets_per_s_max),
             [PlannedFault(0.25, kill), PlannedFault(0.65, kill)],
             say,
             "tandemfeed demo: two kills of the active adapter",

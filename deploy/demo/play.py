@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterable
@@ -19,8 +20,11 @@ from tandemfeed.deploy.demo.report import Report
 from tandemfeed.deploy.drills.source import Recording, packet_size
 from tandemfeed.deploy.faults.context import Fault, FaultContext, Say
 from tandemfeed.deploy.faults.kills import DRIVER_TIMEOUT_S
+from tandemfeed.deploy.hiccups.meter import HiccupMeter
 from tandemfeed.journal.compiled.compile_report import ACTIVITY
 
+AHEAD_S = 5.0  # Spark numbers this much of the play in one or two micro-batches
+AHEAD_MAX_S = 30.0  # beyond that, Spark waits for the gateway
 END_GRACE_S = 45.0
 SOURCE_GRACE_S = 180.0  # Spark runs at low priority, so on a busy machine the source may have to wait for it
 
@@ -33,13 +37,25 @@ class PlannedFault:
     fault: Fault
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How to play.
+
+    Attributes:
+        rate: messages per second.
+        ahead_s: seconds of play that must be numbered before the play begins.
+        packets_per_s_max: what the machine bears.
+    """
+
+    rate: float
+    ahead_s: float = AHEAD_S
+    packets_per_s_max: float = math.inf
+
+
 def play(
-    folder: Path, recording: Recording, rate: float, faults: Iterable[PlannedFault], say: Say, title: str
+    folder: Path, recording: Recording, pace: Pace, faults: Iterable[PlannedFault], say: Say, title: str
 ) -> Report:
     """Start a cluster, play the recording, inject the faults, and report.
-
-    Args:
-        rate: messages per second.
 
     Raises:
         ProcessFailed: the cluster did not work. (Lost messages do not raise; they are in the report.)
@@ -51,14 +67,21 @@ def play(
         if line.get("activity") == ACTIVITY:
             say(f"{process}: {line['event']}")
 
-    with Cluster(folder, on_log=show_compilation) as cluster:
+    with HiccupMeter(folder) as meter, Cluster(folder, on_log=show_compilation) as cluster:
         (feed,) = cluster.feeds
+        rate, stream_count = pace.rate, cluster.shape.stream_count
+        job = cluster.start_job(  # first, because Spark takes the longest to start
+            feed,
+            recording.folder,
+            split=recording.split,
+            packet_messages_max=packet_size(rate, stream_count, pace.packets_per_s_max),
+            ahead_messages_max=int(max(AHEAD_MAX_S, 2 * pace.ahead_s) * rate),
+        )
         start_cluster(cluster, rate, {feed.feed_id: record_path})
-        say("the admin server, adapters a and b, the gateway and the client are ready; starting Spark")
-        stream_count = cluster.shape.stream_count
-        messages_max = packet_size(rate, stream_count)
-        job = cluster.start_job(feed, recording.folder, split=recording.split, packet_messages_max=messages_max)
+        say("the admin server, adapters a and b, the gateway and the client are ready")
         job.await_event("ready", DRIVER_TIMEOUT_S)
+        cluster.await_ahead(feed, int(pace.ahead_s * rate))
+        say(f"Spark has numbered the first {pace.ahead_s:g} s of the play, or all of it")
         duration_s = recording.message_count / rate
         say(f"playing {recording.message_count:,} messages at {rate:,.0f} per second, for about {duration_s:.0f} s")
         cluster.processes[feed.gateway].send_line("start")
@@ -70,6 +93,7 @@ def play(
             done.append(f"{at_s:.1f} s: {what}")
             say(done[-1])
         sent = _await_end(cluster, duration_s)
+        hiccups = meter.stop()
         say(f"the source sent all {sent['messages']:,} messages")
     record = DeliveryRecord.load(record_path)
     expected = expected_content(recording.folder, recording.split, stream_count)
@@ -78,7 +102,7 @@ def play(
     recorded = {stream: len(rows) for stream, rows in expected.items()}
     if per_stream != recorded:
         raise ProcessFailed(f"the source sent {per_stream} messages per source stream; the recording has {recorded}")
-    return Report(title, per_stream, record, wrong, rate, tuple(done))
+    return Report(title, per_stream, record, wrong, rate, hiccups, tuple(done))
 
 
 def _await_end(cluster: Cluster, duration_s: float) -> dict[str, Any]:

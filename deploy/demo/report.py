@@ -13,11 +13,14 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from tandemfeed.client_lib.recording.record import DeliveryRecord
+from tandemfeed.client_lib.recording.record import DeliveryRecord, TakeoverFigures
+from tandemfeed.deploy.drills.ledger import MS, longest_source_pause_ms
+from tandemfeed.deploy.hiccups.record import Hiccups
 
 WINDOW_MS = 1_000.0
 SHOWN_MAX = 12
-WRONG_TEXT = "with content that differs from the recording"
+PAUSES = {"source_stall_ms": "source", "hiccup_ms": "machine"}  # what a stall is compared with
+WRONG_TEXT = "different from the recording"
 CLEAN_TEXT = "no message lost, repeated, reordered or changed"
 FAILED_TEXT = "MESSAGES LOST, REPEATED, REORDERED OR CHANGED"
 STYLE = """
@@ -35,6 +38,7 @@ class Report:
     Attributes:
         sent: source messages that the source sent, per source stream.
         content_wrong: delivered messages whose fields differ from the recording; None: not compared.
+        hiccups: of the machine, during the run.
         faults: the faults injected, in order, in words.
     """
 
@@ -43,6 +47,7 @@ class Report:
     record: DeliveryRecord
     content_wrong: int | None
     rate: float
+    hiccups: Hiccups
     faults: tuple[str, ...] = field(default=())
 
     def figures(self) -> dict[str, Any]:
@@ -56,15 +61,11 @@ class Report:
             "duplicated": judged.duplicated,
             "out_of_order": judged.out_of_order,
             "content_wrong": self.content_wrong,
-            "takeovers": [
-                {
-                    "stall_ms": round(each.stall_ms, 3),
-                    "epoch": each.epoch,
-                    "adapter_id": each.adapter_id,
-                }
-                for each in judged.takeovers
-            ],
+            "takeovers": [self._takeover(each) for each in judged.takeovers],
             "longest_stall_ms": round(judged.longest_stall_ms, 3),
+            "source_stall_ms": round(self._source_stall_ms(*self._whole_ns()), 3),
+            "hiccup_ms": round(self.hiccups.longest_ms(*self._whole_ns()), 3),
+            "hiccups_ms": self.hiccups.figures(),
             "latency_us": {
                 "p50": round(latency.p50, 1) if latency else None,
                 "p99": round(latency.p99, 1) if latency else None,
@@ -77,6 +78,26 @@ class Report:
             },
             "faults": list(self.faults),
         }
+
+    def _takeover(self, takeover: TakeoverFigures) -> dict[str, Any]:
+        """A takeover's longest stall, beside the longest pauses of the source and of the machine in the same window."""
+        window_ns = (takeover.at_ns - int(WINDOW_MS * MS), takeover.at_ns + int(WINDOW_MS * MS))
+        return {
+            "stall_ms": round(takeover.stall_ms, 3),
+            "source_stall_ms": round(self._source_stall_ms(*window_ns), 3),
+            "hiccup_ms": round(self.hiccups.longest_ms(*window_ns), 3),
+            "epoch": takeover.epoch,
+            "adapter_id": takeover.adapter_id,
+        }
+
+    def _source_stall_ms(self, from_ns: int, until_ns: int) -> float:
+        return longest_source_pause_ms(self.record, from_ns, until_ns)
+
+    def _whole_ns(self) -> tuple[int, int]:
+        """From the first delivery to the last."""
+        times = [channel.rows["received_monotonic_ns"] for channel in self.record.channels.values()]
+        ends = [(int(each[0]), int(each[-1])) for each in times if len(each)]
+        return min((first for first, _ in ends), default=0), max((last for _, last in ends), default=0)
 
 
 def is_clean(figures: dict[str, Any]) -> bool:
@@ -92,18 +113,20 @@ def colored(count: int) -> str:
 def print_report(title: str, figures: dict[str, Any], console: Console | None = None) -> None:
     """Print the figures as a panel."""
     console = console or Console()
-    table = Table.grid(padding=(0, 3))
+    table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", style="bold")
     table.add_column()
+    for _ in PAUSES:
+        table.add_column(justify="right")
     for name in ("sent", "delivered"):
         table.add_row(f"{figures[name]:,}", name)
     for name in ("lost", "duplicated", "out_of_order"):
         table.add_row(colored(figures[name]), name.replace("_", " "))
     if figures["content_wrong"] is not None:
         table.add_row(colored(figures["content_wrong"]), WRONG_TEXT)
-    for number, each in enumerate(figures["takeovers"], 1):
-        table.add_row(f"{each['stall_ms']:.1f} ms", f"longest stall around takeover {number} (epoch {each['epoch']})")
-    table.add_row(f"{figures['longest_stall_ms']:.1f} ms", "longest pause between deliveries in the whole run")
+    table.add_row("", "", *(f"[dim]{heading}[/]" for heading in PAUSES.values()))
+    for stall_ms, what, pauses in _stalls(figures):
+        table.add_row(f"{stall_ms:.1f} ms", what, *(f"{pause_ms:.1f} ms" for pause_ms in pauses))
     latency = figures["latency_us"]
     if latency["p50"] is not None:
         table.add_row(f"{latency['p50'] / 1000:.2f} ms", "end-to-end latency, median")
@@ -113,6 +136,16 @@ def print_report(title: str, figures: dict[str, Any], console: Console | None = 
     console.print(Panel(table, title=title, subtitle=verdict, border_style="green" if is_clean(figures) else "red"))
 
 
+def _stalls(figures: dict[str, Any]) -> list[tuple[float, str, list[float]]]:
+    """(longest stall, which, longest pauses of the source and the machine in the same time): a row each."""
+    rows = [
+        (each["stall_ms"], f"longest stall around takeover {number}", each)
+        for number, each in enumerate(figures["takeovers"], 1)
+    ]
+    rows.append((figures["longest_stall_ms"], "longest stall in the whole run", figures))
+    return [(stall_ms, what, [each[name] for name in PAUSES]) for stall_ms, what, each in rows]
+
+
 def render_html(report: Report, figures: dict[str, Any]) -> str:
     """The report as a self-contained HTML page."""
     rows = [
@@ -120,11 +153,9 @@ def render_html(report: Report, figures: dict[str, Any]) -> str:
     ]
     if figures["content_wrong"] is not None:
         rows.append((WRONG_TEXT, figures["content_wrong"]))
-    rows += [
-        (f"longest stall around takeover {number} (epoch {each['epoch']}), ms", f"{each['stall_ms']:.1f}")
-        for number, each in enumerate(figures["takeovers"], 1)
-    ]
-    rows.append(("longest pause between deliveries in the whole run, ms", f"{figures['longest_stall_ms']:.1f}"))
+    for stall_ms, what, pauses in _stalls(figures):
+        beside = ", ".join(f"{name} {pause:.1f}" for name, pause in zip(PAUSES.values(), pauses, strict=True))
+        rows.append((f"{what}, ms ({beside})", f"{stall_ms:.1f}"))
     rows += [(f"end-to-end latency {name}, µs", value) for name, value in figures["latency_us"].items()]
     cells = "".join(f"<tr><th>{html.escape(str(a))}</th><td>{html.escape(str(b))}</td></tr>" for a, b in rows)
     faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in report.faults)
@@ -141,7 +172,7 @@ def render_html(report: Report, figures: dict[str, Any]) -> str:
 <table>{cells}</table>
 <h2>Faults injected</h2><ol>{faults}</ol>
 <h2>Time between deliveries, around each takeover</h2>
-{plot_svg(report.record)}
+{plot_svg(report)}
 </body></html>
 """
 
@@ -152,24 +183,27 @@ class GapPlot:
 
     Attributes:
         at_ms, gap_ms: of each delivery: when it came, and the time since the one before.
+        machine: (when, longest hiccup of the machine in ms) of short windows.
         limits_ms: the range to show.
     """
 
     title: str
     at_ms: NDArray[Any]
     gap_ms: NDArray[Any]
+    machine: tuple[list[float], list[float]]
     limits_ms: tuple[float, float]
 
 
-def plot_svg(record: DeliveryRecord) -> str:
+def plot_svg(report: Report) -> str:
     """The time between deliveries around each takeover, as inline SVG."""
     panels = [
         GapPlot(
             f"epoch {takeover.epoch}: first packet at 0 ms",
-            *record.inter_arrival(takeover, WINDOW_MS),
+            *report.record.inter_arrival(takeover, WINDOW_MS),
+            report.hiccups.around(takeover.at_ns, WINDOW_MS),
             (-WINDOW_MS, WINDOW_MS),
         )
-        for takeover in record.takeovers[:SHOWN_MAX]
+        for takeover in report.record.takeovers[:SHOWN_MAX]
     ]
     return plot_panels(panels) if panels else "<p>No takeover happened.</p>"
 
@@ -185,12 +219,14 @@ def plot_panels(panels: Sequence[GapPlot]) -> str:
         return ""
     figure, axes = plt.subplots(len(panels), 1, figsize=(10, 2.4 * len(panels)), squeeze=False, constrained_layout=True)
     for axis, panel in zip(axes[:, 0], panels, strict=True):
-        axis.vlines(panel.at_ms, 0, panel.gap_ms, linewidth=0.8, color="#357")
+        axis.vlines(panel.at_ms, 0, panel.gap_ms, linewidth=0.8, color="#357", label="ms since last delivery")
+        axis.step(*panel.machine, where="mid", linewidth=0.8, color="#e80", label="machine's longest pause")
         axis.axvline(0, color="#c33", linewidth=1)
         axis.set_xlim(*panel.limits_ms)
         axis.set_ylim(bottom=0)
-        axis.set_ylabel("ms since last delivery")
+        axis.set_ylabel("ms")
         axis.set_title(panel.title, loc="left", fontsize=10)
+    axes[0, 0].legend(loc="upper right", fontsize=8)
     axes[-1, 0].set_xlabel("ms")
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg")

@@ -10,19 +10,21 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
+from tandemfeed.deploy.cluster.calibration import RATE_MAX, calibrate
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.deploy.cluster.topology import Shape
 from tandemfeed.deploy.demo.demo import VAR
 from tandemfeed.deploy.drills.ledger import is_clean
 from tandemfeed.deploy.drills.ledger_report import print_ledger, print_rounds, render_ledger
 from tandemfeed.deploy.drills.rounds import DrillPlan, DrillResult, run_drill
-from tandemfeed.deploy.faults.context import FaultUnavailable
+from tandemfeed.deploy.faults.context import FaultUnavailable, Say
 from tandemfeed.deploy.faults.table import FAULTS
 
 ALL = "all"
@@ -54,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     refused: list[str] = []
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
+        if arguments.rate is None:
+            plans = _at_borne_rate(plans, say)
         for plan in plans:
             try:
                 result = run_drill(plan, folder / plan.name, say)
@@ -75,10 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
         console.print("drill: interrupted; all its processes have ended")
         return 130
+    except ProcessFailed as failed:
+        shutil.rmtree(folder, ignore_errors=True)
+        console.print(f"drill: {failed}", markup=False)
+        return 2
     finally:
         signal.signal(signal.SIGTERM, previous)
     print_ledger(rows, refused)
-    _write(arguments, rows, results, refused)
+    _write(arguments, plans[0].rate, rows, results, refused)
     if any(folder.iterdir()):
         say(f"logs and journals are in {folder}")
     else:
@@ -102,10 +110,22 @@ def _plans(arguments: argparse.Namespace) -> list[DrillPlan]:
     )
     if arguments.rounds < 1:
         raise ValueError(f"--rounds is {arguments.rounds}; it must be at least 1")
-    if arguments.rate <= 0:
+    rate = RATE_MAX if arguments.rate is None else arguments.rate
+    if rate <= 0:
         raise ValueError(f"--rate is {arguments.rate:g}; it must be greater than 0")
     names = list(FAULTS) if arguments.fault == ALL else [arguments.fault]
-    return [DrillPlan(name, FAULTS[name], arguments.rounds, arguments.rate, arguments.seed, shape) for name in names]
+    return [DrillPlan(name, FAULTS[name], arguments.rounds, rate, arguments.seed, shape) for name in names]
+
+
+def _at_borne_rate(plans: Sequence[DrillPlan], say: Say) -> list[DrillPlan]:
+    """The same drills, at the rate that this machine bears.
+
+    Raises:
+        ProcessFailed: the calibration failed.
+    """
+    borne = calibrate(plans[0].shape)
+    say(f"{borne.rate:,.0f} messages per second, {borne.reason}")
+    return [replace(plan, rate=borne.rate, packets_per_s_max=borne.packets_per_s) for plan in plans]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -134,7 +154,10 @@ def _parser() -> argparse.ArgumentParser:
     ):
         parser.add_argument(option, type=int, default=default, metavar="N", help=f"{text} (default %(default)s)")
     parser.add_argument(
-        "--rate", type=float, default=20_000.0, metavar="N", help="messages per second, per feed (default %(default)g)"
+        "--rate",
+        type=float,
+        metavar="N",
+        help=f"messages per second, per feed (default: what this machine bears, up to {RATE_MAX:,.0f})",
     )
     parser.add_argument(
         "--lease-ms", type=int, default=300, metavar="MS", help="term of a lease in milliseconds (default %(default)s)"
@@ -152,10 +175,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write(
-    arguments: argparse.Namespace, rows: list[dict[str, Any]], results: list[DrillResult], refused: list[str]
+    arguments: argparse.Namespace,
+    rate: float,
+    rows: list[dict[str, Any]],
+    results: list[DrillResult],
+    refused: list[str],
 ) -> None:
     settings = {
-        "rate": arguments.rate,
+        "rate": rate,
         "backups": arguments.backups,
         "channels": arguments.channels,
         "streams_per_channel": arguments.streams_per_channel,

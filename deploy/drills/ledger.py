@@ -2,9 +2,9 @@
 
 All times are of this machine's monotonic clock, which every process reads. A stall is the longest time between two
 deliveries of one channel in a round's window, including the last delivery before the window and the first one after it.
-Three columns locate a stall: the deliveries; the transmissions of the delivered packets (the time in each packet's
-header), which continue if only the client paused; and the source's sending (the stamp on each source packet), which
-pauses if the source paused.
+Four columns locate a stall: the deliveries; the transmissions of the delivered packets (the time in each packet's
+header), which continue if only the client paused; the source's sending (the stamp on each source packet), which pauses
+if the source paused; and the hiccups of the machine, which delay every process.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.client_lib.recording.record import ChannelRecord, DeliveryRecord
+from tandemfeed.deploy.hiccups.record import Hiccups
 
 MS = 1_000_000
 SETTLED_NS = 300 * MS  # how long after the cluster is healthy again the stream counts as undisturbed
@@ -72,7 +73,9 @@ class RoundFigures:
     Attributes:
         stall_ms, transmit_stall_ms, source_stall_ms: longest pause of deliveries, of transmissions and of the source,
             during the fault.
-        return_stall_ms: longest pause of deliveries from the repair until the cluster was healthy.
+        hiccup_ms: longest hiccup of the machine during the fault.
+        return_stall_ms, return_source_stall_ms, return_hiccup_ms: the same from the repair until the cluster was
+            healthy.
         served_by: by adapter_id, the share of the batches delivered during the fault whose copy came from it.
     """
 
@@ -86,7 +89,10 @@ class RoundFigures:
     stall_ms: float
     transmit_stall_ms: float
     source_stall_ms: float
+    hiccup_ms: float
     return_stall_ms: float
+    return_source_stall_ms: float
+    return_hiccup_ms: float
     served_by: dict[int, float]
 
 
@@ -123,7 +129,9 @@ def anomalies(deliveries: FeedDeliveries) -> Anomalies:
     return Anomalies(*(np.sort(np.concatenate(empty + parts)) for parts in (lost, duplicated, late)))
 
 
-def judge_rounds(rounds: Sequence[Round], deliveries: Mapping[int, FeedDeliveries]) -> list[RoundFigures]:
+def judge_rounds(
+    rounds: Sequence[Round], deliveries: Mapping[int, FeedDeliveries], hiccups: Hiccups
+) -> list[RoundFigures]:
     """The figures of each round: losses in all feeds until the next fault, and stalls of the feed that got the fault.
 
     Args:
@@ -141,7 +149,7 @@ def judge_rounds(rounds: Sequence[Round], deliveries: Mapping[int, FeedDeliverie
             )
             for name in ("lost", "duplicated", "out_of_order")
         ]
-        fault = (each.fault_at_ns, each.repair_at_ns)
+        fault, recovery = (each.fault_at_ns, each.repair_at_ns), (each.repair_at_ns, each.healthy_at_ns)
         judged.append(
             RoundFigures(
                 each.number,
@@ -154,7 +162,10 @@ def judge_rounds(rounds: Sequence[Round], deliveries: Mapping[int, FeedDeliverie
                 stall_ms=_stall_ms(record, delivery_times, *fault),
                 transmit_stall_ms=_stall_ms(record, transmit_times, *fault),
                 source_stall_ms=_stall_ms(record, source_times, *fault),
-                return_stall_ms=_stall_ms(record, delivery_times, each.repair_at_ns, each.healthy_at_ns),
+                hiccup_ms=hiccups.longest_ms(*fault),
+                return_stall_ms=_stall_ms(record, delivery_times, *recovery),
+                return_source_stall_ms=_stall_ms(record, source_times, *recovery),
+                return_hiccup_ms=hiccups.longest_ms(*recovery),
                 served_by=_served_by(record, *fault),
             )
         )
@@ -192,24 +203,21 @@ def longest_pause_ms(times: NDArray[np.int64], from_ns: int, until_ns: int) -> f
     return float(np.diff(around).max()) / MS if len(around) > 1 else 0.0
 
 
-def undisturbed_stalls_ms(
-    rounds: Sequence[Round], deliveries: Mapping[int, FeedDeliveries], began_ns: int, ended_ns: int
-) -> list[float]:
-    """The longest pause between deliveries of a channel within each undisturbed window.
-
-    The windows are before each round and after the last, about a second each. The stalls of the rounds are compared
-    with these pauses.
+def undisturbed_windows(rounds: Sequence[Round], began_ns: int, ended_ns: int) -> list[tuple[int, int]]:
+    """The windows without a fault, as (from, until): before each round and after the last, about a second each.
 
     Args:
         began_ns, ended_ns: limits of the first and the last window.
     """
     quiet_from = [began_ns, *(each.healthy_at_ns + SETTLED_NS for each in rounds)]
     quiet_until = [*(each.disturbed_at_ns or each.fault_at_ns for each in rounds), ended_ns]
+    return list(zip(quiet_from, quiet_until, strict=True))
+
+
+def longest_pauses_ms(windows: Sequence[tuple[int, int]], deliveries: Mapping[int, FeedDeliveries]) -> list[float]:
+    """The longest pause between deliveries of a channel within each window."""
     channels = [delivery_times(channel) for each in deliveries.values() for channel in each.record.channels.values()]
-    return [
-        max((_longest_pause_within_ms(times, *window) for times in channels), default=0.0)
-        for window in zip(quiet_from, quiet_until, strict=True)
-    ]
+    return [max((_longest_pause_within_ms(times, *window) for times in channels), default=0.0) for window in windows]
 
 
 def _longest_pause_within_ms(times: NDArray[np.int64], from_ns: int, until_ns: int) -> float:
@@ -222,6 +230,11 @@ def _stall_ms(
 ) -> float:
     """The longest pause of any channel."""
     return max((longest_pause_ms(times_of(each), from_ns, until_ns) for each in record.channels.values()), default=0.0)
+
+
+def longest_source_pause_ms(record: DeliveryRecord, from_ns: int, until_ns: int) -> float:
+    """The longest pause of the source in any channel."""
+    return _stall_ms(record, source_times, from_ns, until_ns)
 
 
 def _served_by(record: DeliveryRecord, from_ns: int, until_ns: int) -> dict[int, float]:
@@ -247,14 +260,16 @@ def ledger_row(
     judged: Sequence[RoundFigures],
     deliveries: Mapping[int, FeedDeliveries],
     observed: Mapping[str, int],
-    undisturbed_ms: Sequence[float],
+    undisturbed: Sequence[tuple[int, int]],
+    hiccups: Hiccups,
 ) -> dict[str, Any]:
     """The row of one fault, by the names in the JSON report.
 
     Args:
         observed: `lost`, `duplicated` and `out_of_order` at the second clients of the drill.
-        undisturbed_ms: from `undisturbed_stalls_ms`.
+        undisturbed: from `undisturbed_windows`.
     """
+    undisturbed_ms = longest_pauses_ms(undisturbed, deliveries)
     totals = [each.record.figures(each.sent) for each in deliveries.values()]
     return {
         "fault": fault,
@@ -269,8 +284,13 @@ def ledger_row(
         "stall_ms": summary(each.stall_ms for each in judged),
         "transmit_stall_ms": summary(each.transmit_stall_ms for each in judged),
         "source_stall_ms": summary(each.source_stall_ms for each in judged),
+        "hiccup_ms": summary(each.hiccup_ms for each in judged),
+        "stall_above_hiccup_ms": summary(each.stall_ms - each.hiccup_ms for each in judged),
         "return_stall_ms": summary(each.return_stall_ms for each in judged),
+        "return_source_stall_ms": summary(each.return_source_stall_ms for each in judged),
+        "return_hiccup_ms": summary(each.return_hiccup_ms for each in judged),
         "undisturbed_stall_ms": summary(undisturbed_ms),
+        "undisturbed_hiccup_ms": summary(hiccups.longest_ms(*window) for window in undisturbed),
         "normal_interarrival_max_ms": round(max(undisturbed_ms, default=0.0), 3),
         "detail": [asdict(each) for each in judged],
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from tandemfeed.deploy.drills.ledger import (
     RoundFigures,
     judge_rounds,
     ledger_row,
-    undisturbed_stalls_ms,
+    undisturbed_windows,
 )
 from tandemfeed.deploy.drills.source import (
     Recording,
@@ -45,6 +46,8 @@ from tandemfeed.deploy.faults.context import Fault, FaultContext, FaultUnavailab
 from tandemfeed.deploy.faults.days import DAY_S
 from tandemfeed.deploy.faults.kills import DRIVER_TIMEOUT_S
 from tandemfeed.deploy.faults.planned import DISK_SIZE_AT_FIRST, DISK_SIZE_PER_ROUND
+from tandemfeed.deploy.hiccups.meter import HiccupMeter
+from tandemfeed.deploy.hiccups.record import Hiccups
 from tandemfeed.spark_feed.numbering.java import JavaMissing, find_java_home
 from tandemfeed.spark_feed.recordings.recording import ROWS_PER_FILE
 
@@ -67,6 +70,7 @@ class DrillPlan:
         name: of the fault.
         rate: messages per second, per feed.
         seed: of all random choices.
+        packets_per_s_max: source packets of each feed, if the machine bears only so many.
     """
 
     name: str
@@ -75,6 +79,7 @@ class DrillPlan:
     rate: float
     seed: int
     shape: Shape
+    packets_per_s_max: float = math.inf
 
     @property
     def stall_aim_ms(self) -> float | None:
@@ -103,12 +108,14 @@ class DrillResult:
 
     Attributes:
         deliveries: by feed_id.
+        hiccups: of the machine, from before the first round until after the last.
         row: the fault's row of the ledger.
     """
 
     rounds: list[Round]
     judged: list[RoundFigures]
     deliveries: Mapping[int, FeedDeliveries]
+    hiccups: Hiccups
     row: dict[str, Any]
 
 
@@ -153,21 +160,26 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
         recording = replace(recording, split="hash")  # first letters are too uneven for many streams
     disk_size = DISK_SIZE_AT_FIRST + plan.rounds * DISK_SIZE_PER_ROUND if plan.fault.needs_small_disk else 0
     play = _Play()
-    with _network(plan.shape) as network, Cluster(folder, plan.shape, network=network, disk_size=disk_size) as cluster:
+    with (
+        HiccupMeter(folder) as meter,
+        _network(plan.shape) as network,
+        Cluster(folder, plan.shape, network=network, disk_size=disk_size) as cluster,
+    ):
         records = {feed.feed_id: folder / f"delivered{feed.suffix}" for feed in cluster.feeds}
         _start(plan, cluster, recording, records, say)
         _inject_in_rounds(plan, cluster, play, folder, say)
+        hiccups = meter.stop()
         sent = {feed.feed_id: _end(cluster, feed, plan.rate) for feed in cluster.feeds}
         days = {feed.feed_id: [*_earlier_days(cluster, feed), sent[feed.feed_id]] for feed in cluster.feeds}
         count = sum(sum(day.values()) for each in days.values() for day in each)
         say(f"the source sent {count:,} messages; checking what the client received")
     expected = expected_content(recording.folder, recording.split, plan.shape.stream_count)
     deliveries = {feed_id: _load(records[feed_id], days[feed_id], expected) for feed_id in records}
-    judged = judge_rounds(play.rounds, deliveries)
+    judged = judge_rounds(play.rounds, deliveries, hiccups)
     observed = {name: getattr(play.observed, name) for name in ("lost", "duplicated", "out_of_order")}
-    undisturbed_ms = undisturbed_stalls_ms(play.rounds, deliveries, play.began_ns, play.ended_ns)
-    row = ledger_row(plan.name, judged, deliveries, observed, undisturbed_ms) | {"stall_aim_ms": plan.stall_aim_ms}
-    return DrillResult(play.rounds, judged, deliveries, row)
+    undisturbed = undisturbed_windows(play.rounds, play.began_ns, play.ended_ns)
+    row = ledger_row(plan.name, judged, deliveries, observed, undisturbed, hiccups)
+    return DrillResult(play.rounds, judged, deliveries, hiccups, row | {"stall_aim_ms": plan.stall_aim_ms})
 
 
 @contextlib.contextmanager
@@ -182,7 +194,7 @@ def _network(shape: Shape) -> Iterator[Network | None]:
 
 def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dict[int, Path], say: Say) -> None:
     """Prepare the source, start the cluster, and wait until the client receives messages."""
-    messages_max = packet_size(plan.rate, plan.shape.stream_count)
+    messages_max = packet_size(plan.rate, plan.shape.stream_count, plan.packets_per_s_max)
     if not plan.fault.needs_driver:
         for feed in cluster.feeds:
             settings = cluster.folder / "cluster.toml"

@@ -8,6 +8,7 @@ measured. Faults of the Spark driver need the real job; all others play a prepar
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -81,9 +82,14 @@ def make_recording(
     return Recording(out, int(manifest["record_count"]), "index" if is_single else "letter")
 
 
-def packet_size(rate: float, stream_count: int) -> int:
-    """The number of messages to put in a source packet, for a rate over all streams of a feed."""
-    return max(1, min(PACKET_MESSAGES_MAX, round(rate * PACKING_WINDOW_S / stream_count)))
+def packet_size(rate: float, stream_count: int, packets_per_s_max: float = math.inf) -> int:
+    """The number of messages to put in a source packet, for a rate over all streams of a feed.
+
+    Args:
+        packets_per_s_max: a lower rate means fewer packets, not smaller ones, where the machine does not bear more.
+    """
+    wanted = min(PACKET_MESSAGES_MAX, round(rate * PACKING_WINDOW_S / stream_count))
+    return max(1, wanted, math.ceil(rate / packets_per_s_max))
 
 
 def prepare_journal(

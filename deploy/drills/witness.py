@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tandemfeed.client_lib import Batch, Subscription, connect
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
@@ -87,7 +88,7 @@ class EndRequest:
         self._give_up_at_s = 0.0
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
 
-    def is_met(self, subscription: Subscription) -> bool:
+    def is_met(self, subscription: Subscription[Any]) -> bool:
         """True if a request has come, and either its messages have all been delivered or its time is over."""
         if self._until is None:
             return False
@@ -115,15 +116,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--start",
-        default="1",
-        metavar="live|SEQ",
-        help="start with live messages, or with message_seq SEQ (default %(default)s)",
+        default="first",
+        choices=("live", "first"),
+        help="start with live messages, or with the session's first message (default %(default)s)",
     )
     parser.add_argument(
         "--verify",
         choices=get_args(VerifyMode),
         default="alarm",
         help="verification mode; signed: record only messages that an adapter has signed (default %(default)s)",
+    )
+    parser.add_argument(
+        "--transport",
+        choices=get_args(Transport),
+        default="multicast",
+        help="how to receive the adapters (default %(default)s)",
     )
     parser.add_argument("--through-days", action="store_true", help="continue after the end of a session")
     add_connection_arguments(parser)
@@ -134,7 +141,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The records have no reference cycles. Searching them would cause ever longer pauses and distort the measurement.
     gc.disable()
     stop = StopSignal()
-    start: Literal["live"] | int = "live" if arguments.start == "live" else int(arguments.start)
     content = ContentRecorder()
     recorder = DeliveryRecorder(on_batch=content.take)
     request = EndRequest()
@@ -146,7 +152,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             secret=connection.credential,
             interface=connection.interface,
         ) as client,
-        client.subscribe(arguments.feed, start=start, verify=arguments.verify) as subscription,
+        client.subscribe(
+            feed=arguments.feed, start=arguments.start, verify=arguments.verify, transport=arguments.transport
+        ) as subscription,
     ):
         announce_ready(feed=arguments.feed)
         is_flowing = False

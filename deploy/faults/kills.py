@@ -125,9 +125,10 @@ def _restart_gateway(context: FaultContext) -> None:
 
 
 def _start_observer(context: FaultContext) -> str:
-    """Start the second client, which subscribes from now on; returns the name of its process."""
+    """Start the second client, which subscribes from now on, by unicast; returns the name of its process."""
     name = f"{context.feed.client}-second"
-    process = context.cluster.start_client(context.feed, context.folder / "second", start="live", name=name)
+    record = context.folder / "second"
+    process = context.cluster.start_client(context.feed, record, start="live", name=name, transport="unicast")
     process.await_event("ready", START_TIMEOUT_S)
     return name
 

@@ -23,7 +23,7 @@ from tandemfeed.feedcore.wire.sbe_header import SBE_HEADER_LAYOUT, SBE_HEADER_SI
 PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE
 _HEADER_PARTS = list(SBE_HEADER_LAYOUT.offsets)
 _PREFIX = [*FRAME_LAYOUT.offsets, *_HEADER_PARTS]  # each a uint16
-_KINDS = SBE_HEADER_LAYOUT.dtype(("templateId", "schemaId"))
+_WHOLE_HEADER = f"<u{SBE_HEADER_SIZE}"  # all of a header as one integer, to compare it at once
 
 
 def frame_size(message: MessageType) -> int:
@@ -61,7 +61,7 @@ class MessageModel:
                 yield message, np.frombuffer(run, dtype=frame_dtype(message, length))
 
     def runs(self, frames: bytes | memoryview) -> Iterator[tuple[MessageType, int, memoryview]]:
-        """(message, bytes of each frame, the frames) of consecutive messages of one template and one size.
+        """(message, bytes of each frame, the frames) of consecutive messages with one size and equal headers.
 
         Skips messages of other schemas.
         """
@@ -87,12 +87,11 @@ class MessageModel:
         if schema != self.schema.schema_id:
             return length, -1, offset + length
         count = (len(view) - offset) // length
-        kinds = np.ndarray((count,), _KINDS, view, offset + OUTPUT_FRAME_SIZE, (length,))
+        headers = np.ndarray((count,), _WHOLE_HEADER, view, offset + OUTPUT_FRAME_SIZE, (length,))
         lengths = np.ndarray((count,), "<u2", view, offset, (length,))
-        same = (lengths == length) & (kinds["templateId"] == template) & (kinds["schemaId"] == schema)
-        breaks = np.flatnonzero(~same)
-        stretch = int(breaks[0]) if len(breaks) else count
-        return length, template, offset + max(stretch, 1) * length
+        same = (lengths == length) & (headers == headers[0])
+        first_other = int(same.argmin())  # 0 if there is none, because the first is the same
+        return length, template, offset + (first_other or count) * length
 
 
 def is_array(message: MessageType, size: int) -> bool:

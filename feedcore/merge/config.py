@@ -21,6 +21,7 @@ class MergerConfig:
         request_range_count_max: gaps named in one replay request.
         request_count_max: source messages (or, at the start, messages) named in one replay request; a service refuses
             more than 1,000,000 in all.
+        catching_up_count: source messages missing, from which on each request yields `CatchingUp`.
         declared_count_max: declared gaps remembered for a late `Filled`.
         compare: "full" compares every second copy with what was delivered, "sampled" only those of every
             `sampled_every`th packet, "off" none.
@@ -40,6 +41,7 @@ class MergerConfig:
     held_count_max: int = 65_536
     request_range_count_max: int = 256
     request_count_max: int = 500_000
+    catching_up_count: int = 100_000
     declared_count_max: int = 1_024
     compare: CompareMode = "full"
     sampled_every: int = 16

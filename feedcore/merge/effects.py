@@ -177,6 +177,28 @@ class ConfirmationResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class CatchingUp:
+    """The subscription is far behind the channel, and requests its history in parts; one event for each part."""
+
+    channel_id: int
+    next_message_seq: int
+    known_end_message_seq: int
+
+    @property
+    def remaining_count(self) -> int:
+        """Messages known to be missing, from here on."""
+        return self.known_end_message_seq - self.next_message_seq
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """After `CatchingUp`: everything known of the channel has been delivered or named by a gap."""
+
+    channel_id: int
+    next_message_seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stale:
     """This adapter's stream had no packet and no heartbeat for the limit."""
 
@@ -242,6 +264,8 @@ MergeEvent: TypeAlias = (
     | Numbered
     | ConfirmationPaused
     | ConfirmationResumed
+    | CatchingUp
+    | CaughtUp
     | Stale
     | Live
     | Diverged

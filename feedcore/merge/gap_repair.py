@@ -7,6 +7,8 @@ from collections import deque
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.place import BEGINNING, Place
 
+ANSWER_PART = 5  # of the patience with a gap remains after its first request, however late that is
+
 
 class GapRepair:
     """The patience with the first gap of a sequence, after which nothing can be delivered.
@@ -22,6 +24,7 @@ class GapRepair:
         self._request_at_ns = 0
         self._pause_ns = 0  # between the next request and the one after it
         self._has_asked = False
+        self._is_requested = False  # this very gap, not only one before it
         self._jitter = 0.0  # the newest given; keeps clients that lost the same packet from asking at the same time
 
     def watch(self, first_missing: int, now_ns: int) -> bool:
@@ -36,6 +39,7 @@ class GapRepair:
             return False
         self._first_missing = first_missing
         self._since_ns = now_ns
+        self._is_requested = False
         self._pause_ns = self._config.retry_every_ns
         return True
 
@@ -43,6 +47,10 @@ class GapRepair:
         """Request the gap soon, because every live stream is past it and no further copy will arrive by itself."""
         if not self._has_asked:
             self._request_at_ns = min(self._request_at_ns, now_ns + self._config.reorder_ns)
+
+    def request_now(self, now_ns: int) -> None:
+        """Request at the next opportunity, and begin again with short pauses: the last request brought something."""
+        self._request_at_ns, self._pause_ns = now_ns, self._config.retry_every_ns
 
     def closed(self) -> None:
         """Note that nothing is missing."""
@@ -52,11 +60,15 @@ class GapRepair:
         """When to request or give up."""
         if self._since_ns is None:
             return None
+        if not self._is_requested:
+            return self._request_at_ns
         return min(self._request_at_ns, self._since_ns + self._config.declare_after_ns)
 
     def has_timed_out(self, now_ns: int) -> bool:
-        """True once the gap has been open for longer than the limit."""
-        return self._since_ns is not None and now_ns - self._since_ns >= self._config.declare_after_ns
+        """True once the gap has been requested and open for longer than the limit."""
+        if self._since_ns is None or not self._is_requested:
+            return False
+        return now_ns - self._since_ns >= self._config.declare_after_ns
 
     def extend_to(self, at_ns: int) -> None:
         """Do not declare the gap before this time."""
@@ -72,7 +84,9 @@ class GapRepair:
         self._jitter = jitter
         if self._since_ns is None or now_ns < self._request_at_ns:
             return False
-        self._has_asked = True
+        if not self._is_requested:  # an application that paused leaves no time for an answer
+            self.extend_to(now_ns + self._config.declare_after_ns // ANSWER_PART)
+        self._has_asked = self._is_requested = True
         self._request_at_ns = now_ns + self._pause_ns + int(self._pause_ns * jitter)
         self._pause_ns = min(2 * self._pause_ns, self._config.retry_every_max_ns)
         return True
@@ -137,5 +151,6 @@ class ChannelRepair(GapRepair):
             self._known_ends.popleft()
         if first_missing < self.requested_end:  # so the newest request's entry is still there
             self._first_missing, self._since_ns = first_missing, self._known_ends[0][0]
+            self._is_requested = True
         else:
             self.closed()

@@ -26,10 +26,19 @@ from tandemfeed.feedcore.merge.comparison import CopyComparison
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.confirmation import Confirmation, Stretch
 from tandemfeed.feedcore.merge.declared_gaps import DeclaredGaps
-from tandemfeed.feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SourceRange, Takeover
+from tandemfeed.feedcore.merge.effects import (
+    CatchingUp,
+    CaughtUp,
+    Deliver,
+    Ended,
+    MergeEffect,
+    RequestReplay,
+    SourceRange,
+    Takeover,
+)
 from tandemfeed.feedcore.merge.gap_repair import ChannelRepair
 from tandemfeed.feedcore.merge.history_gate import CLOSED, HistoryGate
-from tandemfeed.feedcore.merge.place import Place, first_place, place_of_message
+from tandemfeed.feedcore.merge.place import Place, ResumePoint, first_place, place_of_message
 from tandemfeed.feedcore.merge.provisional_merge import ProvisionalMerge
 from tandemfeed.feedcore.merge.source_order import SourceOrder
 from tandemfeed.feedcore.range_set import Range
@@ -60,6 +69,7 @@ class StreamMerger:
         config: timers and limits.
         start_message_seq: the first message to deliver; None: live, from the first packet heard.
         session: the session to name in requests; 0: the services' current session.
+        resume: where an earlier merge ended, instead of a first message.
 
     Attributes:
         next_input_seq: one past the last that was delivered or skipped; None until the start is known.
@@ -75,6 +85,7 @@ class StreamMerger:
         config: MergerConfig | None = None,
         start_message_seq: int | None = None,
         session: int = 0,
+        resume: ResumePoint | None = None,
     ) -> None:
         self.channel_id = channel_id
         self.next_input_seq = FIRST_SEQ if start_message_seq == FIRST_SEQ else None
@@ -96,6 +107,12 @@ class StreamMerger:
         self._held: HoldQueue[OutputPacket] = HoldQueue(config.held_count_max)
         self._comparison = CopyComparison(channel_id, counters, config)
         self._gap = ChannelRepair(config)
+        self._reported_progress: int | None = None  # next message_seq of the newest `CatchingUp`; None: near the end
+        self._requested_from = LOOKING_FOR_START  # the first missing input_seq at the newest request
+        if resume is not None:
+            self.next_input_seq, self.next_message_seq = resume.place
+            self._gate.follow(resume.lineage)
+            self.next_source_seqs.update(resume.next_source_seqs)
         self._declared = DeclaredGaps(channel_id, counters, self._order, config.declared_count_max)
 
     @property
@@ -147,8 +164,16 @@ class StreamMerger:
             self._declare(now_ns, effects)
         if is_due or source_ranges:
             self._counters.add(Counter.MERGE_REPLAY_REQUESTS)
+            if is_due:
+                self._report_progress(effects)
             effects.append(self._request(source_ranges, with_numbered=is_due))
         return effects
+
+    def on_replay_ended(self, now_ns: int) -> None:
+        """The answer to a request has been passed in. If it helped and more is missing, the rest is requested next: a
+        long history comes in parts, without pauses between them."""
+        if self.has_missing_messages and (self.next_input_seq or LOOKING_FOR_START) != self._requested_from:
+            self._gap.request_now(now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """When to call `on_timer` next."""
@@ -262,6 +287,9 @@ class StreamMerger:
             self._watch(now_ns)
         else:
             gap.closed()
+            if self._reported_progress is not None:
+                self._reported_progress = None
+                effects.append(CaughtUp(self.channel_id, self.next_message_seq or 0))
             if self._reported_end is not None:
                 self._end_if_due(effects)
 
@@ -369,11 +397,20 @@ class StreamMerger:
         if next_input_seq is not None and self._streams.are_all_past(next_input_seq):
             gap.request_soon(now_ns)
 
+    def _report_progress(self, effects: list[MergeEffect]) -> None:
+        """Report how much of a long history is missing, once for each part of it."""
+        next_seq, known_end = self.next_message_seq or 0, self._gap.known_end_message_seq
+        is_far = self._gap.known_end_input_seq - (self.next_input_seq or FIRST_SEQ) >= self._config.catching_up_count
+        if (is_far or self._reported_progress is not None) and next_seq != self._reported_progress:
+            self._reported_progress = next_seq
+            effects.append(CatchingUp(self.channel_id, next_seq, known_end))
+
     def _request(self, source_ranges: tuple[SourceRange, ...], *, with_numbered: bool) -> RequestReplay:
         """The request for everything that is missing now."""
         ranges: tuple[Range, ...] = ()
         message_range: Range | None = None
         count_max = self._config.request_count_max
+        self._requested_from = self.next_input_seq or LOOKING_FOR_START
         if with_numbered and self.next_input_seq is not None:
             known_end = self._gap.known_end_input_seq
             limits = self._config.request_range_count_max, count_max

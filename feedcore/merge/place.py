@@ -27,6 +27,19 @@ class Place(NamedTuple):
     message_seq: int
 
 
+class ResumePoint(NamedTuple):
+    """Where a merge continues that an earlier one left.
+
+    Attributes:
+        lineage: the history that the earlier merge followed: of a newer one it shows where the place counts no more.
+        next_source_seqs: by source stream, one past the newest `source_seq` that was delivered.
+    """
+
+    place: Place
+    lineage: Lineage
+    next_source_seqs: dict[int, int]
+
+
 BEGINNING = Place(FIRST_SEQ, FIRST_SEQ)
 
 

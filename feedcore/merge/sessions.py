@@ -14,8 +14,9 @@ from collections import deque
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.effects import MergeEffect, SessionChanged
+from tandemfeed.feedcore.merge.effects import MergeEffect, RequestReplay, SessionChanged
 from tandemfeed.feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.merge.place import ResumePoint
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
 from tandemfeed.feedcore.wire.refusal import Refusal
@@ -28,6 +29,8 @@ class SessionMerger:
         channel_id, counters, config, start_message_seq: as for `StreamMerger`, for the first session; later sessions
             are delivered from their first message.
         session: the session to begin with, from the admin server's description of the feed.
+        resume: where an earlier merge of this session ended.
+        is_over: the session is not the feed's present one. Its rest is requested until no adapter has more.
 
     Attributes:
         session: the present session.
@@ -41,10 +44,15 @@ class SessionMerger:
         counters: CounterSet,
         config: MergerConfig | None = None,
         start_message_seq: int | None = None,
+        resume: ResumePoint | None = None,
+        *,
+        is_over: bool = False,
     ) -> None:
         self.channel_id, self.session = channel_id, session
         self._counters, self._config = counters, config or MergerConfig()
-        self.present = StreamMerger(channel_id, counters, self._config, start_message_seq, session)
+        self.present = StreamMerger(channel_id, counters, self._config, start_message_seq, session, resume)
+        self._rest = RestOfSession(self._config) if is_over else None
+        self._has_rest = False  # of a session that is over
         self._held: deque[OutputPacket] = deque()  # of later sessions, in order of arrival
         self._settles_at_ns: int | None = None  # when to leave a session of which no adapter reports the end
 
@@ -67,11 +75,22 @@ class SessionMerger:
 
     def on_timer(self, now_ns: int, jitter: float = 0.0) -> list[MergeEffect]:
         """Do what is due; `jitter` in [0, 1) spreads requests."""
-        return self._change_session_if_due(self.present.on_timer(now_ns, jitter), now_ns)
+        effects = self.present.on_timer(now_ns, jitter)
+        if self._rest is not None and self._rest.is_due(now_ns):
+            effects.append(self._rest.request(self.present, self.channel_id, self.session, now_ns))
+        return self._change_session_if_due(effects, now_ns)
+
+    def on_replay_ended(self, request: RequestReplay, now_ns: int, *, is_answered: bool) -> None:
+        """The answer to a request has been passed in. Args: is_answered: at least one adapter answered."""
+        rest = self._rest
+        if rest is not None and request is rest.requested and is_answered and rest.is_complete(self.present, now_ns):
+            self._rest, self._has_rest = None, True
+        self.present.on_replay_ended(now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """When to call `on_timer` next."""
-        return earliest(self.present.next_deadline_ns(), self._settles_at_ns)
+        own = self._settles_at_ns if self._rest is None else self._rest.request_at_ns
+        return earliest(self.present.next_deadline_ns(), own)
 
     # ---- inside ----
 
@@ -82,6 +101,7 @@ class SessionMerger:
             self.session = min(packet.session for packet in self._held)
             effects.append(SessionChanged(self.channel_id, old, self.session, is_complete))
             self.present = StreamMerger(self.channel_id, self._counters, self._config, FIRST_SEQ, self.session)
+            self._has_rest = False
             waiting, self._held = self._held, deque()
             self._settles_at_ns = None
             for packet in waiting:  # those of still later sessions are held again
@@ -90,10 +110,12 @@ class SessionMerger:
 
     @property
     def _is_at_end(self) -> bool:
-        return self.present.has_ended and not self.present.has_missing_messages
+        return (self.present.has_ended or self._has_rest) and not self.present.has_missing_messages
 
     def _is_settled(self, now_ns: int) -> bool:
         merger = self.present
+        if self._rest is not None:
+            return False
         if self._is_at_end or merger.next_message_seq is None:
             return True  # all of it was delivered, or a live client has heard nothing of it
         assert self._settles_at_ns is not None
@@ -103,3 +125,35 @@ class SessionMerger:
             return True
         self._settles_at_ns = now_ns + self._config.session_look_ns  # missing messages are requested or declared first
         return False
+
+
+class RestOfSession:
+    """Requests what follows in a session that is over, of which no adapter sends heartbeats any more.
+
+    Attributes:
+        request_at_ns: when to request next.
+        requested: the newest request.
+    """
+
+    def __init__(self, config: MergerConfig) -> None:
+        self.request_at_ns = 0
+        self.requested: RequestReplay | None = None
+        self._config = config
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether to request now."""
+        return now_ns >= self.request_at_ns
+
+    def request(self, merger: StreamMerger, channel_id: int, session: int, now_ns: int) -> RequestReplay:
+        """The request for the next part."""
+        self.request_at_ns = now_ns + self._config.retry_every_max_ns
+        first = merger.next_input_seq or FIRST_SEQ
+        part = (first, first + self._config.request_count_max)
+        self.requested = RequestReplay(channel_id, (part,), session=session)
+        return self.requested
+
+    def is_complete(self, merger: StreamMerger, now_ns: int) -> bool:
+        """After an answer: True if it had nothing new, else the next part is due."""
+        self.request_at_ns = now_ns
+        assert self.requested is not None
+        return (merger.next_input_seq or FIRST_SEQ) == self.requested.input_ranges[0][0]

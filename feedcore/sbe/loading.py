@@ -197,7 +197,7 @@ class _SchemaLoader:
         offset = unsigned(node, "offset", end)
         if offset < end and presence is not Presence.CONSTANT:
             raise node.error(f"offset={offset} overlaps the previous field, which ends at {end}")
-        return Field(*element, kind, offset, presence, constant, node.line)
+        return Field(*element, kind, offset, presence, constant, node.line, given or kind.semantic_type)
 
     def _constant(self, node: Node, kind: EncodingType) -> object:
         """The value that readers return: for an enumeration, the value's name."""

@@ -75,6 +75,7 @@ class Field(Element):
         offset: bytes from the start of its block.
         constant: if presence is constant, the value that readers return.
         line: the line in the document.
+        semantic_type: the field's own, or that of its type; empty if the schema has none.
     """
 
     type: EncodingType
@@ -82,6 +83,7 @@ class Field(Element):
     presence: Presence
     constant: object
     line: int
+    semantic_type: str = ""
 
     @property
     def size(self) -> int:

@@ -220,7 +220,7 @@ def test_adapters_on_an_exchange_lose_nothing_when_lines_lose_packets_and_the_ac
             ca = (server.folder.path / "ca.pem").read_bytes()
             with (
                 connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
-                client.subscribe("equities", start=1) as subscription,
+                client.subscribe(feed="equities", start="first") as subscription,
             ):
                 seen: list[tuple[int, Any]] = []
                 for first in range(1, TOTAL, PER_PACKET):
@@ -235,11 +235,11 @@ def test_adapters_on_an_exchange_lose_nothing_when_lines_lose_packets_and_the_ac
                     assert items, f"only {len(seen)} of {TOTAL}"
                     for item in items:
                         if isinstance(item, Batch):
-                            seen += [(each.source_seq, each.fields) for each in item.messages()]
+                            seen += [(each.origin.source_seq, each) for each in item.messages()]
                 assert [seq for seq, _ in seen] == list(range(1, TOTAL + 1))
-                fields = seen[-1][1]
-                assert (fields["symbol"], fields["size"], fields["price"]) == (b"ACME", TOTAL, (10_000 + TOTAL) * 10**5)
-                assert fields["dayVolume"] == TOTAL * (TOTAL + 1) // 2
+                last = seen[-1][1]
+                assert (last.symbol, last.size, last.raw.price) == ("ACME", TOTAL, (10_000 + TOTAL) * 10**5)
+                assert last.dayVolume == TOTAL * (TOTAL + 1) // 2
         finally:
             for adapter in adapters.values():
                 adapter.stop()

@@ -56,7 +56,7 @@ def feed_until_it_ends(cluster: ToyCluster, process: subprocess.Popen[str]) -> t
 def test_the_command_records_until_the_end_and_prints_json_lines(
     cluster: ToyCluster, start: Start, tmp_path: Path
 ) -> None:
-    process = start("--start", "1", "--json", "--until-end", "--record", str(tmp_path / "record.npz"))
+    process = start("--start", "first", "--json", "--until-end", "--record", str(tmp_path / "record.npz"))
     output, errors = feed_until_it_ends(cluster, process)
     assert process.returncode == 0, errors
     lines = [json.loads(line) for line in output.splitlines()]
@@ -68,16 +68,16 @@ def test_the_command_records_until_the_end_and_prints_json_lines(
 
 
 def test_the_command_prints_messages(cluster: ToyCluster, start: Start) -> None:
-    process = start("--start", "1", "--print", "--count", "10")
+    process = start("--start", "first", "--print", "--count", "10")
     output, errors = feed_until_it_ends(cluster, process)
     assert process.returncode == 0, errors
-    assert "10 1:10 Note number=1000010 text=b'note-001000010'" in output.splitlines()
+    assert "10 1:10 Note(number=1000010, text='note-001000010')" in output.splitlines()
 
 
 def test_count_is_exact_though_a_packet_has_more_messages(cluster: ToyCluster, start: Start, tmp_path: Path) -> None:
     for output_option in ("--print", "--json"):
         record = tmp_path / output_option
-        process = start("--start", "1", output_option, "--count", "7", "--record", str(record))
+        process = start("--start", "first", output_option, "--count", "7", "--record", str(record))
         output, errors = feed_until_it_ends(cluster, process)
         assert process.returncode == 0, errors
         lines = output.splitlines()
@@ -134,7 +134,7 @@ def test_a_refusal_is_reported_in_one_line(start: Start) -> None:
 
 
 def test_a_divergence_raises_an_alarm(cluster: ToyCluster, start: Start) -> None:
-    process = start("--start", "1", "--json", "--until-end")
+    process = start("--start", "first", "--json", "--until-end")
     assert process.stdout is not None
     a, b = cluster.adapters
     honest = packet(1, 1, 5)

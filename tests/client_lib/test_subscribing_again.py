@@ -17,5 +17,5 @@ def test_a_subscription_can_follow_one_that_was_refused(tmp_path: Path) -> None:
         with connect(admin=server.endpoint, ca=ca_of(server), identity="reader", secret=secret) as client:
             for _ in range(10):
                 with pytest.raises(AuthorizationRefused):
-                    client.subscribe("nothing")
-                client.subscribe("equities", start=1).close()
+                    client.subscribe(feed="nothing")
+                client.subscribe(feed="equities", start="first").close()

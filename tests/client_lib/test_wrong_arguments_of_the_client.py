@@ -45,4 +45,4 @@ def test_subscribe_expects_a_feed_and_topics(cluster: ToyCluster, feed: Any, top
         ) as client,
         pytest.raises(TypeError, match=text),
     ):
-        client.subscribe(feed, topics)
+        client.subscribe(topics, feed=feed)

@@ -491,20 +491,24 @@ def subscribe_and_hear_all(
     client: Client,
     *,
     merger_config: MergerConfig | None = None,
-    start: Any = 1,
+    start: Any = "first",
     confirm: Literal[1, 2] = 1,
     verify: Literal["alarm", "signed"] = "alarm",
     transport: Transport = "auto",
-) -> Subscription:
+    on_event: Any = None,
+    kind: Any = None,
+) -> Subscription[Any]:
     """Subscribe, and return once every adapter's group is received, because joining takes effect in the background."""
     subscription = client.subscribe(
-        "equities",
         [TOPIC],
-        start,
+        feed="equities",
+        start=start,
         confirm=confirm,
         verify=verify,
         transport=transport,
         merger_config=merger_config,
+        on_event=on_event,
+        kind=kind,
     )
     heard: set[int] = set()
     while heard != {adapter.adapter_id for adapter in cluster.adapters}:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,11 +29,9 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed(shell: str) -> str:
-    with pytest.MonkeyPatch.context() as patch:
-        lines: list[str] = []
-        patch.setattr("builtins.print", lambda text, end="\n": lines.append(text + end))
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         assert tandemfeed(["completion", shell]) == 0
-    return "".join(lines)
+    return output.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,18 @@ import os
 import platform
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tandemfeed.transport.scheduling import LAST_THREADS_MAX, SLICE_NS, SWITCH_INTERVAL_S
+from tandemfeed.transport.scheduling import (
+    LAST_THREADS_MAX,
+    SLICE_NS,
+    SWITCH_INTERVAL_S,
+    call_in_background,
+    run_in_background,
+)
 
 # Prints the slice of a thread in nanoseconds, and its nice value, from the struct sched_attr of sched_getattr(2).
 THREADS_SLICE = """
@@ -30,6 +38,9 @@ thread.join()
 """
 
 
+NICE = os.getpriority(os.PRIO_PROCESS, 0)
+
+
 def kernel() -> tuple[int, ...]:
     """The numeric part of the kernel's version."""
     return tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
@@ -45,13 +56,13 @@ def slice_of_a_thread(first: str = "") -> list[str]:
 
 @pytest.mark.skipif(sys.platform != "linux" or kernel() < (6, 12), reason="slices need Linux 6.12 or later")
 def test_every_later_thread_has_short_turns_and_the_same_nice_value() -> None:
-    assert slice_of_a_thread("os.nice(3)") == ["True", str(SLICE_NS), "3"]
+    assert slice_of_a_thread("os.nice(3)") == ["True", str(SLICE_NS), str(min(19, NICE + 3))]
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has these policies")
 def test_a_scheduling_policy_that_was_set_for_the_process_is_kept() -> None:
     asked, _, nice = slice_of_a_thread("os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))")
-    assert (asked, nice) == ("False", "0")
+    assert (asked, nice) == ("False", str(NICE))
 
 
 def test_objects_made_before_steady_running_are_not_scanned_by_collections() -> None:
@@ -89,3 +100,42 @@ def test_each_processor_has_a_yielding_thread_that_ends_last() -> None:
     processors = sorted(os.sched_getaffinity(0))[:LAST_THREADS_MAX]
     assert threads.split("|") == sorted(str({processor}) for processor in processors)
     assert int(nice_of_main) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
+BACKGROUND = """
+import os, threading
+from tandemfeed.transport.scheduling import call_in_background, run_in_background
+if os.geteuid() == 0:
+    os.setuid(65534)  # nobody: raising a priority needs privileges that most processes do not have
+os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # this process may have inherited another policy
+def own(): return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), os.sched_getscheduler(0)
+def report(*found): print(*(text for nice, policy in found for text in (nice, policy == os.SCHED_BATCH)))
+before = own()
+in_background = call_in_background(own)
+report(before, in_background, own())
+run_in_background()
+child = os.posix_spawn("/bin/sh", ["sh", "-c", "ps -o ni= -p $$ || cut -d ' ' -f 19 /proc/$$/stat"], os.environ)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has nice values of threads")
+def test_work_in_the_background_yields_and_its_caller_keeps_its_priority() -> None:
+    done = subprocess.run([sys.executable, "-c", BACKGROUND], capture_output=True, text=True, check=True)
+    own, yielding = str(NICE), str(min(19, NICE + 10))
+    assert done.stdout.split() == [own, "False", yielding, "True", own, "False", yielding]
+
+
+def test_the_result_and_the_error_of_work_in_the_background_reach_the_caller() -> None:
+    assert call_in_background(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        call_in_background(lambda: 1 // 0)
+
+
+def test_where_policies_are_refused_the_nice_value_is_raised_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_thread() -> tuple[bool, int]:
+        return run_in_background(), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    monkeypatch.setattr("tandemfeed.transport.scheduling._SCHED_SETATTR", {})  # as on an unknown machine
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(in_thread).result() == (False, min(19, NICE + 10))

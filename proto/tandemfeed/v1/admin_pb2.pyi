@@ -321,6 +321,7 @@ class SubscribeRequest(_message.Message):
     subscription_id: _builtins.int
     """of the caller's choice, not 0, and not in use in this call"""
     feed: _builtins.str
+    """Empty: the one feed that has the topics; the request is refused if several have."""
     is_continued: _builtins.bool
     """Continues a subscription of an earlier call: entries that cover no granted topic are not refused, if others do."""
     unicast_client_key: _builtins.bytes

@@ -198,7 +198,7 @@ class Cluster:
         secret = secret_of(self.server, identity)
         with (
             connect(admin=self.server.endpoint, ca=ca, identity=identity, secret=secret) as client,
-            client.subscribe(feed, start=1, transport=transport) as subscription,
+            client.subscribe(feed=feed, start="first", transport=transport) as subscription,
         ):
             yield subscription
 

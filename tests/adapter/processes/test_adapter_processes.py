@@ -51,7 +51,7 @@ def test_killing_the_active_loses_repeats_and_reorders_nothing(
         ca = (server.folder.path / "ca.pem").read_bytes()
         with (
             connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
-            client.subscribe("equities", start=1) as subscription,
+            client.subscribe(feed="equities", start="first") as subscription,
         ):
             seen: list[tuple[int, int]] = []
             active = "a"
@@ -96,7 +96,7 @@ def test_a_restarted_adapter_continues_from_its_own_journal(
         ca = (server.folder.path / "ca.pem").read_bytes()
         with (
             connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
-            client.subscribe("equities", start=1) as subscription,
+            client.subscribe(feed="equities", start="first") as subscription,
         ):
             for _ in range(20):
                 source.send(1, 5)
@@ -141,7 +141,7 @@ def test_bad_datagrams_are_counted_and_the_stream_continues(
         ca = (server.folder.path / "ca.pem").read_bytes()
         with (
             connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
-            client.subscribe("equities", start=1) as subscription,
+            client.subscribe(feed="equities", start="first") as subscription,
         ):
             datagram = source.send(1, 3)
             for bad in (b"", b"\xff" * 600, datagram[:-5], datagram[:20], unknown_stream_packet(), datagram + b"x"):

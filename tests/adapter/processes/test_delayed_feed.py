@@ -103,8 +103,8 @@ def test_a_client_of_the_delayed_feed_receives_everything_and_nothing_before_its
             connect(admin=server.endpoint, ca=ca_of(server), identity="stranger", secret=secret)
         )
         with pytest.raises(AuthorizationRefused, match="available to you: equities-delayed"):
-            client.subscribe("equities")
-        subscription = client.subscribe("equities-delayed", start=1)
+            client.subscribe(feed="equities")
+        subscription = client.subscribe(feed="equities-delayed", start="first")
         assert subscription.grant.delay_ns == DELAY_S * 1e9
         for gateway in gateways:
             assert gateway.stdin is not None
@@ -119,7 +119,7 @@ def test_a_client_of_the_delayed_feed_receives_everything_and_nothing_before_its
             for item in items:
                 if isinstance(item, Batch):
                     for each in item.messages():
-                        delivered[each.source_stream_id, each.source_seq] = item.received_at_ns
+                        delivered[each.origin.source_stream_id, each.origin.source_seq] = item.received_at_ns
     assert len(heard.sent_at_ns) == MESSAGE_COUNT
     ages_s = [(delivered[message] - sent_at_ns) / 1e9 for message, sent_at_ns in heard.sent_at_ns.items()]
     assert min(ages_s) >= DELAY_S

@@ -81,7 +81,7 @@ def test_heartbeats_with_a_huge_epoch_stop_neither_the_adapters_nor_the_client(t
             ca = (server.folder.path / "ca.pem").read_bytes()
             with (
                 connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
-                client.subscribe("equities", start=1) as subscription,
+                client.subscribe(feed="equities", start="first") as subscription,
             ):
                 forger = Forger(context, subscription.grant)
                 delivered: list[int] = []

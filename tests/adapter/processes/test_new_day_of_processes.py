@@ -70,7 +70,7 @@ def test_a_new_day_loses_repeats_and_reorders_nothing(
         ca = (server.folder.path / "ca.pem").read_bytes()
         with (
             connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
-            client.subscribe("equities", start=1) as subscription,
+            client.subscribe(feed="equities", start="first") as subscription,
         ):
             reader = Reader(subscription)
             play(source)

@@ -42,7 +42,7 @@ def test_only_packets_sealed_with_the_source_key_are_accepted(tmp_path: Path) ->
             ca = (server.folder.path / "ca.pem").read_bytes()
             with (
                 connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
-                client.subscribe("equities", start=1) as subscription,
+                client.subscribe(feed="equities", start="first") as subscription,
             ):
                 assert key.key not in {granted.sealing.key for granted in subscription.grant.keys.values()}
                 forger.send(1, 7)

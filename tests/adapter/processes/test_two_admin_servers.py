@@ -76,7 +76,7 @@ def running_feed(folder: Path, zookeeper: ZooKeeperServer) -> Iterator[Feed]:
         client = opened.enter_context(
             connect(admin=pair.addresses, ca=ca_of(pair.secret_folder), identity="reader", secret=secret)
         )
-        subscription = opened.enter_context(client.subscribe("equities", start=1))
+        subscription = opened.enter_context(client.subscribe(feed="equities", start="first"))
         feed = Feed(pair, source, subscription, folder)
         opened.callback(lambda: [adapter.stop() for adapter in feed.adapters.values()])
         feed.adapters["a"].await_state("active")

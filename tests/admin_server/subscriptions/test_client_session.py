@@ -283,6 +283,16 @@ def test_what_does_not_exist_and_what_is_not_granted_are_refused_with_the_same_b
     assert refused[0] == refused[1].replace(b"e.looks", b"e.books")
 
 
+def test_a_request_that_names_no_feed_gets_the_one_feed_that_has_its_topics() -> None:
+    session, _, policy, _ = a_session()
+    assert topics_of(ask(session, subscribe=subscribing(1, "", [TopicEntry("b.#")]))) == ["b.ticks"]
+    assert "'equities', 'bonds'; name one" in ask(session, subscribe=subscribing(2, "")).refused.reason
+    refused = ask(session, subscribe=subscribing(2, "", [TopicEntry("no.such")])).refused
+    assert "topic 'no.such' does not exist or is not granted" in refused.reason
+    policy.granted = {"e.ticks"}
+    assert topics_of(ask(session, subscribe=subscribing(2, "", [TopicEntry("*.ticks")]))) == ["e.ticks"]
+
+
 def test_a_document_is_sent_once_in_a_call() -> None:
     session, *_ = a_session()
     assert ask(session, subscribe=subscribing(1, "equities")).grant.documents

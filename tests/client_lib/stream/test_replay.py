@@ -8,11 +8,12 @@ import time
 import pytest
 
 from tandemfeed.client_lib import Client
-from tandemfeed.client_lib.items import Batch
+from tandemfeed.client_lib.items import Batch, Item
 from tandemfeed.client_lib.login.grant import GrantedAdapter
 from tandemfeed.client_lib.stream.pending_replay import PendingReplay
-from tandemfeed.client_lib.stream.replay import SILENCE_MAX_S, Replayed, ReplayWorker
-from tandemfeed.feedcore.merge.effects import RequestReplay
+from tandemfeed.client_lib.stream.replay import SILENCE_MAX_S, Replayed, ReplayEnded, ReplayWorker
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import CatchingUp, CaughtUp, Gap, RequestReplay
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_output_packet
 from tandemfeed.transport.calls.server_names import adapter_server
 from tests.client_lib.toy_cluster import (
@@ -21,10 +22,41 @@ from tests.client_lib.toy_cluster import (
     ToyCluster,
     collect,
     has_messages,
+    heartbeat,
     message_seqs,
     packet,
     subscribe_and_hear_all,
 )
+
+
+def test_a_long_history_comes_in_parts_each_of_which_is_requested_once(cluster: ToyCluster) -> None:
+    """And it joins the live stream without a gap. Repetitions of a request while its answer is on the way would fetch
+    the same packets again, and a slow application would never catch up."""
+    config = MergerConfig(request_count_max=1_000, catching_up_count=2_000, retry_every_ns=4_000_000)
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client, merger_config=config)
+        for adapter in cluster.adapters:
+            adapter.lose(*(packet(first, first, 20) for first in range(1, 8_001, 20)))
+            adapter.send(heartbeat(8_001))
+        items: list[Item] = []
+        while len(message_seqs(items)) < 8_020:
+            found = subscription.poll(0.1)
+            items += found
+            if any(isinstance(item, CatchingUp) and item.remaining_count < 5_000 for item in found):
+                for adapter in cluster.adapters:
+                    adapter.send(packet(8_001, 8_001, 20))  # live, meanwhile
+            time.sleep(0.001)  # a slow application
+    assert message_seqs(items) == list(range(1, 8_021))
+    asked = [each for adapter in cluster.adapters for request in adapter.asked for each in request.input_ranges]
+    numbers = [number for each in asked for number in range(each.first, each.end)]
+    assert len(numbers) == len(set(numbers)) >= 8_000
+    assert max(each.end - each.first for each in asked) <= 1_000
+    progress = [item.remaining_count for item in items if isinstance(item, CatchingUp)]
+    assert progress[0] == 8_000
+    assert progress == sorted(set(progress), reverse=True)
+    assert len(progress) >= 8
+    assert not any(isinstance(item, Gap) for item in items)
+    assert [item.next_message_seq for item in items if isinstance(item, CaughtUp)] == [8_021]
 
 
 @pytest.mark.parametrize("fault", ["refuse", "silent", "impostor", "nothing"])
@@ -132,7 +164,7 @@ class Letters:
     """Collects the letters of a worker."""
 
     def __init__(self, cluster: ToyCluster, client: Client) -> None:
-        self._letters: queue.SimpleQueue[Replayed] = queue.SimpleQueue()
+        self._letters: queue.SimpleQueue[Replayed | ReplayEnded] = queue.SimpleQueue()
         self.worker = ReplayWorker(client._session, self._put)
         self.worker.set_adapters(
             tuple(
@@ -141,12 +173,24 @@ class Letters:
             )
         )
 
-    def _put(self, letter: Replayed) -> bool:
+    def _put(self, letter: Replayed | ReplayEnded) -> bool:
         self._letters.put(letter)
         return True
 
     def take(self) -> Replayed:
-        return self._letters.get(timeout=30)
+        """The next answer's packets."""
+        while isinstance(letter := self._letters.get(timeout=30), ReplayEnded):
+            self.worker.ended(letter.request.channel_id)
+        return letter
+
+    def ask(self, request: RequestReplay) -> list[int]:
+        """The adapters that answered."""
+        self.worker.request(request)
+        found: list[int] = []
+        while isinstance(letter := self._letters.get(timeout=30), Replayed):
+            found.append(letter.adapter_id)
+        self.worker.ended(letter.request.channel_id)
+        return found
 
 
 def test_each_channel_has_one_request_and_a_newer_one_replaces_it(cluster: ToyCluster) -> None:
@@ -176,8 +220,7 @@ def test_silent_adapters_are_asked_last(cluster: ToyCluster) -> None:
     with cluster.connect() as client:
         letters = Letters(cluster, client)
         for _ in range(4):
-            letters.worker.request(RequestReplay(1, ((1, 6),), silent_adapter_ids=(2,)))
-            assert letters.take().adapter_id == 1
+            assert letters.ask(RequestReplay(1, ((1, 6),), silent_adapter_ids=(2,))) == [1]
         letters.worker.close()
 
 
@@ -189,8 +232,7 @@ def test_a_server_with_the_certificate_of_another_adapter_is_not_asked(cluster: 
     with cluster.connect() as client:
         letters = Letters(cluster, client)
         for _ in range(2):
-            letters.worker.request(RequestReplay(1, ((1, 6),)))
-            assert letters.take().adapter_id == well.adapter_id
+            assert letters.ask(RequestReplay(1, ((1, 6),))) == [well.adapter_id]
         letters.worker.close()
     assert not impostor.replay_calls
 
@@ -205,6 +247,5 @@ def test_as_many_adapters_are_asked_as_copies_are_missing_and_those_whose_copy_a
     with cluster.connect() as client:
         letters = Letters(cluster, client)
         for _ in range(6):
-            letters.worker.request(RequestReplay(1, ((1, 6),), copy_count=2, held_adapter_ids=(2,)))
-            assert {letters.take().adapter_id, letters.take().adapter_id} == {1, 3}
+            assert set(letters.ask(RequestReplay(1, ((1, 6),), copy_count=2, held_adapter_ids=(2,)))) == {1, 3}
         letters.worker.close()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tandemfeed.client_lib import Batch, Client, Subscription, UnicastChosen
-from tandemfeed.client_lib.aio import AsyncSubscription
 from tandemfeed.client_lib.items import Item
 from tandemfeed.client_lib.login.grant import GrantedAdapter, UnicastPlace
 from tandemfeed.client_lib.stream import receivers
@@ -75,7 +74,7 @@ def hear_by_unicast(cluster: ToyCluster, subscription: Subscription) -> list[Ite
 
 
 def subscribe(client: Client, transport: Any = "auto") -> Subscription:
-    return client.subscribe("equities", [TOPIC], 1, transport=transport)
+    return client.subscribe([TOPIC], feed="equities", start="first", transport=transport)
 
 
 def test_auto_connects_by_unicast_when_no_multicast_arrives_and_says_why(unicast: ToyCluster) -> None:
@@ -163,9 +162,9 @@ def test_a_restarted_server_that_does_not_know_the_addresses_yet_ends_no_connect
 def test_a_coroutine_reads_a_unicast_stream(unicast: ToyCluster) -> None:
     async def read() -> list[int]:
         items = []
-        async with AsyncSubscription(subscription) as stream:
+        async with subscription:
             unicast.adapters[0].send(packet(1, 1, 5))
-            async for item in stream:
+            async for item in subscription.items():
                 items += [item] if isinstance(item, Batch) else []
                 if len(message_seqs(items)) == 5:
                     break

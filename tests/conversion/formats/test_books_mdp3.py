@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from tests.feedcore.sbe.sbe_writing import SbeWriter
 
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats.capture import CaptureReader
@@ -22,7 +23,6 @@ from tandemfeed.feedcore.replica.output.converter import Converter
 from tests.conversion.formats.test_format_mdp3 import ours, table, text, theirs
 from tests.conversion.formats.tick_material import as_another_decoder_reads, converted, messages
 from tests.conversion.oracle.interpreted import InterpretedConverter
-from tests.feedcore.sbe.sbe_writing import SbeWriter
 from tests.real_data import shared_file
 
 NANO = 10**9

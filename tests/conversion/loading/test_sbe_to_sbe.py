@@ -13,11 +13,11 @@ import pytest
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.client_lib.messages.sbe_writing import SbeWriter
 from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.sbe import load_schema
 from tandemfeed.feedcore.wire.source_packet import encode_source_header
 from tests.conversion.oracle.interpreted import InterpretedConverter
-from tests.feedcore.sbe.sbe_writing import SbeWriter
 
 TYPES = """<messageSchema package="x" id="{id}" version="{version}" byteOrder="{order}"><types>
 <composite name="messageHeader"><type name="blockLength" primitiveType="uint16"/>

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.feedcore.sbe.sbe_writing import SbeWriter
 
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
@@ -22,7 +23,6 @@ from tandemfeed.feedcore.sbe import load_schema
 from tandemfeed.feedcore.wire.source_packet import encode_source_header
 from tests.conversion.oracle.interpreted import InterpretedConverter
 from tests.feedcore.sbe.sbe_material import schema_text
-from tests.feedcore.sbe.sbe_writing import SbeWriter
 
 VERSIONS = (1, 2, 3)
 TYPES = """

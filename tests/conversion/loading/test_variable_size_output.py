@@ -18,6 +18,7 @@ from tandemfeed.adapter.convert_command.cli import main
 from tandemfeed.client_lib.items import Batch
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.messages.sbe_reading import SbeReader
+from tandemfeed.client_lib.messages.sbe_writing import SbeWriter
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.effects import Deliver
 from tandemfeed.feedcore.merge.merger import StreamMerger
@@ -32,7 +33,6 @@ from tests.conversion.deal_material import MODEL, converted, deal, load, order, 
 from tests.conversion.kernel.test_fuzz import Brink, damaged
 from tests.conversion.oracle.interpreted import InterpretedConverter
 from tests.feedcore.merge.merge_feed import heartbeat
-from tests.feedcore.sbe.sbe_writing import SbeWriter
 
 SESSION = 20_261_121
 
@@ -96,10 +96,11 @@ def test_messages_of_variable_size_pass_through_the_whole_system(table: Converte
     decoder = Decoder(MODEL.encode(), "m.xml")
     batches = [Batch(each.packet, 0, 0, decoder) for each in delivered]
     found = [message for batch in batches for message in batch.messages()]
-    assert [message.message_seq for message in found] == list(range(1, sent + 1))
+    assert [message.origin.message_seq for message in found] == list(range(1, sent + 1))
     oracle = InterpretedConverter(table)
     expected = [fields for datagram in sources for fields in read(converted(oracle, datagram))]
-    assert [message.fields for message in found] == expected
+    reader = SbeReader(load_schema(MODEL.encode()))
+    assert [reader.read(bytes(message)).fields for message in found] == expected
     assert sum(oracle.counts().values()) > 0, "some were refused"
 
 

@@ -31,6 +31,8 @@ def test_the_admin_server_accepts_a_cluster_of_any_size(shape: Shape, tmp_path: 
     for feed in feeds.values():
         assert len(feed.channels) == shape.channels
         assert len(feed.adapters) == shape.backups + 1
+        assert all(adapter.unicast for adapter in feed.adapters)
+        assert {channel.table for channel in feed.channels} == {table.id for table in feed.tables}
         assert {len(channel.source_stream_ids) for channel in feed.channels} == {shape.streams_per_channel}
 
 

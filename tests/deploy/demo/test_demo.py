@@ -25,7 +25,7 @@ def test_demo_loses_repeats_and_reorders_nothing_across_two_kills(tmp_path: Path
     assert "<svg" in page.read_text()
 
 
-@pytest.mark.parametrize("option", ["--rate", "--seconds"])
+@pytest.mark.parametrize("option", ["--rate", "--seconds", "--ahead"])
 def test_a_rate_or_duration_of_zero_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         demo([option, "0"])

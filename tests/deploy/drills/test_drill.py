@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
+from tandemfeed.deploy.cluster.calibration import Calibration
 from tandemfeed.deploy.cluster.network import why_no_network
-from tandemfeed.deploy.drills.drill import ALL, main
+from tandemfeed.deploy.cluster.topology import Shape
+from tandemfeed.deploy.drills.drill import ALL, _at_borne_rate, main
+from tandemfeed.deploy.drills.rounds import DrillPlan
 from tandemfeed.deploy.faults.forging import forge_at
 from tandemfeed.deploy.faults.table import FAULTS
 from tandemfeed.deploy.isolation import STATE_VARIABLE
@@ -131,6 +134,14 @@ def test_an_interrupted_drill_leaves_no_process_and_no_link_behind(tmp_path: Pat
 def children_of(pid: int) -> list[str]:
     """The child processes of a process, started by any of its threads."""
     return [child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+
+
+def test_a_drill_without_a_rate_plays_what_the_machine_bears(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandemfeed.deploy.drills.drill.calibrate", lambda shape: Calibration((800.0,) * 4))
+    lines: list[str] = []
+    (plan,) = _at_borne_rate([DrillPlan("x", FAULTS["kill-active"], 1, 20_000.0, 1, Shape())], lines.append)
+    assert (plan.rate, plan.packets_per_s_max) == (10_000.0, 500.0)
+    assert lines[0].startswith("10,000 messages per second, what this machine bears now")
 
 
 def test_without_isolation_a_fault_that_needs_it_is_refused(

@@ -41,6 +41,7 @@ def test_a_gap_that_is_seen_again_is_the_same_gap() -> None:
     repair.watch(5, 0)
     assert not repair.watch(5, 50)
     assert repair.next_deadline_ns() == 100
+    assert repair.is_request_due(100, 0.0)
     assert not repair.has_timed_out(49_999_999)
     assert repair.has_timed_out(50_000_000)
 
@@ -54,9 +55,32 @@ def test_another_gap_restarts_patience_but_does_not_repeat_a_request_early() -> 
     assert repair.watch(9, 1_200)
     assert not repair.has_timed_out(50_000_100)
     assert repair.next_deadline_ns() == 3_100
+    assert not repair.has_timed_out(50_001_200)
     assert repair.is_request_due(3_100, 0.0)
     assert repair.next_deadline_ns() == 4_100  # the first pause again
     assert repair.has_timed_out(50_001_200)
+
+
+def test_a_gap_that_was_never_requested_is_requested_however_late_and_the_answer_awaited() -> None:
+    """The application paused for longer than the patience with a gap."""
+    repair = GapRepair(CONFIG)
+    repair.watch(5, 0)
+    assert not repair.has_timed_out(80_000_000)
+    assert repair.next_deadline_ns() == 100
+    assert repair.is_request_due(80_000_000, 0.0)
+    assert not repair.has_timed_out(89_999_999)
+    assert repair.has_timed_out(90_000_000)
+
+
+def test_after_an_answer_that_helped_the_rest_is_requested_without_a_pause() -> None:
+    repair = GapRepair(CONFIG)
+    repair.watch(5, 0)
+    assert repair.is_request_due(100, 0.0)
+    assert repair.is_request_due(1_100, 0.0)
+    repair.watch(9, 1_200)
+    repair.request_now(1_250)
+    assert repair.is_request_due(1_250, 0.0)
+    assert repair.next_deadline_ns() == 2_250
 
 
 def test_a_closed_gap_that_opens_again_is_a_new_gap() -> None:
@@ -181,6 +205,7 @@ def test_after_a_declared_gap_one_that_no_request_named_has_its_own_patience(req
     repair.passed_over(12)
     assert repair.next_deadline_ns() is None
     assert repair.watch(12, 50_000_500)
+    assert repair.is_request_due(50_000_600, 0.0)
     assert repair.has_timed_out(100_000_500)
     assert not repair.has_timed_out(100_000_499)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.effects import Deliver, Ended, Gap, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, Gap, MergeEffect, RequestReplay, SessionChanged, Takeover
+from tandemfeed.feedcore.merge.place import Place, ResumePoint
 from tandemfeed.feedcore.merge.sessions import SessionMerger
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.refusal import Refusal
-from tests.feedcore.merge.merge_feed import CHANNEL, FIRST, MS, heartbeat, line, packet
+from tests.feedcore.merge.merge_feed import CHANNEL, FIRST, MS, heartbeat, line, lineage_of, packet
 
 OLD = 20261121
 NEW = OLD + 1
@@ -202,3 +203,71 @@ def test_a_session_that_continued_after_its_reported_end_lasts_while_something_i
     assert reader.story == [(OLD, 1)]
     reader.hear(packet(4, line(4, 5)))
     assert reader.story == [(OLD, 1), (OLD, 4), (OLD, 6), changed()]
+
+
+# ---- a merge that continues an earlier one ----
+
+
+def resumed(next_seq: int, *, is_over: bool = False, config: MergerConfig | None = None) -> Reader:
+    """A merge that continues after `next_seq` - 1 messages of one stream."""
+    reader = Reader(config=config)
+    point = ResumePoint(Place(next_seq, next_seq), lineage_of(FIRST), {1: next_seq})
+    reader.merger = SessionMerger(CHANNEL, OLD, reader.counters, config, next_seq, point, is_over=is_over)
+    return reader
+
+
+def test_a_resumed_merge_continues_at_its_place() -> None:
+    reader = resumed(4)
+    reader.hear(packet(1, line(1, 3)), packet(3, line(3, 5)), packet(8, line(8, 9)), heartbeat(10))
+    assert reader.story == [(OLD, 4)]
+    reader.wait(10 * MS)
+    assert next(effect.input_ranges for effect in reader.effects if isinstance(effect, RequestReplay)) == ((6, 8),)
+
+
+def test_a_resumed_merge_returns_to_where_a_newer_history_departs_and_repeats_nothing() -> None:
+    reader = resumed(10)
+    reader.hear(heartbeat(12, [(1, 1), (2, 6)]), packet(6, [(2, 1), (2, 2), (1, 6), *line(7, 9)], epoch=2))
+    reader.hear(packet(12, line(10, 11), epoch=2))
+    delivered = [run for each in reader.effects if isinstance(each, Deliver) for run in each.packet.runs]
+    assert [(run.source_stream_id, run.first_source_seq, run.source_count) for run in delivered] == [
+        (2, 1, 2),
+        (1, 10, 2),
+    ]
+    assert any(isinstance(effect, Takeover) for effect in reader.effects)
+
+
+def answer(reader: Reader, *packets: OutputPacket, is_answered: bool = True) -> None:
+    """Answer the newest request."""
+    request = [effect for effect in reader.effects if isinstance(effect, RequestReplay)][-1]
+    reader.hear(*(each._replace(flags=each.flags | OutputFlag.RETRANSMISSION) for each in packets))
+    reader.merger.on_replay_ended(request, 0, is_answered=is_answered)
+
+
+def test_the_rest_of_a_session_that_is_over_is_requested_until_no_adapter_has_more() -> None:
+    reader = resumed(4, is_over=True, config=MergerConfig(request_count_max=3))
+    reader.hear(of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    reader.wait(0)
+    answer(reader, packet(4, line(4, 6)))
+    reader.wait(0)
+    answer(reader, packet(7, line(7, 7)))
+    reader.wait(0)
+    assert reader.story == [(OLD, 4), (OLD, 7)]
+    answer(reader)
+    reader.wait(60 * SECOND)
+    assert reader.story == [(OLD, 4), (OLD, 7), changed(), (NEW, 1)]
+    requests = [effect for effect in reader.effects if isinstance(effect, RequestReplay)]
+    assert [(each.session, each.input_ranges) for each in requests[:3]] == [
+        (OLD, ((4, 7),)), (OLD, ((7, 10),)), (OLD, ((8, 11),))
+    ]  # fmt: skip
+
+
+def test_a_session_that_is_over_is_not_left_before_an_adapter_has_answered() -> None:
+    reader = resumed(4, is_over=True)
+    reader.hear(of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    reader.wait(0)
+    answer(reader, is_answered=False)
+    reader.wait(60 * SECOND)
+    assert reader.story == []
+    answer(reader)
+    reader.wait(61 * SECOND)
+    assert reader.story == [changed(), (NEW, 1)]

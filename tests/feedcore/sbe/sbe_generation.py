@@ -67,6 +67,7 @@ NAMES = [
 class Generated:
     """A schema with one message `M`, and values for it."""
 
+    xml: bytes
     schema: Schema = field(repr=False)
     values: dict[str, Any]
 
@@ -90,13 +91,14 @@ def _level(draw: st.DrawFn, depth: int, is_fixed: bool) -> str:
 
 
 @st.composite
-def generated(draw: st.DrawFn, is_fixed: bool = False) -> Generated:
-    """A schema and values."""
-    order = draw(st.sampled_from(["littleEndian", "bigEndian"]))
-    header = HEADER if is_fixed else draw(st.sampled_from([HEADER, COUNTING_HEADER]))
+def generated(draw: st.DrawFn, is_fixed: bool = False, is_output: bool = False) -> Generated:
+    """A schema and values; that of an output is little-endian and has the standard header."""
+    order = "littleEndian" if is_output else draw(st.sampled_from(["littleEndian", "bigEndian"]))
+    header = HEADER if is_fixed or is_output else draw(st.sampled_from([HEADER, COUNTING_HEADER]))
     message = f'<message name="M" id="9">{draw(_level(0, is_fixed))}</message>'
-    schema = load_schema(schema_text(TYPES, message, 2, order, header))
-    return Generated(schema, draw(_block_values(schema.messages["M"])))
+    xml = schema_text(TYPES, message, 2, order, header)
+    schema = load_schema(xml)
+    return Generated(xml, schema, draw(_block_values(schema.messages["M"])))
 
 
 @st.composite

@@ -15,13 +15,13 @@ from sbedecoder import MDPMessageFactory, MDPSchema, SBEParser
 
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.messages.sbe_reading import EMPTY_ENTRIES_MAX, SbeReader, SbeReadError
+from tandemfeed.client_lib.messages.sbe_writing import SbeWriteError, SbeWriter
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, load_message_model
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.feedcore.sbe import load_schema
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME
 from tests.feedcore.sbe.sbe_generation import Generated, generated
 from tests.feedcore.sbe.sbe_material import HEADER, schema_text
-from tests.feedcore.sbe.sbe_writing import SbeWriteError, SbeWriter
 
 FIELD = '<message name="M" id="1"><field name="f" id="1" type="T"/></message>'
 

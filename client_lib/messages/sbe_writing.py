@@ -206,7 +206,7 @@ def _number_writer(kind: SimpleType, order: str, is_optional: bool) -> WriteValu
             _pack(part, out, offset, null, path)
             return
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise SbeWriteError(f"{path}: {value!r} is no number")
+            raise SbeWriteError(f"{path}: {value!r} is not a number")
         if value < low or value > high:
             raise SbeWriteError(f"{path}: {value} is not in {low} … {high}")
         if bounds_null and value == null:
@@ -292,11 +292,14 @@ def _composite_writer(kind: CompositeType, order: str, is_optional: bool) -> Wri
                 value = decimal_parts(value, exponent)
             except ValueError as wrong:
                 raise SbeWriteError(f"{path}: {wrong}") from None
-        if value is None and is_nullable:
+        if value is None:
+            if not is_nullable:
+                raise SbeWriteError(f"{path} is required")
             _write_null(kind, out, offset, order)
             return
         if not isinstance(value, Mapping):
-            raise SbeWriteError(f"{path}: {value!r} is no dict of {', '.join(kind.members)}")
+            wanted = "a Decimal or an int" if is_decimal else f"a dict of {', '.join(kind.members)}"
+            raise SbeWriteError(f"{path}: {value!r} is not {wanted}")
         unknown = sorted(map(str, value.keys() - kind.members.keys()))
         if unknown:
             raise SbeWriteError(f"{path} has no member {unknown[0]!r}")
@@ -310,17 +313,16 @@ def decimal_parts(value: Decimal | int, exponent: int | None) -> dict[str, int]:
     """Mantissa and exponent of a number.
 
     Args:
-        exponent: the constant exponent; None to choose one.
+        exponent: the constant exponent; None: the number's own.
 
     Raises:
         ValueError: the number is not finite or needs more places than the exponent has.
     """
     number = Decimal(value)
     if not number.is_finite():
-        raise ValueError(f"{value} is no finite number")
+        raise ValueError(f"{value} is not a finite number")
     if exponent is None:
-        own = number.as_tuple().exponent
-        exponent = min(int(own), 0)
+        exponent = int(number.as_tuple().exponent)
     mantissa = number.scaleb(-exponent, Context(prec=200))
     if mantissa != mantissa.to_integral_value():
         raise ValueError(f"{value} has more places than the exponent {exponent} keeps")

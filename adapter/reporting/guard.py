@@ -1,0 +1,108 @@
+"""The lifeline's own process: waits for the adapter's end, and reports it to the admin server.
+
+`adapter.reporting.lifeline` starts it, and loads this module in the background.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import sys
+import threading
+
+import grpc
+
+from tandemfeed.adapter.reporting.lifeline import REPORT_TIMEOUT_S, SharedPage
+from tandemfeed.transport.calls.admin_servers import AdminServers
+from tandemfeed.transport.calls.channels import open_channel
+from tandemfeed.transport.calls.credentials import from_words
+from tandemfeed.transport.calls.death_notice import DeathNoticeSender
+from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.process_shell import Connection, configure_logging
+from tandemfeed.transport.scheduling import run_in_background
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+
+LOG = logging.getLogger("tandemfeed.adapter.reporting.lifeline")
+_Messages = queue.SimpleQueue[admin_pb2.AdapterEnded | None]
+
+
+class Guard:
+    """Keeps a call to the active admin server open, so that one message is enough, and knows
+    the address for a datagram, which arrives sooner."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._servers = AdminServers(connection.admin)
+        self._ca_pem = connection.ca_pem
+        self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.credential)
+        self._messages = _Messages()  # of the open call
+        self._sender: DeathNoticeSender | None = None
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep_calling, name="guard", daemon=True)
+        self._thread.start()
+
+    def report_end(self, incarnation: int, key: bytes) -> None:
+        """Report that the adapter has ended."""
+        with self._lock:
+            if self._sender is not None:
+                self._sender.send(key, incarnation)
+            self._over.set()
+            self._messages.put(admin_pb2.AdapterEnded(incarnation=incarnation))
+            self._messages.put(None)
+        self._thread.join(REPORT_TIMEOUT_S)
+
+    def _keep_calling(self) -> None:
+        while True:
+            address = self._servers.current
+            try:
+                with open_channel(address, self._ca_pem, ADMIN_SERVER, self._tokens) as channel:
+                    stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+                    call = stub.Guard.future(
+                        iter(self._messages.get, None), wait_for_ready=not self._servers.are_several
+                    )
+                    call.initial_metadata()  # waits until the server answers
+                    self._find(address)
+                    LOG.info("guarded", extra={"server": address})
+                    self._servers.answered(address)
+                    call.result()
+                return
+            except (grpc.RpcError, AuthenticationRefused) as refused:
+                pause_s = self._servers.move_on(address, refused)
+            with self._lock:
+                if self._over.is_set():
+                    return  # the report was lost with the call; the end of the adapter's stream comes later
+                self._messages.put(None)  # ends the broken call's reader
+                self._messages = _Messages()
+            self._over.wait(pause_s)
+
+    def _find(self, address: str) -> None:
+        with self._lock:
+            if self._sender is not None:
+                self._sender.close()
+            try:
+                self._sender = DeathNoticeSender(address)
+            except OSError as unknown:
+                self._sender = None
+                LOG.warning("cannot send a death notice; a kill will be noticed later", extra={"why": str(unknown)})
+
+
+def watch(descriptor: int) -> None:
+    """Wait for the adapter's end, and report it.
+
+    Args:
+        descriptor: of the shared page.
+    """
+    configure_logging("lifeline", "info")
+    page = SharedPage(descriptor)
+    words = json.load(sys.stdin)
+    guard = Guard(
+        Connection(words["admin"], words["ca"].encode(), words["identity"], from_words(words["credential"]), "")
+    )
+    if page.lock() and page.incarnation:
+        guard.report_end(page.incarnation, page.key)
+        # The report is out. A normal interpreter exit takes some 25 ms of processor time, which a takeover needs now.
+        run_in_background()
+        os._exit(0)

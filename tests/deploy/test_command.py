@@ -1,0 +1,44 @@
+"""Which priority a sub-command has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tandemfeed.deploy.command import main
+
+# Prints by how much the nice value is higher while a sub-command is imported, and afterwards.
+LOADING = """
+import os, sys, threading
+from tandemfeed.deploy import command
+os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # this process may have inherited another policy
+def nice(): return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+class Entry:
+    name = sys.argv[1]
+    load = staticmethod(nice)
+before = nice()
+print(command._load(Entry) - before, nice() - before)
+"""
+
+
+def test_a_program_that_runs_a_sub_command_in_its_own_process_keeps_its_priority(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with pytest.raises(SystemExit, match="0"):
+        main(["ticks", "--help"])
+    assert "tandemfeed ticks" in capsys.readouterr().out
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has nice values of threads")
+@pytest.mark.parametrize(
+    ("name", "higher"),
+    [("source-job", "10 10"), ("ticks", "10 10"), ("adapter", "10 0"), ("source-gateway", "0 0"), ("witness", "0 0")],
+)
+def test_what_is_not_in_the_path_of_a_message_yields_to_what_is(name: str, higher: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LOADING, name], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == higher
