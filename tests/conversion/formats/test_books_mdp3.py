@@ -13,12 +13,12 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.feedcore.sbe.sbe_writing import SbeWriter
 
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats.capture import CaptureReader
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.conversion.formats.mdp3 import decode_mdp_packet
+from tandemfeed.client_lib.messages.sbe_writing import SbeWriter
 from tandemfeed.feedcore.replica.output.converter import Converter
 from tests.conversion.formats.test_format_mdp3 import ours, table, text, theirs
 from tests.conversion.formats.tick_material import as_another_decoder_reads, converted, messages

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.feedcore.sbe.sbe_writing import SbeWriter
 
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
@@ -18,6 +17,7 @@ from tandemfeed.adapter.conversion.loading.converter_loading import load_checked
 from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.messages.sbe_reading import SbeReader
+from tandemfeed.client_lib.messages.sbe_writing import SbeWriter
 from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.sbe import load_schema
 from tandemfeed.feedcore.wire.source_packet import encode_source_header

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tandemfeed.client_lib.messages.sbe_reading import SbeReader
+from tandemfeed.client_lib.messages.sbe_writing import SbeWriter
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.xml_document import DocumentError
@@ -123,6 +124,7 @@ def test_a_constant_of_the_header_is_not_in_the_message() -> None:
     schema = load_schema(schema_text("", message, header=constant, number=1))
     read = SbeReader(schema).read(bytes.fromhex("0100 0100 0000 2a"))
     assert (read.fields, read.header["schemaId"], read.size) == ({"f": 42}, 9, 7)
+    assert SbeWriter(schema).write("M", {"f": 42}) == bytes.fromhex("0100 0100 0000 2a")
     assert "messageHeader.schemaId is a constant, 9" in schema.warnings[0]
 
 
