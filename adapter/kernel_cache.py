@@ -12,13 +12,14 @@ from __future__ import annotations
 import hashlib
 import linecache
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numba
+from numba.core import config
 
 from tandemfeed.journal.compiled.compile_report import Report, compilation_reported
 from tandemfeed.journal.compiled.compiling import cache_places, compile_into, kernel_folder
@@ -47,6 +48,14 @@ def compiled(signature: object = None) -> Callable[[Callable[..., Any]], Any]:
     return lambda function: compile_into(CACHE_FOLDER, function, *arguments)
 
 
+def compiled_part(function: Callable[..., Any]) -> Any:
+    """Compile a function that only compiled functions call, never Python: it has no wrappers for Python and C.
+
+    A third of the time to compile a small function would go into them.
+    """
+    return compile_into(CACHE_FOLDER, function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
 def table_compilation_reported(table: str, function_count: int, report: Report | None) -> AbstractContextManager[None]:
     """Report the compilation of a table's kernel and of the functions that it calls.
 
@@ -56,6 +65,18 @@ def table_compilation_reported(table: str, function_count: int, report: Report |
     """
     what = f"the functions of the converter table {table!r}"
     return compilation_reported(what, CACHE_FOLDER, module=MODULE_PREFIX, total=function_count, report=report)
+
+
+@contextmanager
+def _without_vectors() -> Iterator[None]:
+    """Compile without looking for vector instructions: a kernel has no loop that could use them, and looking takes a
+    sixth of the compilation."""
+    before = config.LOOP_VECTORIZE, config.SLP_VECTORIZE
+    config.LOOP_VECTORIZE = config.SLP_VECTORIZE = 0
+    try:
+        yield
+    finally:
+        config.LOOP_VECTORIZE, config.SLP_VECTORIZE = before
 
 
 def load_generated(source: str) -> ModuleType:
@@ -68,7 +89,8 @@ def load_generated(source: str) -> ModuleType:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     sys.modules[name] = module
     try:
-        exec(compile(source, file, "exec"), module.__dict__)
+        with _without_vectors():
+            exec(compile(source, file, "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise

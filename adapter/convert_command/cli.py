@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.dead_letters import DeadLetter
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.conversion.table.reasons import REFUSALS as REFUSALS_OF_MESSAGES
 from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction
 from tandemfeed.adapter.convert_command import compiling, dead_letters, sniffing
 from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
@@ -28,11 +30,11 @@ from tandemfeed.adapter.convert_command.outputs import KINDS, open_output
 from tandemfeed.adapter.convert_command.reading import (
     CAPTURE_READERS,
     READ_ERRORS,
-    READER_OF_FORMAT,
     READERS,
     Findings,
     Input,
     Line,
+    default_reader,
 )
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.commands.options import REFUSALS
@@ -98,7 +100,7 @@ def _add_file_arguments(task: argparse.ArgumentParser) -> None:
     )
     task.add_argument("--reader", choices=sorted(READERS), help="the file's layout (default: by the source format)")
     task.add_argument(
-        "--session", type=int, default=0, metavar="YYYYMMDD", help="trading day, for times since midnight"
+        "--session", type=_trading_day, default=0, metavar="YYYYMMDD", help="trading day, for times since midnight"
     )
     task.add_argument("--symbol", default="", help="symbol of a file that does not contain it")
     task.add_argument(
@@ -117,6 +119,14 @@ def _add_file_arguments(task: argparse.ArgumentParser) -> None:
     task.add_argument("--time-unit", default="ns", choices=units, help="unit of a tick table's times")
 
 
+def _trading_day(text: str) -> int:
+    """A day YYYYMMDD, as a number."""
+    try:
+        return int(datetime.datetime.strptime(text, "%Y%m%d").strftime("%Y%m%d"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day YYYYMMDD, such as 20260131") from None
+
+
 def _line(text: str) -> Line:
     try:
         return Line.parse(text)
@@ -132,6 +142,8 @@ def _check(documents: Documents, _: argparse.Namespace) -> int:
     )
     for line in users_functions(table):
         print(line)
+    for warning in (*documents.source_format.warnings, *documents.model.schema.warnings):
+        print(f"warning: {warning}")
     return 0
 
 
@@ -145,7 +157,7 @@ def _explain(documents: Documents, arguments: argparse.Namespace) -> int:
 
 
 def _file(documents: Documents, arguments: argparse.Namespace) -> int:
-    name = arguments.reader or READER_OF_FORMAT.get(documents.source_format.name)
+    name = arguments.reader or default_reader(documents.source_format)
     if name is None:
         print(f"convert: give --reader, one of {', '.join(sorted(READERS))}", file=sys.stderr)
         return 2
@@ -183,6 +195,12 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
             progress.update(bar, advance=len(chunk.frames), status=f"{read:,} messages")
     output.close()
     _report(converter, refused, read, written, time.perf_counter() - began, console)
+    counts = converter.counts()
+    if read and sum(counts[reason.name.lower()] for reason in REFUSALS_OF_MESSAGES) == read:
+        what = f"none of the {read:,} messages follows the source format {documents.source_format.name!r}"
+        advice = "choose another reader, source format or --session"
+        print(f"convert: {given.paths[0]}: {what}; {advice}", file=sys.stderr)
+        return 2
     return report_findings(findings, arguments, written, console)
 
 

@@ -14,6 +14,7 @@ from tandemfeed.adapter.conversion.formats.capture import CaptureReader, Datagra
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
 from tandemfeed.adapter.conversion.formats.dbn import read_dbn
 from tandemfeed.adapter.conversion.formats.frame_walk import later_part
+from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder
 from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
 from tandemfeed.adapter.conversion.formats.line_merge import LineMerge, Missing
 from tandemfeed.adapter.conversion.formats.lobster import read_lobster
@@ -235,6 +236,10 @@ def _mdp3(given: Input, findings: Findings) -> Iterator[FrameChunk]:
     findings.duplicate_count = numbering.duplicates
 
 
+def _packets(given: Input, findings: Findings) -> Iterator[FrameChunk]:
+    return _merged(given, findings, PacketDecoder(given.source_format).decode)
+
+
 def _lobster(given: Input, findings: Findings) -> Iterator[FrameChunk]:
     for path in given.paths:
         yield from _until_damage(read_lobster(path, given.source_format, given.options.symbol), path, findings)
@@ -256,9 +261,10 @@ READERS: dict[str, Reader] = {
     "lobster": _lobster,
     "mdp3": _mdp3,
     "moldudp64": _mold,
+    "packets": _packets,
     "tick-table": _ticks,
 }
-CAPTURE_READERS = ("iex-tp", "mdp3", "moldudp64")
+CAPTURE_READERS = ("iex-tp", "mdp3", "moldudp64", "packets")
 READER_OF_FORMAT = {
     "itch50": "binary-file",
     "dbn": "dbn",
@@ -267,3 +273,9 @@ READER_OF_FORMAT = {
     "mdp3": "mdp3",
     "tick-table": "tick-table",
 }
+
+
+def default_reader(source_format: SourceFormat) -> str | None:
+    """The reader for a source format: that of a shipped one, or of captures if the document describes its packets."""
+    numbered = source_format.packet is not None and source_format.packet.sequence is not None
+    return READER_OF_FORMAT.get(source_format.name, "packets" if numbered else None)

@@ -26,7 +26,7 @@ from tandemfeed.feedcore.sbe.types import (
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 ReadValue: TypeAlias = Callable[[Buffer, int], Any]
-ReadFrame: TypeAlias = Callable[["_Walk", str], dict[str, int]]
+ReadFrame: TypeAlias = Callable[["_Walk", str], dict[str, Any]]
 
 # The limit of empty group entries in a message: those with only constants, or of a version without any of the fields.
 # The largest datagram has this many bytes. Without a limit, the few bytes of a count could create billions of entries.
@@ -55,7 +55,7 @@ class SbeMessage:
     """
 
     name: str
-    header: Mapping[str, int]
+    header: Mapping[str, Any]
     fields: dict[str, Any]
     size: int
 
@@ -84,7 +84,8 @@ class SbeReader:
         """
         walk, schema = _Walk(data, offset), self.schema
         header = self._header(walk, "the header")
-        if header["schemaId"] != schema.schema_id:
+        is_constant = schema.header.parts["schemaId"].constant is not None
+        if not is_constant and header["schemaId"] != schema.schema_id:
             raise SbeReadError(f"the message has schema id {header['schemaId']}; expected {schema.schema_id}")
         message = schema.by_template.get(header["templateId"])
         if message is None:
@@ -129,11 +130,21 @@ class _Walk:
 
 def _frame_reader(frame: Frame, order: str) -> ReadFrame:
     """A function that reads the message header or a group's dimensions."""
-    parts = [(name, struct.Struct(order + part.kind.struct_code), part.offset) for name, part in frame.parts.items()]
+    constants = {name: part.constant for name, part in frame.parts.items() if part.constant is not None}
+    parts = [
+        (name, struct.Struct(order + part.kind.struct_code), part.offset)
+        for name, part in frame.parts.items()
+        if part.constant is None
+    ]
+    others = [(name, value_reader(member.type, order, False), member.offset) for name, member in frame.others.items()]
 
-    def read(walk: _Walk, what: str) -> dict[str, int]:
+    def read(walk: _Walk, what: str) -> dict[str, Any]:
         start = walk.take(frame.size, what)
-        return {name: part.unpack_from(walk.data, start + place)[0] for name, part, place in parts}
+        values: dict[str, Any] = {name: part.unpack_from(walk.data, start + place)[0] for name, part, place in parts}
+        values |= constants
+        for name, read_value, place in others:
+            values[name] = read_value(walk.data, start + place)
+        return values
 
     return read
 
@@ -151,7 +162,7 @@ class _BlockReader:
         default = schema.default_dimension
         self._default_frame = None if default is None else _frame_reader(default, order)
 
-    def read(self, walk: _Walk, frame: dict[str, int]) -> dict[str, Any]:
+    def read(self, walk: _Walk, frame: dict[str, Any]) -> dict[str, Any]:
         """The values of the block that this frame describes.
 
         A frame may count the groups and data of the writer's schema, which may have more or fewer of them than ours.

@@ -87,7 +87,11 @@ class _FrameWriter:
 
     def __init__(self, frame: Frame, order: str) -> None:
         self._size = frame.size
-        self._parts = [(name, part, struct.Struct(order + part.kind.struct_code)) for name, part in frame.parts.items()]
+        self._parts = [
+            (name, part, struct.Struct(order + part.kind.struct_code))
+            for name, part in frame.parts.items()
+            if part.constant is None
+        ]
 
     def pack(self, values: Mapping[str, int], path: str) -> bytes:
         out = bytearray(self._size)

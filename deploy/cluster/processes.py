@@ -6,11 +6,13 @@ No process is left behind: each dies with the process that started it, however t
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tandemfeed.deploy.command import DISK_VARIABLE, HOST_VARIABLE, LEASH_VARIABLE
+from tandemfeed.journal.compiled.compile_report import ACTIVITY
 
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL_LINES = 15
@@ -99,6 +102,7 @@ class ManagedProcess:
         self._logged = JsonLines()
         self._changed = threading.Condition()
         self._is_ended = False
+        self._compiled_at = -math.inf  # when it last reported that it compiles
         self._on_ended, self._on_log = on_ended, on_log
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tandemfeed.deploy.command", *arguments],
@@ -138,6 +142,9 @@ class ManagedProcess:
 
     def await_event(self, event: str, timeout_s: float) -> dict[str, Any]:
         """Wait for the first line with this event on its standard output.
+
+        Args:
+            timeout_s: counted from the end of compilation, if it compiles: a first start may take a minute longer.
 
         Raises:
             ProcessFailed: it ended first, or the time is over.
@@ -218,9 +225,13 @@ class ManagedProcess:
     # ---- inside ----
 
     def _await(self, lines: JsonLines, event: str, since: int, timeout_s: float) -> dict[str, Any]:
+        began_at = time.monotonic()
         with self._changed:
-            self._changed.wait_for(lambda: lines.find(event, since) is not None or self._is_ended, timeout_s)
-            found = lines.find(event, since)
+            while (found := lines.find(event, since)) is None and not self._is_ended:
+                left_s = max(began_at, self._compiled_at) + timeout_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
         if found is None:
             late = f"did not report {event!r} within {timeout_s:.0f} s"
             raise self.failed(late if self.is_running else f"ended before it reported {event!r}")
@@ -252,6 +263,8 @@ class ManagedProcess:
         if not isinstance(event, dict):
             return None
         with self._changed:
+            if event.get("activity") == ACTIVITY:
+                self._compiled_at = time.monotonic()
             lines.add(event)
             self._changed.notify_all()
         return event

@@ -110,7 +110,8 @@ def load_message_model(source: Path | bytes, document: str = "message model") ->
     if schema.is_big_endian:
         raise DocumentError(schema.document, 1, "byteOrder: only littleEndian output is written")
     header = [(name, part.offset, part.kind.size) for name, part in schema.header.parts.items()]
-    if header != [(name, 2 * place, 2) for place, name in enumerate(_HEADER_PARTS)]:
+    expected = [(name, 2 * place, 2) for place, name in enumerate(_HEADER_PARTS)]
+    if header != expected or schema.header.size != SBE_HEADER_SIZE:
         wanted = f"the message header of an output is {', '.join(_HEADER_PARTS)}: uint16"
         raise DocumentError(schema.document, 1, wanted)
     return MessageModel(schema)

@@ -47,11 +47,13 @@ class Primitive:
         return self.is_float or self.minimum <= value <= self.maximum
 
     def parse(self, text: str) -> Number:
-        """Parse a value in a schema: a number, or for char one character or its code.
+        """Parse a value in a schema: a number, or for char one character (which may be a blank) or its code.
 
         Raises:
             ValueError: the text is not such a value, or does not fit.
         """
+        if self.name == "char" and text == " ":
+            return ord(text)
         text = text.strip()
         if self.is_float:
             return float(text)

@@ -6,6 +6,7 @@ error in a document, with file, line and reason. Invariant: equal documents give
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from tandemfeed.feedcore.documents.source_layout import (
     PLACED_SIZE_MAX,
     BlockParts,
     Framing,
+    HeaderPart,
+    PacketHeader,
     SourceBlock,
     SourceData,
     SourceField,
@@ -28,6 +31,9 @@ from tandemfeed.feedcore.documents.source_schema import messages_of_schema
 from tandemfeed.feedcore.documents.xml_document import Node, parse_document
 from tandemfeed.feedcore.sbe import Schema, load_schema
 
+PACKET_PARTS = ("sequence", "count", "length", "channel", "sentAt")
+UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+HEXADECIMAL = re.compile(r"0[xX][0-9A-Fa-f]{1,8}")
 COUNT_MAX = 1_000  # entries of a group of fixed count
 EXPONENT_MAX = 18  # an int64 has no more digits
 FIELD_ATTRIBUTES = ("name", "type", "length", "exponent", "null", "offset", "byteOrder")
@@ -54,8 +60,7 @@ def load_source_format(path: Path) -> SourceFormat:
     _hand_down_byte_order(root, "bigEndian" if schema and schema.is_big_endian else "littleEndian")
     framing_node, packet_node = _only_one(root, "framing"), _only_one(root, "packet")
     framing = FRAMING_DEFAULT if framing_node is None else _load_framing(framing_node)
-    if packet_node is not None:
-        _check_packet(packet_node)
+    packet = None if packet_node is None else _load_packet(packet_node)
     messages = messages_of_schema(schema, framing, root) if schema else {}
     for node in root.all("message"):
         message = _load_message(node, framing)
@@ -64,7 +69,7 @@ def load_source_format(path: Path) -> SourceFormat:
         messages[message.name] = message
     if not messages:
         raise root.error("a source format needs at least one <message>")
-    return SourceFormat(root.title(), messages, str(path), framing)
+    return SourceFormat(root.title(), messages, str(path), framing, schema.warnings if schema else (), packet)
 
 
 def _load_sbe(root: Node, path: Path) -> Schema:
@@ -133,7 +138,7 @@ def _place(node: Node, attribute: str) -> Place:
 
 def _load_framing(node: Node) -> Framing:
     names = ("headerSize", "length", "lengthOffset", "lengthUnit", "lengthAdds", "type", "typeOffset")
-    node.only(*names, "blockLength", "blockLengthOffset", "byteOrder")
+    node.only(*names, "blockLength", "blockLengthOffset", "version", "versionOffset", "byteOrder")
     kind = _kind(node, "type")
     if kind.minimum < 0 or kind.is_float:
         raise node.error(f"type is {kind.name!r}; a message type must be an unsigned integer or a char")
@@ -144,25 +149,31 @@ def _load_framing(node: Node) -> Framing:
         length_adds=_bounded(node, "lengthAdds", 0, 255),
         type=Place(kind, _bounded(node, "typeOffset", 0, 255)),
         block_length=_place(node, "blockLength") if "blockLength" in node.attributes else None,
+        version=_place(node, "version") if "version" in node.attributes else None,
         is_big_endian=_is_big_endian(node),
     )
 
 
-def _check_packet(node: Node) -> None:
-    """Check the <packet>, which documents the venue's packet header for authors of readers."""
+def _load_packet(node: Node) -> PacketHeader:
+    """The <packet>: the venue's packet header."""
     node.only("name", "headerSize", "byteOrder")
-    node.title()
-    header_size = _bounded(node, "headerSize", 0, 255)
-    found: set[str] = set()
+    size, parts = _bounded(node, "headerSize", 0, 255), dict[str, list[HeaderPart]]()
     for child in node.children:
-        if child.tag not in ("sequence", "count", "sentAt") or child.tag in found:
-            raise child.error(
-                f"<{child.tag}> is not allowed in <packet>; it takes <sequence>, <count> and <sentAt> once each"
-            )
-        child.only("type", "offset", "byteOrder")
-        if _bounded(child, "offset", 0, 255) + _kind(child, "type").size > header_size:
-            raise node.error(f"{child.tag} ends beyond headerSize={header_size}")
-        found.add(child.tag)
+        if child.tag not in PACKET_PARTS or (child.tag in parts and child.tag != "sentAt"):
+            allowed = ", ".join(f"<{tag}>" for tag in PACKET_PARTS)
+            raise child.error(f"<{child.tag}> is not allowed in <packet>; it takes {allowed}; only <sentAt> twice")
+        child.only("type", "offset", "byteOrder", *(["unit"] if child.tag == "sentAt" else []))
+        kind, unit = _kind(child, "type"), child.attributes.get("unit", "ns")
+        if kind.minimum < 0 or kind.is_float:
+            raise child.error(f"type is {kind.name!r}; a part of a packet header must be an unsigned integer")
+        if unit not in UNITS_NS:
+            raise child.error(f"unit is {unit!r}; it must be one of {', '.join(UNITS_NS)}")
+        part = HeaderPart(kind, _bounded(child, "offset", 0, 255), _is_big_endian(child), UNITS_NS[unit])
+        if part.end > size:
+            raise node.error(f"{child.tag} ends beyond headerSize={size}")
+        parts.setdefault(child.tag, []).append(part)
+    sequence, count, length, channel = (next(iter(parts.get(tag, ())), None) for tag in PACKET_PARTS[:-1])
+    return PacketHeader(node.title(), size, sequence, count, length, channel, tuple(parts.get("sentAt", ())))
 
 
 def _type_id(node: Node, framing: Framing) -> int:
@@ -172,7 +183,7 @@ def _type_id(node: Node, framing: Framing) -> int:
         if not text.isascii():
             raise node.error(f"type is {text!r}; it must be a number or one ASCII character")
         return ord(text)
-    value = node.need_int("type")
+    value = int(text, 16) if HEXADECIMAL.fullmatch(text) else node.need_int("type")
     if not 0 <= value <= framing.type.kind.maximum:
         raise node.error(f"type {value} does not fit in the framing's {framing.type.kind.name}")
     return value

@@ -31,6 +31,7 @@ class Framing:
         length: place of the length; the whole frame has `length * length_unit + length_adds` bytes.
         type: place of the message type, from the frame's start.
         block_length: place of the fixed part's length; None: the message type defines it.
+        version: place of the version of the schema that the message follows.
     """
 
     header_size: int
@@ -39,12 +40,52 @@ class Framing:
     length_unit: int = 1
     length_adds: int = 0
     block_length: Place | None = None
+    version: Place | None = None
     is_big_endian: bool = False
 
     @property
     def size_min(self) -> int:
-        """The minimum bytes of a frame: those that contain its length, type and block length."""
-        return max(self.header_size, *(place.end for place in (self.length, self.type, self.block_length) if place))
+        """The minimum bytes of a frame: those that contain its length, type, block length and version."""
+        places = (self.length, self.type, self.block_length, self.version)
+        return max(self.header_size, *(place.end for place in places if place))
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderPart(Place):
+    """An integer of the venue's packet header.
+
+    Attributes:
+        unit_ns: of a time, the nanoseconds of its unit.
+    """
+
+    is_big_endian: bool
+    unit_ns: int = 1
+
+    def read(self, datagram: bytes) -> int:
+        """Its value, in nanoseconds if it is a time."""
+        value = int.from_bytes(datagram[self.offset : self.end], "big" if self.is_big_endian else "little")
+        return value * self.unit_ns
+
+
+@dataclass(frozen=True, slots=True)
+class PacketHeader:
+    """The venue's packet header, which precedes the frames in a datagram.
+
+    Attributes:
+        sequence: the number of the first message; None: packets are not numbered.
+        count: the number of messages.
+        length: the bytes of the packet, with its header.
+        channel: identifies the stream that the numbers belong to.
+        sent_at: its parts together are the venue's time in nanoseconds since 1970.
+    """
+
+    name: str
+    size: int
+    sequence: HeaderPart | None
+    count: HeaderPart | None
+    length: HeaderPart | None
+    channel: HeaderPart | None
+    sent_at: tuple[HeaderPart, ...]
 
 
 FRAMING_DEFAULT = Framing(
@@ -60,13 +101,20 @@ class SourceField(Column):
 
     Attributes:
         constant: a value that is not in the message at all (SBE's presence="constant").
-        is_variable: the text of a <data>: the message gives its place and length; `length` is the maximum.
+        is_variable: a text whose place and length depend on the message; `length` is the maximum.
+        since_version: messages of earlier versions do not have the field; it is null, or an empty text.
     """
 
     null: int | None
     is_big_endian: bool = False
     constant: int | None = None
     is_variable: bool = False
+    since_version: int = 0
+
+    @property
+    def is_nullable(self) -> bool:
+        """True if the value may be null."""
+        return self.null is not None or self.since_version > 0
 
     @property
     def size(self) -> int:
@@ -112,14 +160,14 @@ class SourceGroup(SourceBlock):
         header_size: bytes of the header, 0 with a fixed count.
         count: the number of entries, or its place in the header.
         entry_size: the place of the entries' length in the header; None: entries have `size` bytes.
-        is_later: a later version of the format added it, so a frame may end before it.
+        since_version: messages of earlier versions do not have the group.
     """
 
     is_big_endian: bool
     header_size: int
     count: int | Place
     entry_size: Place | None
-    is_later: bool = False
+    since_version: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,7 +176,7 @@ class SourceData:
 
     Attributes:
         maximum: the text's maximum bytes.
-        is_later: as for a group.
+        since_version: as for a group.
     """
 
     name: str
@@ -136,7 +184,7 @@ class SourceData:
     header_size: int
     maximum: int
     is_big_endian: bool
-    is_later: bool = False
+    since_version: int = 0
 
     @cached_property
     def text(self) -> SourceField:
@@ -194,9 +242,16 @@ class SourceMessageType(SourceBlock):
 
 @dataclass(frozen=True, slots=True)
 class SourceFormat:
-    """All message types of a feed source."""
+    """All message types of a feed source.
+
+    Attributes:
+        warnings: what is unusual in the venue's SBE schema, with file and line.
+        packet: the venue's packet header; None: the document does not describe it.
+    """
 
     name: str
     messages: dict[str, SourceMessageType]
     document: str
     framing: Framing = FRAMING_DEFAULT
+    warnings: tuple[str, ...] = ()
+    packet: PacketHeader | None = None

@@ -3,7 +3,7 @@
 Each message of the schema becomes a source message of the same name, with one field per value of its block, its groups
 and its variable data. A composite of several values becomes `field_member`, an array of numbers `field_0` …, a decimal
 with a constant exponent its mantissa. A field of an entry is named `group_field` if the message, or the enclosing
-entry, has a field of that name. Messages are left out if a later version added groups or data to their entries.
+entry, has a field of that name. What a later version added is null or empty in messages of earlier versions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tandemfeed.feedcore.documents.source_layout import (
 )
 from tandemfeed.feedcore.documents.xml_document import DocumentError, Node
 from tandemfeed.feedcore.sbe import Schema
-from tandemfeed.feedcore.sbe.messages import Block, Column, Field, Group
+from tandemfeed.feedcore.sbe.messages import Block, Column, Element, Field, Group
 from tandemfeed.feedcore.sbe.types import EnumType
 
 
@@ -43,46 +43,64 @@ def messages_of_schema(schema: Schema, framing: Framing, root: Node) -> dict[str
         )
     found: dict[str, SourceMessageType] = {}
     for message in schema.messages.values():
-        if any(_is_grown(group) for group in message.groups.values()):
-            continue
+        if framing.version is None and _is_grown(message, message.since_version):
+            raise root.error(f"later versions extended {message.name!r}: give <framing> version and versionOffset")
         kind = framing.type.kind
         if message.template_id > kind.maximum:
             raise root.error(f"message id {message.template_id} does not fit in the framing's {kind.name}")
-        block = _block(message, schema, ())
+        block = _block(message, schema, (), message.since_version)
         found[message.name] = SourceMessageType(*block, message.template_id, True, framing)
     return found
 
 
-def _is_grown(entry: Block) -> bool:
-    """True if a later version added groups or data to an entry: a frame does not show which entries have them."""
-    groups = entry.groups.values()
-    return any(part.since_version > 0 for part in (*groups, *entry.data.values())) or any(map(_is_grown, groups))
+def _is_grown(block: Block, version: int) -> bool:
+    """True if versions after `version` added anything to a message or entry."""
+    parts = (*block.fields.values(), *block.groups.values(), *block.data.values())
+    return any(part.since_version > version for part in parts) or any(
+        _is_grown(group, version) for group in block.groups.values()
+    )
 
 
-def _block(block: Block, schema: Schema, around: Collection[str]) -> BlockParts:
-    """The parts of a `SourceBlock`; `around` has the names of the enclosing fields."""
-    fields = _fields(block, schema, around)
+def _since(part: Element, version: int) -> int:
+    """The version that added a part; 0 if all that have the enclosing block, since `version`, also have the part."""
+    return part.since_version if part.since_version > version else 0
+
+
+def _block(block: Block, schema: Schema, around: Collection[str], version: int) -> BlockParts:
+    """The parts of a `SourceBlock`.
+
+    Args:
+        around: the names of the enclosing fields.
+        version: the version that added the block.
+    """
+    fields = _fields(block, schema, around, version)
     taken = {*fields, *around}
-    parts: list[SourcePart] = [_group(group, schema, taken) for group in block.groups.values()]
+    parts: list[SourcePart] = [_group(group, schema, taken, version) for group in block.groups.values()]
     for data in block.data.values():
         name = f"{block.name}_{data.name}" if isinstance(block, Group) and data.name in taken else data.name
         kind, most = data.length_kind, min(data.maximum, DATA_SIZE_MAX)
-        parts.append(SourceData(name, kind, kind.size, most, schema.is_big_endian, data.since_version > 0))
+        parts.append(SourceData(name, kind, kind.size, most, schema.is_big_endian, _since(data, version)))
     return block.name, fields, block.block_length, tuple(parts)
 
 
-def _group(group: Group, schema: Schema, around: Collection[str]) -> SourceGroup:
-    block, header_size = _block(group, schema, around), group.dimension.size
-    is_later = group.since_version > 0
-    return SourceGroup(*block, schema.is_big_endian, header_size, group.count, group.length, is_later)
+def _group(group: Group, schema: Schema, around: Collection[str], version: int) -> SourceGroup:
+    block = _block(group, schema, around, max(group.since_version, version))
+    length = None if group.length.constant is not None else group.length
+    dimension = schema.is_big_endian, group.dimension.size, group.count, length
+    return SourceGroup(*block, *dimension, _since(group, version))
 
 
-def _fields(block: Block, schema: Schema, around: Collection[str]) -> dict[str, SourceField]:
+def _fields(block: Block, schema: Schema, around: Collection[str], version: int) -> dict[str, SourceField]:
     """Fields by name, constants first. A group's field with the name of an enclosing field becomes `group_field`."""
     found: dict[str, SourceField] = {}
     fields = list(block.fields.values())
     constants = [(field, value) for field in fields for value in _constant(field)]
-    values = [(field, value) for field in fields for column in field.columns() for value in _values(column, schema)]
+    values = [
+        (field, value)
+        for field in fields
+        for column in field.columns()
+        for value in _values(column, schema, _since(field, version))
+    ]
     for field, value in constants + values:
         if value.name in around:
             value = replace(value, name=f"{block.name}_{value.name}")
@@ -92,13 +110,18 @@ def _fields(block: Block, schema: Schema, around: Collection[str]) -> dict[str, 
     return found
 
 
-def _values(column: Column, schema: Schema) -> Iterator[SourceField]:
+def _values(column: Column, schema: Schema, since_version: int) -> Iterator[SourceField]:
     """A column as one field; an array of numbers as one field per number."""
     name, kind, length = column.name.replace(".", "_"), column.kind, column.length
     null = column.null if isinstance(column.null, int) and kind.is_integer else None
     if kind.name == "uint8" and length > 1:
         kind, null = PRIMITIVES["char"], None
-    whole = SourceField(name, kind, column.offset, length, column.exponent, null, schema.is_big_endian)
+    is_variable = kind.name == "char" and since_version > 0  # of no length in messages of earlier versions
+    whole = SourceField(
+        *(name, kind, column.offset, length, column.exponent, null, schema.is_big_endian),
+        is_variable=is_variable,
+        since_version=since_version,
+    )
     if length == 1 or kind.name == "char":
         yield whole
         return

@@ -9,11 +9,20 @@ from tandemfeed.feedcore.documents.xml_document import DocumentError, Node, pars
 from tandemfeed.feedcore.sbe.attributes import check_spelling, encoding_of, presence_of, since_version, unsigned
 from tandemfeed.feedcore.sbe.messages import Field, Frame, FramePart, Group, MessageType, Schema, VarData
 from tandemfeed.feedcore.sbe.type_loading import BLOCK_SIZE_MAX, TypeLoader
-from tandemfeed.feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType
+from tandemfeed.feedcore.sbe.types import (
+    CompositeType,
+    EncodingType,
+    EnumType,
+    Member,
+    Presence,
+    SetType,
+    SimpleType,
+)
 
 INCLUDE_COUNT_MAX = 64  # more means that a document includes itself
 HEADER_PARTS = ("blockLength", "templateId", "schemaId", "version")
 DIMENSION_PARTS = ("blockLength", "numInGroup")
+FRAME_PARTS = {*HEADER_PARTS, *DIMENSION_PARTS, "numGroups", "numVarDataFields"}
 DEFAULT = "groupSizeEncoding"  # of dimensions
 ORDER = {"field": 0, "group": 1, "data": 2}
 
@@ -79,6 +88,7 @@ class _SchemaLoader:
             elif node.tag != "message":
                 raise node.error(f"<{node.tag}> is not allowed in <messageSchema>; it takes <types> and <message>")
         self._types = TypeLoader(type_nodes, self._version)
+        self._frames: dict[str, Frame] = {}
 
     def schema(self) -> Schema:
         """The checked schema."""
@@ -98,27 +108,39 @@ class _SchemaLoader:
         with suppress(DocumentError):  # no group of this schema needs it, or loading that group would have failed
             default = self._frame(DEFAULT, root, DIMENSION_PARTS)
         number, byte_order = unsigned(root, "id", 0), ">" if order == "bigEndian" else "<"
-        return Schema(number, self._version, byte_order, header, default, messages, by_template, root.document)
+        ids, kinds = (number, self._version), (messages, by_template)
+        return Schema(*ids, byte_order, header, default, *kinds, root.document, tuple(self._types.warnings))
 
     def _frame(self, name: str, user: Node, parts: tuple[str, ...]) -> Frame:
-        """A framing composite: the named parts are single unsigned integers, the others integers."""
+        """A framing composite: the named parts are unsigned integers."""
+        if name not in self._frames:
+            self._frames[name] = self._make_frame(name, user, parts)
+        return self._frames[name]
+
+    def _make_frame(self, name: str, user: Node, needed: tuple[str, ...]) -> Frame:
         found = self._types.resolve(name, user)
         if not isinstance(found, CompositeType):
             raise user.error(f"{name!r} must be a <composite>")
-        for part in parts:
-            if part not in found.members:
-                raise user.error(f"composite {name!r} has no member {part!r}")
-        checked: dict[str, FramePart] = {}
+        for missing in needed:
+            if missing not in found.members:
+                raise user.error(f"composite {name!r} has no member {missing!r}")
+        parts: dict[str, FramePart] = {}
+        others: dict[str, Member] = {}
         for member in found.members.values():
-            kind = member.type
-            if not isinstance(kind, SimpleType) or kind.size != kind.primitive.size or not kind.primitive.is_integer:
-                raise user.error(f"{name}.{member.name} must be an integer")
-            if member.name in parts and not kind.primitive.is_unsigned:
+            part = _frame_part(member)
+            if member.name in needed and (part is None or not part.kind.is_unsigned):
                 raise user.error(f"{name}.{member.name} must be an unsigned integer")
-            low = kind.primitive.minimum if kind.minimum is None else kind.minimum
-            high = kind.primitive.maximum if kind.maximum is None else kind.maximum
-            checked[member.name] = FramePart(kind.primitive, member.offset, int(low), int(high))
-        return Frame(found.size, checked)
+            if part is None:
+                others[member.name] = member
+                continue
+            parts[member.name] = part
+            if part.constant is not None:
+                constant = f"{name}.{member.name} is a constant, {part.constant}"
+                self._types.warn(user, f"{constant}: messages do not contain it")
+        extra = ", ".join(member for member in found.members if member not in FRAME_PARTS)
+        if extra:
+            self._types.warn(user, f"{name} also has {extra}: readers return it, converter tables cannot use it")
+        return Frame(found.size, parts, others)
 
     def _element(self, node: Node) -> tuple[str, int]:
         """(name, version that added it) of a field, group, variable data or message."""
@@ -148,7 +170,7 @@ class _SchemaLoader:
                 end = max(end, field.offset + field.size)
             elif child.tag == "group":
                 dimension = self._frame(child.attributes.get("dimensionType", DEFAULT), child, DIMENSION_PARTS)
-                groups[name] = Group(*self._block(child), dimension)
+                groups[name] = _checked_group(child, Group(*self._block(child), dimension))
             else:
                 data[name] = self._data(child)
         length = unsigned(node, "blockLength", end)
@@ -169,6 +191,8 @@ class _SchemaLoader:
         if given and kind.semantic_type and given.lower() != kind.semantic_type.lower():
             raise node.error(f"semanticType={given!r}, but its type {kind.name!r} has {kind.semantic_type!r}")
         presence = _agreeing_presence(node, kind)
+        if presence is Presence.CONSTANT and kind.presence is Presence.OPTIONAL:
+            self._types.warn(node, f"field {node.need('name')!r} is constant, but its type {kind.name!r} is optional")
         constant = self._constant(node, kind) if presence is Presence.CONSTANT else None
         offset = unsigned(node, "offset", end)
         if offset < end and presence is not Presence.CONSTANT:
@@ -203,19 +227,46 @@ class _SchemaLoader:
         length, octets = parts[0].type, parts[1].type
         if not isinstance(length, SimpleType) or not length.primitive.is_unsigned or length.length != 1:
             raise node.error(f"{kind.name}.length must be an unsigned integer")
-        if not isinstance(octets, SimpleType) or octets.primitive.name not in ("uint8", "char"):
-            raise node.error(f"{kind.name}.{parts[1].name} must be uint8 or char")
+        if not isinstance(octets, SimpleType) or octets.primitive.size != 1:
+            raise node.error(f"{kind.name}.{parts[1].name} must be uint8, int8 or char")
+        if octets.primitive.name == "int8":
+            self._types.warn(node, f"{kind.name}.{parts[1].name} is int8 and is read as octets")
         high = length.primitive.maximum - 1 if length.maximum is None else length.maximum
         encoding = octets.character_encoding or encoding_of(node, "")
         return VarData(*element, length.primitive, int(length.minimum or 0), int(high), encoding)
+
+
+def _frame_part(member: Member) -> FramePart | None:
+    """A frame's member as an integer; None if it is not one."""
+    kind = member.type
+    if not isinstance(kind, SimpleType) or kind.length != 1 or not kind.primitive.is_integer:
+        return None
+    low = kind.primitive.minimum if kind.minimum is None else kind.minimum
+    high = kind.primitive.maximum if kind.maximum is None else kind.maximum
+    constant = None if kind.constant is None else int(kind.constant)
+    return FramePart(kind.primitive, member.offset, int(low), int(high), constant)
 
 
 def _agreeing_presence(node: Node, kind: EncodingType) -> Presence:
     given, own = presence_of(node), kind.presence
     if given is None:
         return own
+    if own is Presence.OPTIONAL and given is Presence.CONSTANT:
+        return given
     if own is not Presence.REQUIRED and given is not own:
         raise node.error(f"presence={given.value!r}, but its type {kind.name!r} is {own.value}")
     if given is Presence.OPTIONAL and isinstance(kind, SetType):
         return Presence.REQUIRED  # a set has no null
     return given
+
+
+def _checked_group(node: Node, group: Group) -> Group:
+    """Refuse constant dimensions that no message could follow."""
+    if group.count.constant is not None:
+        raise node.error(f"the numInGroup of {group.name!r} is a constant; messages must contain it")
+    if group.length.constant not in (None, group.block_length):
+        raise node.error(
+            f"the dimensions of {group.name!r} have the constant blockLength {group.length.constant}, "
+            f"its entries have {group.block_length} bytes"
+        )
+    return group

@@ -17,7 +17,15 @@ from functools import cached_property
 import numpy as np
 
 from tandemfeed.feedcore.documents.primitive_types import Number, Place, Primitive
-from tandemfeed.feedcore.sbe.types import CompositeType, EncodingType, Presence, SetType, SimpleType, may_be_null
+from tandemfeed.feedcore.sbe.types import (
+    CompositeType,
+    EncodingType,
+    Member,
+    Presence,
+    SetType,
+    SimpleType,
+    may_be_null,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +162,29 @@ class Block(Element):
 
 @dataclass(frozen=True, slots=True)
 class FramePart(Place):
-    """An integer of a frame, and the range that the schema allows."""
+    """An integer of a frame, and the range that the schema allows.
+
+    Attributes:
+        constant: the value, if the schema defines it and messages do not contain it.
+    """
 
     minimum: int
     maximum: int
+    constant: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A composite of integers that precedes data: the message header, or the dimensions of a group."""
+    """A composite that precedes data: the message header, or the dimensions of a group.
+
+    Attributes:
+        parts: its integers.
+        others: members that are not integers; no framing depends on them.
+    """
 
     size: int
     parts: Mapping[str, FramePart]
+    others: Mapping[str, Member]
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +219,7 @@ class Schema:
         byte_order: of every integer and float, including the header's, as `struct` and numpy write it.
         header: precedes every message.
         default_dimension: for groups without a dimensionType; None if the schema lacks it.
+        warnings: what the standard does not permit, but whose meaning is clear, with file and line.
     """
 
     schema_id: int
@@ -210,6 +230,7 @@ class Schema:
     messages: Mapping[str, MessageType]
     by_template: Mapping[int, MessageType]
     document: str
+    warnings: tuple[str, ...]
 
     @property
     def is_big_endian(self) -> bool:

@@ -20,9 +20,14 @@ _MONTH_YEAR_OPTIONAL = ("year", "day", "week")  # the standard's MonthYear: thes
 
 
 class TypeLoader:
-    """Resolves encodings by name."""
+    """Resolves encodings by name.
+
+    Attributes:
+        warnings: what is unusual in the schema, with file and line.
+    """
 
     def __init__(self, nodes: list[Node], schema_version: int) -> None:
+        self.warnings: list[str] = []
         self._version = schema_version
         self._nodes: dict[str, Node] = {}
         self._resolved: dict[str, EncodingType] = {}
@@ -57,6 +62,10 @@ class TypeLoader:
         self._resolving.pop()
         return self._resolved[name]
 
+    def warn(self, node: Node, unusual: str) -> None:
+        """Note something that the standard does not permit, but whose meaning is clear."""
+        self.warnings.append(str(node.error(unusual)))
+
     def reference(self, node: Node) -> tuple[EnumType, str]:
         """The enumeration and the name of its value that `valueRef` ("Enum.Name") names."""
         text = node.need("valueRef")
@@ -68,7 +77,8 @@ class TypeLoader:
 
     def constant(self, node: Node, primitive: Primitive, length: int) -> tuple[str | Number, int]:
         """(value, length) of a constant. Without a length attribute, the length is the text's."""
-        text, is_char = node.text.strip(), primitive.name == "char"
+        is_char = primitive.name == "char"
+        text = self._value_text(node, is_char)
         if "valueRef" in node.attributes:
             enum, name = self.reference(node)
             value = enum.values[name]
@@ -106,7 +116,7 @@ class TypeLoader:
         presence = presence_of(node) or (Presence.OPTIONAL if is_month_year_part else Presence.REQUIRED)
         null = value_of(node, "nullValue", primitive)
         if null is not None and presence is not Presence.OPTIONAL:
-            raise node.error(f"nullValue is not allowed on a type that is {presence.value}, only on an optional one")
+            self.warn(node, f"type {name!r} is {presence.value}: its nullValue applies only to optional fields")
         null = primitive.null if null is None else null
         length = unsigned(node, "length", 1)
         constant = None
@@ -143,7 +153,7 @@ class TypeLoader:
             if child.tag != tag:
                 raise child.error(f"<{child.tag}> is not allowed in <{node.tag}>; it takes <{tag}>")
             since_version(child, self._version)
-            name, text = child.label(), child.text.strip()
+            name, text = child.label(), self._value_text(child, primitive.name == "char")
             if name in found:
                 raise child.error(f"{name!r} is defined twice in {node.need('name')!r}")
             if not text:
@@ -155,6 +165,13 @@ class TypeLoader:
                 raise child.error(f"value {text!r} is already {by_value[value]!r}")
             found[name], by_value[value] = value, name
         return found
+
+    def _value_text(self, node: Node, is_char: bool) -> str:
+        """The text of a constant or of an enumeration's value, without white space around it."""
+        if is_char and node.text == " ":
+            self.warn(node, f"the value of {node.need('name')!r} is a blank")
+            return node.text
+        return node.text.strip()
 
     def _scalar_encoding(self, node: Node) -> SimpleType:
         name = node.need("encodingType")

@@ -44,6 +44,15 @@ def test_check_reports_valid_documents(capsys: pytest.CaptureFixture[str]) -> No
     assert "3 conversions" in capsys.readouterr().out
 
 
+def test_check_warns_of_what_is_unusual_in_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model.xml"
+    text = (EXAMPLES / "message-model.xml").read_text()
+    model.write_text(text.replace("</types>", '<type name="Odd" primitiveType="int8" nullValue="5"/></types>'))
+    assert main(["check", *DOCUMENTS, "--message-model", str(model)]) == 0
+    assert f"warning: {model}:" in (output := capsys.readouterr().out)
+    assert "type 'Odd' is required: its nullValue applies only to optional fields" in output
+
+
 def test_check_names_file_line_and_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "table.xml"
     table.write_text((EXAMPLES / "converter-table.xml").read_text().replace('of="price"', 'of="prize"', 1))

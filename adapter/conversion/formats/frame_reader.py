@@ -102,37 +102,45 @@ class FrameReader:
     def _values(self, message: SourceMessageType, frame: memoryview) -> dict[str, Any]:
         framing = self._framing
         start = framing.header_size
-        block = message.size
+        block, version = message.size, 0
         if framing.block_length is not None:
             block = _unsigned(frame, 0, framing.block_length, framing.is_big_endian)
+        if framing.version is not None:
+            version = _unsigned(frame, 0, framing.version, framing.is_big_endian)
         if start + block > len(frame):
             raise FormatError(f"{message.name}: a block of {block} bytes does not fit in the frame")
-        values: dict[str, Any] = _fields(message.fields, frame, start, block)
-        _parts(message.parts, frame, start + block, values)
+        values: dict[str, Any] = _fields(message.fields, frame, start, block, version)
+        _parts(message.parts, frame, start + block, version, values)
         return values
 
 
-def _parts(parts: Sequence[SourceGroup | SourceData], frame: memoryview, offset: int, values: dict[str, Any]) -> int:
+def _parts(
+    parts: Sequence[SourceGroup | SourceData], frame: memoryview, offset: int, version: int, values: dict[str, Any]
+) -> int:
     """Add the groups and texts that begin at `offset` to the values; returns where they end."""
     for part in parts:
-        if part.is_later and offset == len(frame):  # the message is of an older version
+        if part.since_version > version:
             values[part.name] = [] if isinstance(part, SourceGroup) else b""
         elif isinstance(part, SourceGroup):
-            values[part.name], offset = _group(part, frame, offset)
+            values[part.name], offset = _group(part, frame, offset, version)
         else:
             values[part.name], offset = _data(part, frame, offset)
     return offset
 
 
-def _fields(fields: Mapping[str, SourceField], data: memoryview, offset: int, size: int) -> dict[str, Any]:
-    """The fields within the block's `size`; those beyond it, which an older version lacks, are None."""
+def _fields(
+    fields: Mapping[str, SourceField], data: memoryview, offset: int, size: int, version: int
+) -> dict[str, Any]:
+    """The fields of a block of `size` bytes; those that the message's version does not have are None."""
     return {
-        name: field_value(field, data, offset) if field.offset + field.size <= size else None
+        name: field_value(field, data, offset)
+        if field.offset + field.size <= size and field.since_version <= version
+        else None
         for name, field in fields.items()
     }
 
 
-def _group(group: SourceGroup, frame: memoryview, offset: int) -> tuple[list[dict[str, Any]], int]:
+def _group(group: SourceGroup, frame: memoryview, offset: int, version: int) -> tuple[list[dict[str, Any]], int]:
     count, size = group.count, group.size
     if offset + group.header_size > len(frame):
         raise FormatError(f"group {group.name!r}: its header does not fit in the frame")
@@ -147,8 +155,8 @@ def _group(group: SourceGroup, frame: memoryview, offset: int) -> tuple[list[dic
     for _ in range(count):
         if offset + size > len(frame):
             raise FormatError(f"group {group.name!r}: {count} entries do not fit in the frame")
-        entries.append(_fields(group.fields, frame, offset, size))
-        offset = _parts(group.parts, frame, offset + size, entries[-1])
+        entries.append(_fields(group.fields, frame, offset, size, version))
+        offset = _parts(group.parts, frame, offset + size, version, entries[-1])
     return entries, offset
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.tick_table import SYMBOL_SIZE, nine_decimals
+from tandemfeed.adapter.conversion.formats.tick_table import SYMBOL_SIZE, nine_decimals, unreadable
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 COLUMNS = {  # in the order of the file
@@ -69,7 +69,7 @@ def _read(path: Path) -> pa.Table:
             convert_options=pyarrow.csv.ConvertOptions(column_types=COLUMNS, strings_can_be_null=True),
         ).combine_chunks()
     except pa.ArrowInvalid as wrong:
-        raise FormatError(str(wrong)) from None
+        raise unreadable(wrong) from None
     for name in COLUMNS:
         empty = pc.index(pc.is_null(table[name]), True).as_py()
         if empty >= 0:

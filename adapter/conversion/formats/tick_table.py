@@ -26,6 +26,8 @@ from tandemfeed.feedcore.documents.source_layout import SourceFormat
 DECIMALS = 9
 NULL = (1 << 63) - 1
 SYMBOL_SIZE = 16
+SEPARATORS = (";", "\t", "|")  # of columns, which a file may use by mistake
+REASON_SHOWN_MAX = 160  # characters: the library's text may contain a whole line of the file
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 ALIASES: dict[str, tuple[str, ...]] = {
     "event_at_ns": ("event_at_ns", "timestamp", "time", "datetime", "ts", "ts_event", "date_time"),
@@ -72,7 +74,10 @@ def read_tick_file(
         FormatError: with the column and the first invalid row, counted from 1.
     """
     options = options or TableOptions()
-    table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
+    try:
+        table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
+    except (pa.ArrowException, UnicodeDecodeError) as wrong:
+        raise unreadable(wrong) from None
     columns = _Columns(table, options)
     name = "quote" if columns.has("bid_price") or columns.has("ask_price") else "trade"
     wanted = list(source_format.messages[name].fields)
@@ -83,9 +88,20 @@ def read_tick_file(
         yield FrameChunk(part.tobytes(), len(part), first + 1)
 
 
+def unreadable(wrong: Exception) -> FormatError:
+    """The error for a file that is not the table that its name promises, in one printable line."""
+    if isinstance(wrong, UnicodeDecodeError) or "UTF8" in str(wrong):
+        return FormatError("its text is not UTF-8; convert it first, for example with iconv")
+    text = "".join(each if each.isprintable() else "." for each in " ".join(str(wrong).split()))
+    return FormatError(f"cannot be read: {text[:REASON_SHOWN_MAX]}")
+
+
 def _read_csv(path: Path) -> pa.Table:
     """Read every column as text: guessed types would lose digits."""
     names = pyarrow.csv.open_csv(path).schema.names
+    separator = next((each for each in SEPARATORS if len(names) == 1 and each in names[0]), None)
+    if separator is not None:
+        raise FormatError(f"its columns are separated by {separator!r}; they must be separated by commas")
     convert = pyarrow.csv.ConvertOptions(column_types={name: pa.string() for name in names}, strings_can_be_null=True)
     return pyarrow.csv.read_csv(path, convert_options=convert)
 
@@ -97,6 +113,9 @@ class _Columns:
         self._table = table
         self._options = options
         self._names: dict[str, str] = {}
+        twice = next((name for name in table.column_names if table.column_names.count(name) > 1), None)
+        if twice is not None:
+            raise FormatError(f"the file has several columns {twice!r}; rename or remove all but one")
         by_lower = {name.lower().strip(): name for name in table.column_names}
         for field, aliases in ALIASES.items():
             found = [by_lower[alias] for alias in aliases if alias in by_lower]

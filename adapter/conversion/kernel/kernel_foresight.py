@@ -18,7 +18,7 @@ from tandemfeed.feedcore.documents.source_layout import SourceField, SourceMessa
 WORD_SIZE = 8
 FUNCTION = '''
 
-@compiled()
+@compiled_part
 def foresee(datagram, position, count, arena):
     """Prefetch the rows of state that `count` messages from `position` on need."""
     hints = 0

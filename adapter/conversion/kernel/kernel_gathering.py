@@ -71,8 +71,9 @@ class _GatheringValues(ValueWriter):
         slots: Mapping[int, str],
         asked: Collection[Operation],
         calls: PacketCalls,
+        groups: Mapping[int, int],
     ) -> None:
-        super().__init__(number, entry_fields, data, has_block, None, slots)
+        super().__init__(number, entry_fields, data, has_block, None, slots, groups)
         self._asked = asked
         self._calls = calls
 
@@ -119,6 +120,7 @@ class GatheringWriter(MessageWriter):
                 slots_of(number, each),
                 self._asked[number],
                 calls,
+                self._numbers,
             )
             for number, each in enumerate(conversions)
         ]

@@ -89,6 +89,7 @@ class MessageWriter:
                 has_block,
                 self._iterated_fields(each),
                 slots_of(number, each),
+                self._numbers,
             )
             for number, each in enumerate(conversions)
         ]
@@ -146,8 +147,8 @@ class MessageWriter:
         return id(field) in self._needed and field.constant is None and self._is_used(field)
 
     def _is_used(self, field: SourceField) -> bool:
-        """False for a text that is only copied: it is never loaded."""
-        if not field.is_text:
+        """False for a text that is only copied from its place: it is never loaded."""
+        if not field.is_text or field.since_version:
             return True
         return id(field) in self._used_fields
 

@@ -27,11 +27,12 @@ from tandemfeed.adapter.conversion.table.table import (
 )
 from tandemfeed.adapter.conversion.table.values import NULL, null_bits, null_of
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
-from tandemfeed.feedcore.documents.source_layout import SourceField
+from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup
 from tandemfeed.feedcore.sbe.messages import Column
 
 SIGN_BIT = 1 << 63
 CHUNKS = (8, 4, 2, 1)
+NAN_BITS = {4: 0x7FC0_0000, 8: 0x7FF8_0000_0000_0000}  # SBE's null of floating-point numbers, by size
 
 
 def signed(value: int) -> int:
@@ -54,6 +55,7 @@ class ValueWriter:
         has_block: messages contain the length of their fixed part, so nullable fields may be absent.
         iterated_fields: by a field's identity, the number of the source group that an output group iterates over.
         slots: by number of operation, where the answer of a function called per packet is.
+        groups: the numbers of the message's groups, by their identity.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class ValueWriter:
         has_block: bool,
         iterated_fields: Mapping[int, int] | None = None,
         slots: Mapping[int, str] | None = None,
+        groups: Mapping[int, int] | None = None,
     ) -> None:
         self._number = number
         self._entry_fields = entry_fields
@@ -71,11 +74,16 @@ class ValueWriter:
         self._has_block = has_block
         self._iterated_fields = iterated_fields or {}
         self._slots = slots or {}
+        self._groups = groups or {}
 
     def place(self, field: SourceField) -> str:
         """The position of a field in the datagram."""
         if field.is_variable:
             return f"data_{in_variable(field.name)}"
+        return self._fixed_place(field)
+
+    def _fixed_place(self, field: SourceField) -> str:
+        """The position of a field of a fixed part."""
         base = "entry" if field.name in self._entry_fields else "body"
         if id(field) in self._iterated_fields:
             base = f"entry_{self._iterated_fields[id(field)]}"
@@ -103,23 +111,40 @@ class ValueWriter:
         """Load a number or a text of at most 8 bytes; longer texts are only copied."""
         name, at = self.variable(field), self.place(field)
         if field.is_text:
+            lines = self._find_later_text(field) if field.since_version else []
             if field.size > 8:
-                return []
+                return lines
             word = self.text_word(at, field.size)
-            return [f"{name} = {f'word_of_text(datagram, {at}, {self.size(field)}, 0)' if field.is_variable else word}"]
+            return [
+                *lines,
+                f"{name} = {f'word_of_text(datagram, {at}, {self.size(field)}, 0)' if field.is_variable else word}",
+            ]
         text = load_expression(field.size, at, signed=field.kind.minimum < 0, is_big_endian=field.is_big_endian)
         lines = [f"{name} = {text}"]
-        if field.null is not None:
-            null = signed(field.null)
-            if null != NULL:
-                lines += [f"if {name} == {null}:", f"    {name} = NULL"]
-            if self._has_block:
-                block = "size_of_entry" if field.name in self._entry_fields else "block"
-                if id(field) in self._iterated_fields:
-                    block = f"size_of_entry_{self._iterated_fields[id(field)]}"
-                end = field.offset + field.size
-                return [f"{name} = NULL", f"if {block} >= {end}:", *indented(lines)]
+        if field.null is not None and signed(field.null) != NULL:
+            lines += [f"if {name} == {signed(field.null)}:", f"    {name} = NULL"]
+        if field.is_nullable and self._has_block:
+            null = NAN_BITS[field.size] if field.kind.is_float else "NULL"
+            return [f"{name} = {null}", f"if {self._is_there(field)}:", *indented(lines)]
         return lines
+
+    def _is_there(self, field: SourceField) -> str:
+        """The condition for a field that shorter blocks and messages of earlier versions do not have."""
+        block = "size_of_entry" if field.name in self._entry_fields else "block"
+        if id(field) in self._iterated_fields:
+            block = f"size_of_entry_{self._iterated_fields[id(field)]}"
+        version = f"version >= {field.since_version} and " if field.since_version else ""
+        return f"{version}{block} >= {field.offset + field.size}"
+
+    def _find_later_text(self, field: SourceField) -> list[str]:
+        """Lines that give a text its place and size, which is 0 in a message that does not have it."""
+        at, size = self.place(field), self.size(field)
+        return [
+            f"{at} = {self._fixed_place(field)}",
+            f"{size} = 0",
+            f"if {self._is_there(field)}:",
+            f"    {size} = text_size(datagram, {at}, {field.size})",
+        ]
 
     @staticmethod
     def text_word(at: str, size: int) -> str:
@@ -135,6 +160,8 @@ class ValueWriter:
         function, result = operation.function, self.variable(operation)
         if function.shape == "peek":
             return self._peek(operation, names)
+        if function.shape == "entry":
+            return self._entry(operation)
         if function.shape == "text" and not function.lines:
             return []
         names = {**names, **self._constants(operation), "r": result, "best": result}
@@ -173,6 +200,23 @@ class ValueWriter:
         names |= {name: str(value) for name, value in keeper.constants.items()}
         read = (line.format(**names) for line in keeper.function.read)
         return [*read, f"{result} = {keeper.function.value.format(**names)}"]
+
+    def _entry(self, operation: Operation) -> list[str]:
+        """The value of a field in an entry that its number names; after the walk, all entries are known to be there."""
+        field, group, result = operation.operands["of"], operation.constants["group"], self.variable(operation)
+        assert isinstance(field, SourceField)
+        assert isinstance(group, SourceGroup)
+        place, number = self._groups[id(group)], self.variable(operation.operands["number"])
+        is_signed = field.kind.minimum < 0
+        load = load_expression(
+            field.size, f"picked + {field.offset}", signed=is_signed, is_big_endian=field.is_big_endian
+        )
+        there = f"{number} > 0 and {number} <= count_{place} and size_{place} >= {field.offset + field.size}"
+        version = f"version >= {field.since_version} and " if field.since_version else ""
+        lines = [f"picked = first_{place} + ({number} - 1) * size_{place}", f"{result} = {load}"]
+        if field.null is not None and signed(field.null) != NULL:
+            lines += [f"if {result} == {signed(field.null)}:", f"    {result} = NULL"]
+        return [f"{result} = NULL", f"if {version}{there}:  # {shown(group.name)}", *indented(lines)]
 
     def _constants(self, operation: Operation) -> dict[str, str]:
         """The constants of the templates, as source text."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES
 from tandemfeed.adapter.conversion.state.state_kernels import SAMPLE_COUNT, SAMPLES, SAMPLES_MAX, hash_of
-from tandemfeed.adapter.kernel_cache import compiled
+from tandemfeed.adapter.kernel_cache import compiled_part
 
 NULL = (1 << 63) - 1
 DAY_NS = 86_400_000_000_000
@@ -14,7 +14,7 @@ YEAR_MIN, YEAR_MAX = 1970, 2099
 load_u8, load_i64, store_8 = LOADS["load_u8"], LOADS["load_i64"], STORES["store_8"]
 
 
-@compiled()
+@compiled_part
 def note_bad(arena, position, index, reason):  # type: ignore[no-untyped-def]
     """Count a refused message, and keep samples of the first ones of this call."""
     arena[reason] += 1
@@ -25,7 +25,7 @@ def note_bad(arena, position, index, reason):  # type: ignore[no-untyped-def]
         arena[SAMPLE_COUNT] = taken + 1
 
 
-@compiled()
+@compiled_part
 def trim_word(word):  # type: ignore[no-untyped-def]
     """A text of at most 8 bytes, with its trailing blanks replaced by zeros."""
     shift = 56
@@ -39,7 +39,7 @@ def trim_word(word):  # type: ignore[no-untyped-def]
     return word
 
 
-@compiled()
+@compiled_part
 def text_size(datagram, at, size):  # type: ignore[no-untyped-def]
     """The size of a text in bytes, without trailing blanks and zeros."""
     while size > 0:
@@ -50,7 +50,7 @@ def text_size(datagram, at, size):  # type: ignore[no-untyped-def]
     return np.int64(size)
 
 
-@compiled()
+@compiled_part
 def word_of_text(datagram, at, size, number):  # type: ignore[no-untyped-def]
     """Word `number` of a text of any size, without trailing blanks; zeros beyond its end."""
     size = text_size(datagram, at, size)
@@ -60,7 +60,7 @@ def word_of_text(datagram, at, size, number):  # type: ignore[no-untyped-def]
     return word
 
 
-@compiled()
+@compiled_part
 def copy_text(out, fill, datagram, at, size):  # type: ignore[no-untyped-def]
     """Write a text unchanged, with its blanks; returns the end position."""
     for place in range(size):
@@ -68,7 +68,7 @@ def copy_text(out, fill, datagram, at, size):  # type: ignore[no-untyped-def]
     return fill + size
 
 
-@compiled()
+@compiled_part
 def append_text(out, fill, datagram, at, size, most):  # type: ignore[no-untyped-def]
     """Write a text without trailing blanks, at most `most` bytes; returns the end position."""
     size = min(text_size(datagram, at, size), most)
@@ -77,7 +77,7 @@ def append_text(out, fill, datagram, at, size, most):  # type: ignore[no-untyped
     return fill + size
 
 
-@compiled()
+@compiled_part
 def append_table_text(out, fill, tables, at, words):  # type: ignore[no-untyped-def]
     """Write a text of the table, which ends at a zero or at the end of its words; returns the end position."""
     for place in range(8 * words):
@@ -89,7 +89,7 @@ def append_table_text(out, fill, tables, at, words):  # type: ignore[no-untyped-
     return fill
 
 
-@compiled()
+@compiled_part
 def append_number(out, fill, value, decimals):  # type: ignore[no-untyped-def]
     """Write a number with this many decimals, or nothing for null; returns the end position."""
     if value == NULL:
@@ -114,7 +114,7 @@ def append_number(out, fill, value, decimals):  # type: ignore[no-untyped-def]
     return fill
 
 
-@compiled()
+@compiled_part
 def zero_rest(out, fill, stop):  # type: ignore[no-untyped-def]
     """Write zeros up to `stop`."""
     while fill < stop:
@@ -122,7 +122,7 @@ def zero_rest(out, fill, stop):  # type: ignore[no-untyped-def]
         fill += 1
 
 
-@compiled()
+@compiled_part
 def parse_number(datagram, at, size, exponent):  # type: ignore[no-untyped-def]
     """(number, failed) of a decimal text: optional blanks and sign, at most 18 digits; a blank text is null."""
     stop = at + text_size(datagram, at, size)
@@ -162,7 +162,7 @@ def parse_number(datagram, at, size, exponent):  # type: ignore[no-untyped-def]
     return -value if sign == 45 else value, False
 
 
-@compiled()
+@compiled_part
 def look_up(tables, at, count, key):  # type: ignore[no-untyped-def]
     """The index of a key among `count` sorted ones; -1 if it is not found."""
     low, high = np.int64(0), np.int64(count)
@@ -175,7 +175,7 @@ def look_up(tables, at, count, key):  # type: ignore[no-untyped-def]
     return low if low < count and tables[at + low] == key else np.int64(-1)
 
 
-@compiled()
+@compiled_part
 def word_in_text(datagram, at, size, place):  # type: ignore[no-untyped-def]
     """Word `place` of a text of `size` bytes, padded with zeros."""
     left = size - 8 * place
@@ -187,7 +187,7 @@ def word_in_text(datagram, at, size, place):  # type: ignore[no-untyped-def]
     return word
 
 
-@compiled()
+@compiled_part
 def look_up_text(datagram, at, size, tables, index, mask, words):  # type: ignore[no-untyped-def]
     """The index of a text among the keys of a map that `kernel_tables.TextMap` describes; -1 if it is not found."""
     size = text_size(datagram, at, size)
@@ -213,7 +213,7 @@ def look_up_text(datagram, at, size, tables, index, mask, words):  # type: ignor
         place = (place + 1) & mask
 
 
-@compiled()
+@compiled_part
 def is_text(datagram, at, size, tables, literal, length):  # type: ignore[no-untyped-def]
     """True if a text, without trailing blanks, equals the table's literal."""
     if text_size(datagram, at, size) != length:
@@ -224,7 +224,7 @@ def is_text(datagram, at, size, tables, literal, length):  # type: ignore[no-unt
     return True
 
 
-@compiled()
+@compiled_part
 def midnight_of(session, tables, at, count):  # type: ignore[no-untyped-def]
     """Midnight of a day YYYYMMDD in nanoseconds since 1970, UTC; null if the day does not exist.
 
@@ -249,7 +249,7 @@ def midnight_of(session, tables, at, count):  # type: ignore[no-untyped-def]
     return days * DAY_NS - offset * 1_000_000_000
 
 
-@compiled()
+@compiled_part
 def wide_floor_divide(high, low, divisor):  # type: ignore[no-untyped-def]
     """floor((high * 2**32 + low) / divisor) for 0 <= low < 2**32 and divisor > 0; the null value for divisor 0."""
     if divisor == 0:

@@ -46,7 +46,7 @@ from tandemfeed.adapter.conversion.state.state_kernels import (
 )
 from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES
 from tandemfeed.adapter.conversion.table.user_functions import compiled_user
-from tandemfeed.adapter.kernel_cache import compiled
+from tandemfeed.adapter.kernel_cache import compiled, compiled_part
 
 globals().update(LOADS)
 globals().update(STORES)
@@ -124,7 +124,7 @@ GIVEN = "datagram, position, length, out, cursor, end, index, session, sent_at_n
 USER = '''user_{name} = compiled_user({name!r})  # its source: {digest}
 
 
-@compiled()
+@compiled_part
 def try_{name}({given}):
     """Call a user's function; returns (result, failed)."""
     try:
@@ -160,7 +160,7 @@ class KernelSource:
     @property
     def function_count(self) -> int:
         """The number of functions to compile, without those that they call in other modules."""
-        return self.text.count("@compiled(")
+        return self.text.count("\n@compiled")
 
 
 def _framed(framing: Framing, place: Place) -> str:
@@ -263,7 +263,7 @@ def _function(number: int, writer: MessageWriter, body: list[str], given: str, h
     """The code of one message type as a function."""
     head = [
         "",
-        "@compiled()",
+        "@compiled_part",
         f"def message_{number}({given}):",
         f'    """Convert one {shown(writer.name)}; returns (end, written, reason)."""',
         f"    body = position + {header_size}",

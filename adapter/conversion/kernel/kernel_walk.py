@@ -22,6 +22,10 @@ def walk(source: SourceMessageType, needed: Collection[int]) -> list[str]:
         needed: identities of the fields and texts that are read.
     """
     framing, lines = source.framing, []
+    if framing.version is not None:
+        at = f"position + {framing.version.offset}"
+        load = load_expression(framing.version.size, at, is_big_endian=framing.is_big_endian)
+        lines += [f"version = {load}"]
     if framing.block_length is not None:
         at = f"position + {framing.block_length.offset}"
         load = load_expression(framing.block_length.size, at, is_big_endian=framing.is_big_endian)
@@ -83,8 +87,13 @@ def _parts(parts: Iterable[SourceGroup | SourceData], numbers: Mapping[int, int]
 
 def _least(fields: Iterable[SourceField], needed: Collection[int]) -> int:
     """The smallest size of a fixed part in bytes: up to the last field that is read and cannot be null."""
-    read = (field for field in fields if id(field) in needed and field.constant is None and field.null is None)
+    read = (field for field in fields if id(field) in needed and field.constant is None and not field.is_nullable)
     return max((field.offset + field.size for field in read), default=0)
+
+
+def _is_there(part: SourceGroup | SourceData) -> str:
+    """The condition for a part: the message is whole so far, and of a version that has the part."""
+    return f"reason == 0 and version >= {part.since_version}" if part.since_version else "reason == 0"
 
 
 def _entries(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[int]) -> list[str]:
@@ -127,7 +136,7 @@ def _group(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[in
         f"first_{number} = at  # {shown(group.name)}",
         f"count_{number} = 0",
         f"size_{number} = 0",
-        "if reason == 0 and at < limit:" if group.is_later else "if reason == 0:",
+        f"if {_is_there(group)}:",
         f"    if at + {group.header_size} > limit:",
         "        reason = WRONG_LENGTH",
         "    else:",
@@ -151,7 +160,7 @@ def _group(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[in
 def _data(data: SourceData, needed: Collection[int]) -> list[str]:
     length = load_expression(data.length_kind.size, "at", is_big_endian=data.is_big_endian)
     head = [
-        f"if reason == 0{' and at < limit' if data.is_later else ''}:  # {shown(data.name)}",
+        f"if {_is_there(data)}:  # {shown(data.name)}",
         f"    if at + {data.header_size} > limit:",
         "        reason = WRONG_LENGTH",
         "    else:",

@@ -96,7 +96,7 @@ def _data(scope: Scope, target: VarData, node: Node | None) -> DataWrite:
     if size < target.minimum:
         raise (node or scope.node).error(f"{target.name} needs at least {target.minimum} bytes; it may get {size}")
     if node is not None and operand is not None:
-        is_copy = isinstance(operand, SourceField) and operand.is_variable
+        is_copy = isinstance(operand, SourceField) and operand.is_variable and not operand.since_version
         reason = why_not_data(type_of(operand), target, is_copy=is_copy)
         if reason is not None:
             raise node.error(reason)

@@ -26,7 +26,7 @@ from tandemfeed.adapter.conversion.table.table import (
     type_of,
 )
 from tandemfeed.adapter.conversion.table.values import INT64_MAX, INT64_MIN, ValueType
-from tandemfeed.feedcore.documents.source_layout import SourceBlock, SourceGroup, SourceMessageType
+from tandemfeed.feedcore.documents.source_layout import SourceBlock, SourceField, SourceGroup, SourceMessageType
 from tandemfeed.feedcore.documents.xml_document import Node
 
 BOOK_ATTRIBUTES = ("book", "side", "by")
@@ -141,6 +141,10 @@ class Scope:
         _check_attributes(node, function)
         operands = self._operands(node, function)
         use = Use(node, {name: type_of(operand) for name, operand in operands.items()}, self.definitions.maps)
+        constants: dict[str, object] = {}
+        if function.shape == "entry":
+            group, of = self._entry_field(node)
+            operands["of"], use.types["of"], constants["group"] = of, type_of(of), group
         level = self._level(node) if "level" in function.parameters else None
         if level is not None:
             operands["level"], use.types["level"] = level, type_of(level)
@@ -173,7 +177,7 @@ class Scope:
             _label(node),
             function,
             operands,
-            checked.constants,
+            checked.constants | constants,
             checked.result,
             is_stateful,
             node.line,
@@ -185,6 +189,18 @@ class Scope:
         )
         (self.stateful if is_stateful else self.pure).append(operation)
         return operation
+
+    def _entry_field(self, node: Node) -> tuple[SourceGroup, SourceField]:
+        """The group and the field of it that an `entry` reads."""
+        group = self.source.groups.get(node.need("group"))
+        if group is None or group.parts:
+            raise node.error(
+                f"source message {self.source.name!r} has no group {node.need('group')!r} of fixed entries"
+            )
+        field = group.fields.get(node.need("of"))
+        if field is None or field.constant is not None:
+            raise node.error(f"the entries of {group.name!r} have no field {node.need('of')!r}")
+        return group, field
 
     def _operands(self, node: Node, function: ConverterFunction) -> dict[str, Operand]:
         operands: dict[str, Operand] = {}

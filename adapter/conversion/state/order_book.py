@@ -32,7 +32,7 @@ from tandemfeed.adapter.conversion.state.state_kernels import (
     seek_row,
     touch,
 )
-from tandemfeed.adapter.kernel_cache import compiled
+from tandemfeed.adapter.kernel_cache import compiled, compiled_part
 
 POOL_WORDS = 1 << 27  # words for the levels of all books of a table; memory is used only when they are touched
 POOL = INITIAL + 8  # in the books' header: the next free word, the end of the pool, then a free list per size
@@ -74,7 +74,7 @@ def lay_out_pool(arena: NDArray[np.int64], books: int, at: int) -> None:
     arena[books + HIDDEN] = 0
 
 
-@compiled()
+@compiled_part
 def take_levels(arena, books, log):  # type: ignore[no-untyped-def]
     """Take room for 2**log levels; -1 if the pool is used up."""
     free = arena[books + POOL_FREE + log]
@@ -88,7 +88,7 @@ def take_levels(arena, books, log):  # type: ignore[no-untyped-def]
     return at
 
 
-@compiled()
+@compiled_part
 def place_of(arena, first, count, rank):  # type: ignore[no-untyped-def]
     """The number of levels with a rank below `rank`; fast near the best level, where most changes are."""
     high = count
@@ -106,7 +106,7 @@ def place_of(arena, first, count, rank):  # type: ignore[no-untyped-def]
     return low
 
 
-@compiled()
+@compiled_part
 def change_level(arena, books, book, side, price, size, orders):  # type: ignore[no-untyped-def]
     """Add `size` and `orders`, which may be negative, to a level of a book; a level without orders is removed.
 
@@ -157,7 +157,7 @@ def change_level(arena, books, book, side, price, size, orders):  # type: ignore
     arena[at + 2] = count + 1
 
 
-@compiled()
+@compiled_part
 def seek_book(arena, books, book_key):  # type: ignore[no-untyped-def]
     """The cells of a book; -1 if it has no orders."""
     arena[books + KEY] = book_key
@@ -165,14 +165,14 @@ def seek_book(arena, books, book_key):  # type: ignore[no-untyped-def]
     return row + 2 if row >= 0 else np.int64(-1)
 
 
-@compiled()
+@compiled_part
 def find_book(arena, books, book_key):  # type: ignore[no-untyped-def]
     """The cells of a book, added if it is new. There are never more books than orders, so there is always room."""
     cells = seek_book(arena, books, book_key)
     return cells if cells >= 0 else add_row(arena, books, hash_of_key(arena, books + KEY, 1)) + 2
 
 
-@compiled()
+@compiled_part
 def forget_if_empty(arena, books, book):  # type: ignore[no-untyped-def]
     """Drop a book without orders and free its memory; otherwise, the table would grow with every key ever seen."""
     if arena[book + 2] > 0 or arena[book + SIDE + 2] > 0 or arena[books + HIDDEN] > 0:
@@ -190,13 +190,13 @@ def forget_if_empty(arena, books, book):  # type: ignore[no-untyped-def]
     drop_row(arena, books, key_hash, place, row)
 
 
-@compiled()
+@compiled_part
 def book_key_of(arena, words, row):  # type: ignore[no-untyped-def]
     """The key of an order's book: the last cell, or the second word of the order's key."""
     return arena[row + 5] if words == 1 else arena[row + 1]
 
 
-@compiled()
+@compiled_part
 def link(arena, orders, row, book):  # type: ignore[no-untyped-def]
     """Put an order at the start of its book's chain."""
     rows, first = arena[orders + ROWS], arena[book + FIRST]
@@ -207,7 +207,7 @@ def link(arena, orders, row, book):  # type: ignore[no-untyped-def]
     arena[book + FIRST] = slot
 
 
-@compiled()
+@compiled_part
 def unlink(arena, orders, row, book):  # type: ignore[no-untyped-def]
     """Remove an order from its book's chain."""
     rows, chain = arena[orders + ROWS], arena[row + CHAIN]
@@ -222,7 +222,7 @@ def unlink(arena, orders, row, book):  # type: ignore[no-untyped-def]
         arena[book + FIRST] = following
 
 
-@compiled()
+@compiled_part
 def seek_order(arena, orders, words, book_key, order_id):  # type: ignore[no-untyped-def]
     """(hash of its key, place in the index, row) of an order; leaves its key in scratch. Row -1: it is unknown."""
     arena[orders + KEY] = order_id
@@ -233,7 +233,7 @@ def seek_order(arena, orders, words, book_key, order_id):  # type: ignore[no-unt
     return key_hash, place, row
 
 
-@compiled()
+@compiled_part
 def drop_order(arena, orders, books, words, chained, book_key, order_id):  # type: ignore[no-untyped-def]
     """Remove an order from its book and drop it; False if it is unknown."""
     key_hash, place, row = seek_order(arena, orders, words, book_key, order_id)
@@ -249,7 +249,7 @@ def drop_order(arena, orders, books, words, chained, book_key, order_id):  # typ
     return True
 
 
-@compiled()
+@compiled_part
 def add_order(arena, orders, books, words, chained, book_key, order_id, side, price, size):  # type: ignore[no-untyped-def]
     """Put an order into a book; it replaces one with the same id. False if the number of orders is at its maximum.
 
@@ -275,7 +275,7 @@ def add_order(arena, orders, books, words, chained, book_key, order_id, side, pr
     return True
 
 
-@compiled()
+@compiled_part
 def reduce_order(arena, orders, books, words, chained, book_key, order_id, size):  # type: ignore[no-untyped-def]
     """Take `size` off an order, or remove it if it has no more than that; False if it is unknown."""
     key_hash, _, row = seek_order(arena, orders, words, book_key, order_id)
@@ -290,7 +290,7 @@ def reduce_order(arena, orders, books, words, chained, book_key, order_id, size)
     return True
 
 
-@compiled()
+@compiled_part
 def replace_order(  # type: ignore[no-untyped-def]
     arena, orders, books, words, chained, book_key, order_id, new_id, price, size
 ):
@@ -305,7 +305,7 @@ def replace_order(  # type: ignore[no-untyped-def]
     return True
 
 
-@compiled()
+@compiled_part
 def known_order(arena, orders, words, book_key, order_id):  # type: ignore[no-untyped-def]
     """(price, size, side as 66 or 83) of an order; (NULL, 0, NULL) if it is unknown."""
     _, _, row = seek_order(arena, orders, words, book_key, order_id)
@@ -316,7 +316,7 @@ def known_order(arena, orders, words, book_key, order_id):  # type: ignore[no-un
     return arena[cells + PRICE], arena[cells + SIZE], side
 
 
-@compiled()
+@compiled_part
 def clear_book(arena, orders, books, words, book_key):  # type: ignore[no-untyped-def]
     """Drop all orders of a book, which form a chain."""
     book = seek_book(arena, books, book_key)
@@ -327,7 +327,7 @@ def clear_book(arena, orders, books, words, book_key):  # type: ignore[no-untype
         drop_order(arena, orders, books, words, True, book_key, arena[row])
 
 
-@compiled()
+@compiled_part
 def level_rank(arena, book, side, depth):  # type: ignore[no-untyped-def]
     """The position of the level at `depth` (0: the best); -1 if the side has fewer levels, or there is no such book."""
     if book < 0:
@@ -337,7 +337,7 @@ def level_rank(arena, book, side, depth):  # type: ignore[no-untyped-def]
     return arena[at] + LEVEL * place if place >= 0 else np.int64(-1)
 
 
-@compiled()
+@compiled_part
 def level_price(arena, book, side, depth):  # type: ignore[no-untyped-def]
     """The price of a level; NULL if there is none."""
     level = level_rank(arena, book, side, depth)
@@ -346,20 +346,20 @@ def level_price(arena, book, side, depth):  # type: ignore[no-untyped-def]
     return arena[level] if side == BID else -arena[level]
 
 
-@compiled()
+@compiled_part
 def level_count(arena, book, side):  # type: ignore[no-untyped-def]
     """The number of levels of a side."""
     return arena[book + SIDE * side + 2] if book >= 0 else np.int64(0)
 
 
-@compiled()
+@compiled_part
 def level_size(arena, book, side, depth):  # type: ignore[no-untyped-def]
     """The size at a level; 0 if there is none."""
     level = level_rank(arena, book, side, depth)
     return arena[level + 1] if level >= 0 else np.int64(0)
 
 
-@compiled()
+@compiled_part
 def level_orders(arena, book, side, depth):  # type: ignore[no-untyped-def]
     """The number of orders at a level; 0 if there is none."""
     level = level_rank(arena, book, side, depth)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from tandemfeed.adapter.conversion.kernel.unaligned import prefetch
-from tandemfeed.adapter.kernel_cache import compiled
+from tandemfeed.adapter.kernel_cache import compiled, compiled_part
 
 BUCKET_COUNT = 64
 MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2**64 / golden ratio, odd (Knuth, TAOCP 6.4)
@@ -56,7 +56,7 @@ NEAR_ROWS_DEFAULT = 2_048  # fit in the processor's caches; prefetching them cos
 LINE = 8  # words of a cache line
 
 
-@compiled()
+@compiled_part
 def hash_of(value):  # type: ignore[no-untyped-def]
     """A hash of a word, spread over 64 bits; the same in every process."""
     mixed = np.uint64(value) * MULTIPLIER
@@ -65,7 +65,7 @@ def hash_of(value):  # type: ignore[no-untyped-def]
     return np.int64(mixed ^ (mixed >> np.uint64(29)))
 
 
-@compiled()
+@compiled_part
 def hash_of_key(arena, at, words):  # type: ignore[no-untyped-def]
     """The hash of the key words at `at`."""
     mixed = hash_of(arena[at])
@@ -74,7 +74,7 @@ def hash_of_key(arena, at, words):  # type: ignore[no-untyped-def]
     return mixed
 
 
-@compiled()
+@compiled_part
 def row_hash(arena, space, row, key_hash):  # type: ignore[no-untyped-def]
     """The hash of a row: its key, its space, and the digested cells, each with its place; never DIRTY or DEAD."""
     mixed = hash_of(key_hash ^ arena[space + NUMBER])
@@ -99,7 +99,7 @@ def settle(arena, space, count):  # type: ignore[no-untyped-def]
             arena[DIGESTS + (key_hash & (BUCKET_COUNT - 1))] += value
 
 
-@compiled()
+@compiled_part
 def settle_down(arena, space):  # type: ignore[no-untyped-def]
     """Keep the queue short; called between messages, when no row is half changed.
 
@@ -110,14 +110,14 @@ def settle_down(arena, space):  # type: ignore[no-untyped-def]
         settle(arena, space, SETTLED_PER_MESSAGE)
 
 
-@compiled()
+@compiled_part
 def push_dirty(arena, space, row):  # type: ignore[no-untyped-def]
     """Queue a row; the queue has room for QUEUE_SIZE - QUEUE_AIM rows changed by one message."""
     arena[arena[space + QUEUE] + arena[space + QUEUE_COUNT]] = row
     arena[space + QUEUE_COUNT] += 1
 
 
-@compiled()
+@compiled_part
 def touch(arena, space, row, key_hash):  # type: ignore[no-untyped-def]
     """Take a row's hash out of the digest; must be called before the row is changed."""
     at = row + arena[space + WORDS]
@@ -128,7 +128,7 @@ def touch(arena, space, row, key_hash):  # type: ignore[no-untyped-def]
         push_dirty(arena, space, row)
 
 
-@compiled()
+@compiled_part
 def _seek(arena, space, key_hash, size):  # type: ignore[no-untyped-def]
     """The position of the scratch key in the index of `size` entries; -1 if it is not found."""
     index = arena[space + INDEX] + size
@@ -149,7 +149,7 @@ def _seek(arena, space, key_hash, size):  # type: ignore[no-untyped-def]
         place = (place + 1) & (size - 1)
 
 
-@compiled()
+@compiled_part
 def _put(arena, space, entry, size):  # type: ignore[no-untyped-def]
     """Put an entry into the index of `size` entries, which must not contain it yet."""
     index = arena[space + INDEX] + size
@@ -159,7 +159,7 @@ def _put(arena, space, entry, size):  # type: ignore[no-untyped-def]
     arena[index + place] = entry
 
 
-@compiled()
+@compiled_part
 def _move(arena, space, count):  # type: ignore[no-untyped-def]
     """Move `count` places of the old index into the new one."""
     size = arena[space + TABLE_SIZE]
@@ -176,7 +176,7 @@ def _move(arena, space, count):  # type: ignore[no-untyped-def]
     arena[space + MIGRATED] = -1 if at == former else at
 
 
-@compiled()
+@compiled_part
 def seek_row(arena, space, key_hash):  # type: ignore[no-untyped-def]
     """(place in the index, row) of the scratch key; (-1, -1) if it is not found."""
     size = arena[space + TABLE_SIZE]
@@ -188,7 +188,7 @@ def seek_row(arena, space, key_hash):  # type: ignore[no-untyped-def]
     return place, arena[space + ROWS] + ((arena[place] & SLOT_MASK) - 1) * arena[space + STRIDE]
 
 
-@compiled()
+@compiled_part
 def add_row(arena, space, key_hash):  # type: ignore[no-untyped-def]
     """Add a row for the scratch key, dirty and with the initial cells; -1 if the number of keys is at its maximum."""
     free = arena[space + FREE_ROW]
@@ -219,7 +219,7 @@ def add_row(arena, space, key_hash):  # type: ignore[no-untyped-def]
     return row
 
 
-@compiled()
+@compiled_part
 def drop_row(arena, space, key_hash, place, row):  # type: ignore[no-untyped-def]
     """Drop a row that `seek_row` found at `place`."""
     words = arena[space + WORDS]
@@ -245,7 +245,7 @@ def drop_row(arena, space, key_hash, place, row):  # type: ignore[no-untyped-def
     arena[index + gap] = 0
 
 
-@compiled()
+@compiled_part
 def find_row(arena, space, session):  # type: ignore[no-untyped-def]
     """The cells of the scratch key, ready to change; a new key gets a row. -1 if there is no room for one."""
     words = arena[space + WORDS]
@@ -266,7 +266,7 @@ def find_row(arena, space, session):  # type: ignore[no-untyped-def]
     return cells
 
 
-@compiled()
+@compiled_part
 def foresee_row(arena, hints, space, key_hash):  # type: ignore[no-untyped-def]
     """Prefetch a key's index entry, and remember to prefetch its row; returns the number of hints."""
     if hints == HINTS_MAX:
@@ -278,7 +278,7 @@ def foresee_row(arena, hints, space, key_hash):  # type: ignore[no-untyped-def]
     return hints + 1
 
 
-@compiled()
+@compiled_part
 def fetch_rows(arena, hints):  # type: ignore[no-untyped-def]
     """Prefetch the rows of the hints. Only hashes are compared; prefetching a wrong row does no harm."""
     for number in range(hints):

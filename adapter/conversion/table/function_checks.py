@@ -19,6 +19,17 @@ def check_copy(use: Use) -> Checked:
     return Checked(use.types["of"], {})
 
 
+def check_entry(use: Use) -> Checked:
+    """Takes the number of an entry, and a number or single character in the entries of another group."""
+    use.number("number")
+    found = use.types["of"]
+    if found.text_size == 1:
+        found = ValueType(0, 255)
+    if not found.is_number:
+        raise use.node.error(f"of={use.node.need('of')!r} is {found}; entry needs a number or a single character")
+    return Checked(found.nullable(), {})
+
+
 def check_constant(use: Use) -> Checked:
     """Takes a number, with an exponent if it stands for a decimal, or a text."""
     if "text" in use.node.attributes:
@@ -93,6 +104,17 @@ def check_increase(use: Use) -> Checked:
     return Checked(of.within(low, high), {"amount": amount})
 
 
+def check_plus(use: Use) -> Checked:
+    """Takes two numbers of one exponent, whose sum must fit in 64 bits for all values of their types."""
+    of, addend = use.number(), use.number("addend")
+    if use.known_exponent(of) != use.known_exponent(addend):
+        raise use.node.error(f"{of} and {addend} have different exponents; use scale")
+    low, high = of.minimum + addend.minimum, of.maximum + addend.maximum
+    if low < INT64_MIN or high >= INT64_MAX:
+        raise use.node.error(f"{of} plus {addend} does not fit in 64 bits; cast them to narrower types first")
+    return Checked(of.within(low, high).nullable(of.is_nullable or addend.is_nullable), {})
+
+
 def check_default(use: Use) -> Checked:
     """The result is not null."""
     of, value = use.integer(), use.bounded("value", INT64_MIN, INT64_MAX)
@@ -123,7 +145,7 @@ def _time(use: Use, most_ns: int) -> tuple[ValueType, dict[str, object], bool]:
 def check_timestamp(use: Use) -> Checked:
     """Takes any time that fits in an int64 of nanoseconds."""
     of, constants, fails = _time(use, INT64_MAX - 1)
-    high = int(str(constants["high"])) * int(str(constants["factor"]))
+    high = min(of.maximum, int(str(constants["high"]))) * int(str(constants["factor"]))
     return Checked(ValueType(0, high, 0, of.is_nullable), constants, fails=fails)
 
 

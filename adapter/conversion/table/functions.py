@@ -48,7 +48,7 @@ class ConverterFunction:
         calling, why_called: how its value is computed, and why it is not compiled.
         low, high: the range of its result.
         shape: "number"; "text": made when it is written; "book": reads an order book; "peek": reads the cell of another
-            element.
+            element; "entry": reads an entry of a group of the message.
     """
 
     name: str
@@ -113,6 +113,9 @@ def _pure() -> tuple[ConverterFunction, ...]:
         ),
         ConverterFunction(
             "increase", "plus `by_amount`", OF, ("amount",), checks.check_increase, ("{r} = {of} + {amount}",)
+        ),
+        ConverterFunction(
+            "plus", "the sum of two values", ("of", "addend"), (), checks.check_plus, ("{r} = {of} + {addend}",)
         ),
         ConverterFunction(
             "default",
@@ -189,6 +192,15 @@ def _pure() -> tuple[ConverterFunction, ...]:
                 "else:",
                 "    {r} = tables[{map_values} + {r}]",
             ),
+        ),
+        ConverterFunction(
+            "entry",
+            "the field `of` in the `number`-th entry of `group`; null if there is no such entry",
+            ("number",),
+            ("of", "group"),
+            checks.check_entry,
+            skips_null=False,
+            shape="entry",
         ),
         ConverterFunction(
             "text",

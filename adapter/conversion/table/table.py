@@ -186,6 +186,8 @@ def dimension_of(group: Group) -> bytes:
     values = {"blockLength": group.block_length, "numGroups": len(group.groups), "numVarDataFields": len(group.data)}
     for name in values.keys() & group.dimension.parts.keys():
         part = group.dimension.parts[name]
+        if part.constant is not None:
+            continue
         written[part.offset : part.end] = (values[name] & ((1 << (8 * part.size)) - 1)).to_bytes(part.size, "little")
     return bytes(written)
 

@@ -68,7 +68,7 @@ def type_of_field(field: SourceField) -> ValueType:
         return ValueType(bits=field.kind)
     if field.constant is not None:
         return ValueType(field.constant, field.constant, field.exponent)
-    return ValueType(field.kind.minimum, field.kind.maximum, field.exponent, field.null is not None)
+    return ValueType(field.kind.minimum, field.kind.maximum, field.exponent, field.is_nullable)
 
 
 def why_not_fit(value: ValueType, target: Column) -> str | None:

@@ -29,10 +29,9 @@ from tandemfeed.adapter.conversion.formats.mdp3 import (
     MdpReset,
     decode_mdp_packet,
 )
-from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.adapter.conversion.table.table import ConverterTable
-from tandemfeed.adapter.convert_command.reading import READER_OF_FORMAT, READERS, Findings
+from tandemfeed.adapter.convert_command.reading import READER_OF_FORMAT, READERS, Findings, Input
 from tandemfeed.client_lib.messages.sbe_reading import SbeReader
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.xml_document import DocumentError
@@ -224,6 +223,10 @@ SIDES = {"0": "B", "1": "S", "E": "B", "F": "S"}
 BOOKS = {32: 100, 46: 1}  # template: factor for prices with seven decimals, or with nine
 TRADES, ORDERS, STATISTICS = {42: 100, 48: 1}, {43: 100, 47: 1}, {35: 100, 51: 1}
 
+# Fields that the message's version does not have; the other decoder reads them from the padding, as 0.
+ORDERS_IN_BOOKS_SINCE = 7
+NEWER = {(42, "tradeId"): 7, (35, "quantity"): 8}
+
 
 def text(value: Any) -> str:
     return (value.decode() if isinstance(value, bytes) else str(value)).strip("\0")
@@ -246,10 +249,30 @@ def expected(frame: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
         values |= {"instrumentId": message.security_id.value, "eventAt": at_ns, "state": states.get(status, "U")}
         yield "Status", {name: value for name, value in values.items() if value not in (None, "")}
         return
+    newer = {name for (template, name), since in NEWER.items() if template == kind and since > message.version.value}
     for entry in message.no_md_entries.repeating_groups if hasattr(message, "no_md_entries") else ():
         name, values = expected_entry(kind, entry)
+        values |= dict.fromkeys(newer)
         values |= {"instrumentId": entry.security_id.value, "eventAt": at_ns}
         yield name, {field: value for field, value in values.items() if value not in (None, "")}
+    if kind in BOOKS and message.version.value >= ORDERS_IN_BOOKS_SINCE:
+        yield from expected_orders(message, BOOKS[kind])
+
+
+def expected_orders(message: Any, factor: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The orders of a message of levels; each refers to one of them."""
+    levels = [
+        {
+            "price": price(level, factor),
+            "side": SIDES[text(level.md_entry_type.raw_value)],
+            "instrumentId": level.security_id.value,
+        }
+        for level in message.no_md_entries.repeating_groups  # one object, which moves from entry to entry
+    ]
+    for entry in message.no_order_id_entries.repeating_groups:
+        values = {"orderId": entry.order_id.value, "size": entry.md_display_qty.value * NANO, "book": "O"}
+        values |= levels[entry.reference_id.value - 1] | {"eventAt": message.transact_time.value}
+        yield "OrderEvent", values | {"action": "AMD"[entry.order_update_action.raw_value]}
 
 
 def expected_entry(kind: int, entry: Any) -> tuple[str, dict[str, Any]]:
@@ -272,10 +295,11 @@ def expected_entry(kind: int, entry: Any) -> tuple[str, dict[str, Any]]:
     action, side = entry.md_update_action.raw_value, SIDES.get(entry_type, "N")
     if kind in ORDERS:
         values = {"orderId": entry.order_id.value, "size": entry.md_display_qty.value * NANO, "side": side}
-        return "OrderEvent", values | {"price": price(entry, ORDERS[kind]), "action": "AMD"[action]}
+        return "OrderEvent", values | {"price": price(entry, ORDERS[kind]), "action": "AMD"[action], "book": "O"}
     size = entry.md_entry_size.value
     values = {"price": price(entry, BOOKS[kind]), "size": None if size is None else size * NANO, "side": side}
-    return "OrderEvent", values | {"action": {2: "D", 3: "C", 4: "C"}.get(action, "L"), "sequence": entry.rpt_seq.value}
+    values |= {"level": entry.md_price_level.value, "book": {"0": "L", "1": "L"}.get(entry_type, "I")}
+    return "OrderEvent", values | {"action": "ILDCFM"[action], "sequence": entry.rpt_seq.value}
 
 
 @pytest.mark.parametrize(("name", "packet_count"), CAPTURES)
@@ -340,7 +364,7 @@ def test_the_formats_reader_reads_the_same_numbers_as_the_sbe_reader() -> None:
 
 def test_the_convert_command_reads_both_lines_of_a_capture_as_one_stream() -> None:
     path = shared_file("cme/v1.8-MdIncrementalRefreshVolume.pcap")
-    chunks = list(READERS[READER_OF_FORMAT["mdp3"]](path, table().source_format, TableOptions(), Findings()))
+    chunks = list(READERS[READER_OF_FORMAT["mdp3"]](Input((path,), table().source_format), Findings()))
     payloads = {datagram.payload for datagram in CaptureReader(path.open("rb"))}
     messages = sum(decode_mdp_packet(payload).message_count for payload in payloads)
     assert sum(chunk.message_count for chunk in chunks) == messages, "each packet once"

@@ -34,7 +34,7 @@ BODY = """<message name="News" id="3"><field name="id" id="1" type="uint64"/>
 <data name="headline" id="8" type="text"/><data name="story" id="9" type="text"{later}/></message></messageSchema>"""
 FORMAT = """<sourceFormat name="news" sbe="venue.xml">
 <framing headerSize="10" length="uint16" type="uint16" typeOffset="4" blockLength="uint16" blockLengthOffset="2"
-byteOrder="{order}"/></sourceFormat>"""
+version="uint16" versionOffset="8" byteOrder="{order}"/></sourceFormat>"""
 TABLE = """<converterTable name="news" sourceFormat="news"><convert message="News" to="News">
 <field name="id" function="copy" of="id"/>
 <group name="topics" of="topics"><field name="weight" function="copy" of="weight"/>
@@ -89,7 +89,8 @@ def converted(converter: Converter, data: bytes) -> bytes:
 def test_messages_written_with_one_schema_are_read_with_the_other(loaded: tuple[ConverterTable, SbeWriter]) -> None:
     table, writer = loaded
     whole = writer.write("News", NEWS)
-    older = whole[: -2 - len(NEWS["story"])]  # as version 1 writes it: without a story
+    version = (1).to_bytes(2, "big" if writer.schema.is_big_endian else "little")
+    older = whole[:6] + version + whole[8 : -2 - len(NEWS["story"])]  # as version 1 writes it: without a story
     long = writer.write("News", NEWS | {"headline": "Rates up again"})
     too_long = writer.write("News", NEWS | {"story": "x" * 31})
     data = packet([whole, older, long, too_long, whole[:-1]], writer.schema.byte_order)

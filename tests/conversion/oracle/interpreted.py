@@ -130,7 +130,10 @@ class InterpretedConverter:
             self.bad[Reason.NOT_CONVERTED] += 1
             return []
         source, conversions = found
-        block, walked = self._walk(source, conversions, datagram, position, length)
+        version = 0
+        if framing.version is not None:
+            version = self._number(datagram, position + framing.version.offset, framing.version.size)
+        block, walked = self._walk(source, conversions, datagram, position, length, version)
         header = unpack_source_header(datagram)
         sent_at_ns = header.sent_at_ns - (header.sent_at_ns >> 63 << 64)  # int64, with the same bits, as in a kernel
         packet = {"session": header.session, "sent_at_ns": sent_at_ns}
@@ -138,7 +141,7 @@ class InterpretedConverter:
         need = 0
         body = position + framing.header_size
         for conversion in conversions:
-            whole = Scope(conversion, datagram, body, block, walked, packet, index)
+            whole = Scope(conversion, datagram, body, block, walked, packet, index, version)
             for scope in self._scopes(whole, conversion):
                 if scope.evaluate():
                     need += room(scope, conversion) if conversion.target else 0
@@ -161,7 +164,13 @@ class InterpretedConverter:
         return None
 
     def _walk(
-        self, source: SourceMessageType, conversions: list[Conversion], datagram: bytes, position: int, length: int
+        self,
+        source: SourceMessageType,
+        conversions: list[Conversion],
+        datagram: bytes,
+        position: int,
+        length: int,
+        version: int,
     ) -> tuple[int | None, Walked]:
         """(block length, if messages have one; where groups' entries and texts are)."""
         framing, limit = self._framing, position + length
@@ -173,7 +182,7 @@ class InterpretedConverter:
             needed = [needed_end(each, None) for each in conversions]
             if block < max(needed) or block > PLACED_MAX or at > limit:
                 raise Refused(Reason.WRONG_LENGTH)
-        walked, at = self._walk_parts(source.parts, conversions, datagram, at, limit)
+        walked, at = self._walk_parts(source.parts, conversions, datagram, at, limit, version)
         if (source.parts or source.longer) and not source.longer and at != limit:
             raise Refused(Reason.WRONG_LENGTH)
         return block, walked
@@ -185,18 +194,19 @@ class InterpretedConverter:
         datagram: bytes,
         at: int,
         limit: int,
+        version: int,
     ) -> tuple[Walked, int]:
         """(where groups' entries and texts are, where they end)."""
         walked = Walked()
         for part in parts:
-            if part.is_later and at == limit:  # the message is of an older version
+            if part.since_version > version:
                 walked.entries[part.name], walked.texts[part.name] = [], (at, 0)
             elif isinstance(part, SourceGroup):
                 needed = [needed_end(each, part) for each in conversions]
                 at, count, size = self._walk_group(part, datagram, at, limit, max(needed))
                 entries = walked.entries[part.name] = []
                 for _ in range(count):
-                    inside, end = self._walk_parts(part.parts, conversions, datagram, at + size, limit)
+                    inside, end = self._walk_parts(part.parts, conversions, datagram, at + size, limit, version)
                     entries.append(Entry(at, size, inside))
                     at = end
                     if at > limit:

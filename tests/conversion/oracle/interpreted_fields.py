@@ -48,5 +48,5 @@ def needed_end(conversion: Conversion, group: SourceGroup | None) -> int:
     """The size that the fixed part, or a group's entries, must have for the used fields that cannot be null."""
     fields = conversion.source.fields if group is None else group.fields
     used = used_fields(conversion)
-    ends = [field.offset + field.size for field in fields.values() if id(field) in used and field.null is None]
+    ends = [field.offset + field.size for field in fields.values() if id(field) in used and not field.is_nullable]
     return max(ends, default=0)

@@ -31,6 +31,7 @@ from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup
 from tandemfeed.feedcore.sbe.messages import Column
 
 BLANKS = b" \0"
+_NAN = {4: bytes.fromhex("0000c07f"), 8: bytes.fromhex("000000000000f87f")}  # SBE's null of floating-point numbers
 Value = int | bytes  # a number, or NULL; a text with its blanks; a floating-point number as its bytes
 
 
@@ -81,6 +82,7 @@ class Scope:
         walked: Walked,
         packet: dict[str, int],
         index: int,
+        version: int = 0,
     ) -> None:
         self._conversion = conversion
         self._datagram = datagram
@@ -88,6 +90,7 @@ class Scope:
         self._entries: list[tuple[SourceGroup, int, int]] = []
         self._walked = walked
         self._packet = packet
+        self._version = version
         self.index = index
         self.results: MutableMapping[int, Value] = {}
         self.indices: dict[int, int] = {}
@@ -159,18 +162,19 @@ class Scope:
         return value - (1 << 64) if value > INT64_MAX else value
 
     def _field(self, field: SourceField) -> Value:
-        if field.is_variable:
+        if field.is_variable and not field.since_version:
             at, length = self._walked.texts[field.name]
             return self._datagram[at : at + length]
         base, size = self._body, self._block
         for group, at, entry_size in self._entries:
             if group.fields.get(field.name) is field:
                 base, size = at, entry_size
-        if field.null is not None and self._block is not None and size is not None and size < field.offset + field.size:
-            return NULL
+        is_short = self._block is not None and size is not None and size < field.offset + field.size
+        if field.is_nullable and (is_short or field.since_version > self._version):
+            return b"" if field.is_text else _NAN[field.size] if field.kind.is_float else NULL
         raw = self._datagram[base + field.offset : base + field.offset + field.size]
         if field.is_text:
-            return raw
+            return raw.rstrip(BLANKS) if field.since_version else raw
         if field.kind.is_float:
             return raw[::-1] if field.is_big_endian else raw
         value = int.from_bytes(raw, "big" if field.is_big_endian else "little", signed=field.kind.minimum < 0)
@@ -199,6 +203,23 @@ class Scope:
             "atLeast": value >= literal,
             "atMost": value <= literal,
         }[comparison.how]
+
+    def of_entry(self, operation: Operation) -> Value:
+        """The value of an `entry`: of a field in the entry that a number names."""
+        group, field = operation.constants["group"], operation.operands["of"]
+        assert isinstance(group, SourceGroup)
+        assert isinstance(field, SourceField)
+        number, entries = self.value(operation.operands["number"]), self._walked.entries[group.name]
+        assert isinstance(number, int)
+        if not 1 <= number <= len(entries):
+            return NULL
+        inner = self._inner()
+        entry = entries[number - 1]
+        inner._entries = [(group, entry.at, entry.size)]
+        if entry.size < field.offset + field.size:
+            return NULL
+        found = inner.value(field)
+        return found[0] if isinstance(found, bytes) else found
 
     def compute_late(self, operation: Operation, of_book: Callable[[Operation, Scope], int]) -> None:
         """Compute an operation of an entry that depends on state; entries keep no state themselves."""
@@ -280,6 +301,8 @@ class Scope:
 def compute(scope: Scope, operation: Operation) -> Value:
     """The value of an operation without state; a text that is made when it is written is only checked."""
     name, constants = operation.function.name, operation.constants
+    if name == "entry":
+        return scope.of_entry(operation)
     values = {argument: scope.value(operand) for argument, operand in operation.operands.items()}
     numbers = {argument: value for argument, value in values.items() if isinstance(value, int)}
     if operation.function.skips_null and any(
@@ -312,6 +335,8 @@ def compute(scope: Scope, operation: Operation) -> Value:
         return _cast(of, settings, str(constants["otherwise"]))
     if name == "increase":
         return of + settings["amount"]
+    if name == "plus":
+        return of + numbers["addend"]
     if name == "default":
         return settings["value"] if of == NULL else of
     if name == "null_if":

@@ -63,3 +63,25 @@ def test_a_process_that_logs_without_end_does_not_fill_the_memory_of_its_parent(
     assert process.wait(30.0) != 0
     with pytest.raises(ProcessFailed, match="ended before it reported 'other'; the last lines of"):
         process.await_log("other", 1.0)
+
+
+@pytest.mark.processes
+def test_the_time_to_become_ready_counts_from_the_end_of_compilation(tmp_path: Path) -> None:
+    program = tmp_path / "sitecustomize.py"  # the interpreter runs it first; then the sub-command is not found
+    program.write_text(
+        "import sys, time\n"
+        "began = time.monotonic()\n"
+        "while time.monotonic() < began + 4:\n"
+        """    print('{"event": "compiling", "activity": "compilation"}', file=sys.stderr, flush=True)\n"""
+        "    time.sleep(0.1)\n"
+        """print('{"event": "ready"}', flush=True)\n"""
+        "sys.stdin.read()\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(sys.path)}")
+        process = ManagedProcess("compiling", ["no-such-command"], tmp_path)
+    process.await_log("compiling", 30.0)
+    assert process.await_event("ready", 3.0) == {"event": "ready"}
+    with pytest.raises(ProcessFailed, match="did not report 'done' within 0 s"):
+        process.await_event("done", 0.2)
+    process.kill()

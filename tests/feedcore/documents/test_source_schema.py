@@ -42,7 +42,8 @@ MESSAGE = """
 <message name="Grown" id="9"><group name="g" id="1"><field name="a" id="2" type="int8"/>
   <group name="h" id="3" sinceVersion="2"><field name="b" id="4" type="int8"/></group></group></message>"""
 FRAMING = (
-    '<framing headerSize="10" length="uint16" type="uint16" typeOffset="4" blockLength="uint16" blockLengthOffset="2"/>'
+    '<framing headerSize="10" length="uint16" type="uint16" typeOffset="4" blockLength="uint16" blockLengthOffset="2"'
+    ' version="uint16" versionOffset="8"/>'
 )
 
 
@@ -87,7 +88,7 @@ def test_groups_and_data_follow_and_those_of_later_versions_may_be_missing(tmp_p
     assert (legs.count.offset, legs.entry_size.offset) == (2, 0)
     assert list(legs.fields) == ["legs_price", "side"], "the message has a field of the same name"
     assert isinstance(note, SourceData)
-    assert [part.is_later for part in (legs, more, note)] == [False, True, True]
+    assert [part.since_version for part in (legs, more, note)] == [0, 2, 2]
 
 
 def test_nested_groups_and_texts_in_groups_belong_to_their_entries(tmp_path: Path) -> None:
@@ -98,8 +99,10 @@ def test_nested_groups_and_texts_in_groups_belong_to_their_entries(tmp_path: Pat
     assert list(inner.data) == ["note"]
 
 
-def test_messages_to_whose_entries_a_later_version_added_groups_are_left_out(tmp_path: Path) -> None:
-    assert list(loaded(tmp_path).messages) == ["Deal", "Nested"]
+def test_a_later_version_may_add_groups_to_entries(tmp_path: Path) -> None:
+    (outer,) = loaded(tmp_path).messages["Grown"].parts
+    assert isinstance(outer, SourceGroup)
+    assert (outer.since_version, outer.groups["h"].since_version) == (0, 2)
 
 
 def test_the_format_has_the_schemas_byte_order(tmp_path: Path) -> None:
@@ -112,6 +115,11 @@ def test_the_format_has_the_schemas_byte_order(tmp_path: Path) -> None:
     ("framing", "messages", "reason"),
     [
         ("", MESSAGE, r"format\.xml:1: .*need a <framing> with blockLength"),
+        (
+            FRAMING.replace(' version="uint16" versionOffset="8"', ""),
+            MESSAGE,
+            "later versions extended 'Deal': give <framing> version and versionOffset",
+        ),
         (FRAMING.replace('type="uint16"', 'type="uint8"'), MESSAGE.replace('"7" block', '"700" block'), "does not fit"),
         (FRAMING, MESSAGE.replace('"code" id="3"', '"when_year" id="3"'), "two values would have the name 'when_year'"),
         (FRAMING, "", "at least one <message>"),

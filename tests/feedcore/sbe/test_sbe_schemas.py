@@ -53,10 +53,6 @@ BAD = [
     (one_type('<type name="T" primitiveType="int8" presense="optional"/>'), "did you mean 'presence'"),
     (one_type('<type name="T" primitiveType="int8" presence="maybe"/>'), "presence='maybe' is not one of"),
     (
-        one_type('<type name="T" primitiveType="int8" nullValue="5"/>'),
-        "nullValue is not allowed on a type that is required",
-    ),
-    (
         one_type('<type name="T" primitiveType="uint16" presence="optional" nullValue="65536"/>'),
         "is not a value of uint16",
     ),
