@@ -12,9 +12,9 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
-from tandemfeed.client_lib.messages.sbe_writing import SbeWriter
 
 from tandemfeed.adapter.records.output_journal import OutputJournal
+from tandemfeed.client_lib.messages.sbe_writing import SbeWriter
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputFlag, encode_runs
 from tandemfeed.feedcore.wire.position import Run
