@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
 from tandemfeed.feedcore.sbe.messages import Block, Column, MessageType, VarData
-from tandemfeed.feedcore.sbe.types import CompositeType, SimpleType
+from tandemfeed.feedcore.sbe.types import CompositeType, EnumType, SimpleType, time_unit
 
 DEFAULT_CHARSET = "latin-1"  # it has a character for every byte
-TIME_MEANING = "UTCTimestamp"
 TIME, TIME_SIZE = pa.timestamp("ns", "UTC"), 8
+DECIMAL_DIGITS = 20  # of the largest 64-bit integer
 
 
 class ColumnType(NamedTuple):
@@ -24,33 +24,43 @@ class ColumnType(NamedTuple):
 
     Attributes:
         charset: of a text.
-        is_time: nanoseconds since the Unix epoch, by the schema's semantic type.
+        unit: of a time since the Unix epoch: ns or D; None: it is no time.
+        names: an enumeration whose names are shown instead of its values.
     """
 
     column: Column
     charset: str
-    is_time: bool
+    unit: str | None
+    names: EnumType | None = None
 
     def array(self, values: NDArray[Any]) -> Any:
         """The values of many messages, as an Arrow array."""
         field, values = self.column, np.ascontiguousarray(values)
+        if self.names is not None:
+            return _names(self.names, values)
         if field.kind.name == "char":
             return _texts(values, self.charset, is_optional=field.null is not None)
         if field.length > 1:
             return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), field.length)
         nulls = _nulls(field, values)
-        if self.is_time and values.dtype.itemsize == TIME_SIZE:
+        if self.unit == "ns" and values.dtype.itemsize == TIME_SIZE:
             return _plain(TIME, values.view(np.int64), nulls)
+        if self.unit == "D":
+            return pa.array(values.astype(np.int32), pa.int32(), mask=nulls).cast(pa.date32())
         if field.exponent >= 0:
             return pa.array(values * 10**field.exponent if field.exponent else values, mask=nulls)
         wide = np.zeros((len(values), 2), np.int64)  # 128 bits: the number, then its sign bits
         wide[:, 0] = values.astype(np.int64) if values.dtype.kind == "i" else values.astype(np.uint64).view(np.int64)
         wide[:, 1] = np.where(values < 0, -1, 0)
-        return _plain(pa.decimal128(20, -field.exponent), wide, nulls)
+        return _plain(pa.decimal128(DECIMAL_DIGITS, -field.exponent), wide, nulls)
 
 
-def column_types(block: Block) -> dict[str, ColumnType]:
-    """The columns of a block, by name."""
+def column_types(block: Block, *, shows_names: bool = False) -> dict[str, ColumnType]:
+    """The columns of a block, by name.
+
+    Args:
+        shows_names: an enumeration becomes the names of its values, not the values.
+    """
     found = {}
     for field in block.fields.values():
         for column in field.columns():
@@ -60,8 +70,9 @@ def column_types(block: Block) -> dict[str, ColumnType]:
             if isinstance(kind, SimpleType):
                 meaning = meaning or kind.semantic_type
             charset = (kind.character_encoding if isinstance(kind, SimpleType) else "") or DEFAULT_CHARSET
-            is_time = isinstance(kind, SimpleType) and meaning == TIME_MEANING and column.exponent == 0
-            found[column.name] = ColumnType(column, charset, is_time)
+            unit = time_unit(kind, meaning) if column.exponent == 0 else None
+            names = kind if shows_names and isinstance(kind, EnumType) else None
+            found[column.name] = ColumnType(column, charset, unit, names)
     return found
 
 
@@ -88,16 +99,30 @@ def _texts(values: NDArray[Any], charset: str, *, is_optional: bool) -> Any:
     return pa.DictionaryArray.from_arrays(codes, pa.array(texts, pa.string()))
 
 
-class FixedColumns:
-    """Makes record batches of messages of one type without groups and variable data."""
+def _names(kind: EnumType, values: NDArray[Any]) -> Any:
+    """The names of an enumeration's values; a value without a name is null."""
+    raw = values.view("u1") if values.dtype.kind == "S" else values
+    known = np.array(sorted(kind.values.values()), raw.dtype)
+    names = {value: name for name, value in kind.values.items()}
+    places = np.minimum(np.searchsorted(known, raw), len(known) - 1)
+    indices = pa.array(places.astype(np.int32), mask=known[places] != raw)
+    return pa.DictionaryArray.from_arrays(indices, [names[int(value)] for value in known])
 
-    def __init__(self, message: MessageType) -> None:
-        self._types = column_types(message)
+
+class FixedColumns:
+    """Makes record batches of messages of one type without groups and variable data.
+
+    Args:
+        shows_names: as for `column_types`.
+    """
+
+    def __init__(self, message: MessageType, *, shows_names: bool = False) -> None:
+        self._types = column_types(message, shows_names=shows_names)
 
     def batch(self, rows: NDArray[np.void]) -> Any:
-        """The messages as a record batch."""
-        columns = [kind.array(rows[name]) for name, kind in self._types.items()]
-        return pa.RecordBatch.from_arrays(columns, names=list(self._types))
+        """The messages as a record batch; messages of an older version have fewer columns."""
+        present = [name for name in self._types if name in (rows.dtype.names or ())]
+        return pa.RecordBatch.from_arrays([self._types[name].array(rows[name]) for name in present], names=present)
 
 
 class _Blocks:
@@ -173,6 +198,12 @@ class MessageColumns:
         arrays = self._blocks.arrays()
         self._blocks = _Blocks(self._message)
         return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def decoded(batch: Any) -> Any:
+    """A batch with plain texts, for formats that have no dictionaries."""
+    columns = [each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def flat(batch: Any) -> Any:

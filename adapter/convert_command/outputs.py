@@ -13,9 +13,9 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.convert_command.frame_kernels import SOFH_SIZE, write_open_framing
-from tandemfeed.adapter.convert_command.row_groups import FrameIndex, RecordBatch, RowGroups, decoded
+from tandemfeed.adapter.convert_command.row_groups import FrameIndex, RecordBatch, RowGroups
 from tandemfeed.feedcore.documents.message_model import MessageModel
-from tandemfeed.tables.columns import flat
+from tandemfeed.tables.columns import decoded, flat
 
 
 class Output(Protocol):

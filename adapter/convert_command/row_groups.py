@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.convert_command.frame_kernels import copy_rows, index_frames
@@ -156,9 +155,3 @@ class RowGroups:
         for (name, _), rows in self._rows.items():
             if rows.count:
                 yield name, rows.batch()
-
-
-def decoded(batch: RecordBatch) -> RecordBatch:
-    """A batch with plain texts, for formats that have no dictionaries."""
-    columns = [each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -27,13 +27,12 @@ from tandemfeed.client_lib.messages.values import (
     attribute_name,
     attribute_names,
     shown,
-    time_unit,
     to_plain,
     to_typed,
 )
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, MessageModel, load_message_model
 from tandemfeed.feedcore.sbe.messages import Column, Field, MessageType, constant_exponent
-from tandemfeed.feedcore.sbe.types import CompositeType, Presence, SimpleType, may_be_null
+from tandemfeed.feedcore.sbe.types import CompositeType, Presence, SimpleType, may_be_null, time_unit
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from tandemfeed.feedcore.wire.sbe_header import SBE_HEADER_SIZE, SBE_MESSAGE_HEADER
 

@@ -19,14 +19,21 @@ import numpy as np
 
 from tandemfeed.client_lib.messages.sbe_reading import Unlisted, as_decimal
 from tandemfeed.feedcore.sbe.messages import Block
-from tandemfeed.feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType
+from tandemfeed.feedcore.sbe.types import (
+    CompositeType,
+    EncodingType,
+    EnumType,
+    Presence,
+    SetType,
+    SimpleType,
+    time_unit,
+)
 
 RESERVED = frozenset({"raw", "origin", "to_dict", "from_bytes", "is_same_as"})  # what every message has
 DECIMAL_MEMBERS = {"mantissa", "exponent"}
 TIME_MEMBERS = {"time", "unit"}
 _UNITS: dict[Any, str] = {0: "s", 3: "ms", 6: "us", 9: "ns"}
 _UNITS |= {"second": "s", "millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
-_TIMES = {"utctimestamp": "ns", "localmktdate": "D", "utcdateonly": "D"}
 _TIME_END = 1 << 63  # numpy's times are int64
 _new_time: Any = np.datetime64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -159,12 +166,6 @@ def to_typed(kind: ValueType, value: Any) -> Any:
 def to_plain(kind: ValueType, value: Any) -> Any:
     """What `SbeWriter` writes."""
     return value if value is None or kind.plain is None else kind.plain(value)
-
-
-def time_unit(kind: EncodingType, semantic_type: str) -> str | None:
-    """The numpy unit of an integer that is a time; None if it is something else."""
-    is_integer = isinstance(kind, SimpleType) and kind.primitive.is_integer and kind.length == 1
-    return _TIMES.get(semantic_type.lower()) if is_integer else None
 
 
 def as_time(value: int, unit: str) -> Any:

@@ -108,3 +108,13 @@ EncodingType: TypeAlias = SimpleType | EnumType | SetType | CompositeType
 def may_be_null(kind: EncodingType, is_optional: bool) -> bool:
     """True if a value may be null, by its encoding or because the enclosing field or composite is optional."""
     return kind.presence is Presence.OPTIONAL or (is_optional and not isinstance(kind, SetType))
+
+
+# By semantic type (FIX), in lower case.
+_TIME_UNITS = {"utctimestamp": "ns", "localmktdate": "D", "utcdateonly": "D"}
+
+
+def time_unit(kind: EncodingType, semantic_type: str) -> str | None:
+    """The numpy unit of an integer that is a time; None if it is something else."""
+    is_integer = isinstance(kind, SimpleType) and kind.primitive.is_integer and kind.length == 1
+    return _TIME_UNITS.get(semantic_type.lower()) if is_integer else None

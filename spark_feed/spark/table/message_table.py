@@ -181,9 +181,9 @@ def _value_kind(each: ColumnType, time: ValueKind) -> ValueKind:
     column = each.column
     if column.kind.name == "char":
         return ValueKind.TEXT
-    if column.length > 1 or column.exponent or column.kind.numpy_code.startswith("f"):
+    if column.length > 1 or column.exponent or column.kind.numpy_code.startswith("f") or each.unit == "D":
         return ValueKind.OTHER
-    return time if each.is_time else ValueKind.NUMBER
+    return time if each.unit is not None else ValueKind.NUMBER
 
 
 def _number_array(name: str, values: NDArray[np.int64]) -> Any:
