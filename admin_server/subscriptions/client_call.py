@@ -59,8 +59,15 @@ class ClientCall:
                 if reading.done():
                     reading.result()  # raises if a request could not be read
                 outgoing = self._session.take_update()
+                if outgoing is None and (refusal := self._refusal()) is not None:
+                    for subscription_id in tuple(
+                        self._session.subscriptions
+                    ):  # the feeds' notices may still be under way
+                        self._session.on_change(subscription_id)
+                    outgoing = self._session.take_update()
+                    if outgoing is None:
+                        self._context.abort(grpc.StatusCode.UNAUTHENTICATED, refusal)
                 if outgoing is None:
-                    self._check_caller()
                     await self._wait()
                     continue
                 self._room.set()
@@ -124,11 +131,11 @@ class ClientCall:
             async with asyncio.timeout(max(0.0, (self._session.caller.expires_unix_ns - time.time_ns()) / 1e9)):
                 await self._work.wait()
 
-    def _check_caller(self) -> None:
-        """End the call of an identity that left the policy or was disabled, and one whose token has expired."""
+    def _refusal(self) -> str | None:
+        """Why the call must end: its identity left the policy or was disabled, or its token has expired; else None."""
         caller = self._session.caller
         if (refusal := self._gate.expulsion(caller.identity, caller.issued_unix_ns)) is not None:
-            self._context.abort(grpc.StatusCode.UNAUTHENTICATED, refusal)
+            return refusal
         if time.time_ns() >= caller.expires_unix_ns:
-            text = "the call's token has expired; authenticate again (RenewRequest continues a call without a break)"
-            self._context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+            return "the call's token has expired; authenticate again (RenewRequest continues a call without a break)"
+        return None

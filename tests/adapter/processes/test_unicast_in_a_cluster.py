@@ -164,7 +164,7 @@ def test_auto_reaches_a_host_that_multicast_does_not_reach(tmp_path: Path, netwo
         state = cluster.server.folder.path
         options = {
             "feed": "equities",
-            "start": 1,
+            "start": "first",
             "count": 20,
             "admin": cluster.server.endpoint,
             "ca": state / "ca.pem",

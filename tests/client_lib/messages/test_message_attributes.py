@@ -203,7 +203,8 @@ def test_generated_messages_read_and_write_as_the_plain_decoders_do(case: Genera
     for _, row in rows:
         for column, raw in zip(message._class_of.type.columns, row[0].tolist()[6:], strict=True):
             read = getattr(message.raw, column.replace(".", "_"))
-            assert np.array_equal(read if not isinstance(read, bytes) else read.rstrip(b"\0"), raw, equal_nan=False)
+            read = read.rstrip(b"\0") if isinstance(read, bytes) else read
+            assert np.array_equal(read, raw, equal_nan=not isinstance(raw, bytes)), column
 
 
 def as_plain(value: Any) -> Any:
