@@ -24,7 +24,6 @@ from tandemfeed.client_lib.messages.values import (
     SchemaTypes,
     ValueType,
     as_time,
-    attribute_name,
     attribute_names,
     shown,
     to_plain,
@@ -73,10 +72,11 @@ class Origin(NamedTuple):
 
 
 class Message:
-    """The base of the classes that `load_messages` makes. Their attributes have the names of the model's fields.
+    """The base of the classes that `load_messages` makes.
 
-    A name that Python or this class uses (`class`, `raw`) has `_` at its end. Text is `str`, a decimal `Decimal`, a
-    time `numpy.datetime64`, an enumeration a `StrEnum`, a null None.
+    Their attributes are the model's fields, named as in Python: `event_at` for `eventAt`. A name that Python or this
+    class uses (`class`, `raw`) has `_` at its end. Text is `str`, a decimal `Decimal`, a time `numpy.datetime64`, an
+    enumeration a `StrEnum`, a null None.
 
     Args:
         values: the fields by name, to build a message; optional ones may be missing.
@@ -189,8 +189,11 @@ class MessageClass:
         space: dict[str, Any] = {name: property(get) for name, get in getters.items()}
         space |= {"__slots__": (), "_class_of": self, "__doc__": f"The message {message.name}; see `Message`."}
         self.cls: type[Message] = type(message.name, (Message,), space)
-        columns = {attribute_name(name.replace(".", "_")): column for name, column in message.columns.items()}
-        raw_space: dict[str, Any] = {name: property(_raw_getter(column)) for name, column in columns.items()}
+        raw_names = attribute_names([name.replace(".", "_") for name in message.columns])
+        raw_space: dict[str, Any] = {
+            attribute: property(_raw_getter(column))
+            for attribute, column in zip(raw_names.values(), message.columns.values(), strict=True)
+        }
         raw_space["__slots__"] = ("_at", "_data")
         self.raw: type[Any] = type(f"{message.name}Raw", (), raw_space)
 
@@ -308,8 +311,8 @@ def _kinds(message: MessageType, types: SchemaTypes) -> dict[str, ValueType]:
 
 
 def _as_plain(value: Any) -> Any:
-    if hasattr(value, "_asdict"):
-        return {name: _as_plain(part) for name, part in value._asdict().items()}
+    if hasattr(value, "model_names"):
+        return {name: _as_plain(part) for name, part in zip(value.model_names, value, strict=True)}
     if isinstance(value, tuple):
         return [_as_plain(part) for part in value]
     return value

@@ -34,6 +34,7 @@ DECIMAL_MEMBERS = {"mantissa", "exponent"}
 TIME_MEMBERS = {"time", "unit"}
 _UNITS: dict[Any, str] = {0: "s", 3: "ms", 6: "us", 9: "ns"}
 _UNITS |= {"second": "s", "millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
+_WORD_BEGINS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # as in eventAt and MDEntryPx
 _TIME_END = 1 << 63  # numpy's times are int64
 _new_time: Any = np.datetime64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,7 +57,8 @@ class ValueType(NamedTuple):
 
 
 def attribute_name(name: str) -> str:
-    """The Python name of a field: its own, or with `_` at the end if Python or `Message` uses that."""
+    """The Python name of a field, as `event_at` of `eventAt`; with `_` at the end if Python or `Message` uses that."""
+    name = _WORD_BEGINS.sub("_", name).lower()
     taken = keyword.iskeyword(name) or name in RESERVED
     name = f"{name}_" if taken else name
     return f"x{name}" if name.startswith("_") else name
@@ -143,7 +145,8 @@ class SchemaTypes:
             for each, kind in members.items()
         }
         names = {attribute: each for each, attribute in attributes.items()}
-        record: Any = namedtuple(name, attributes.values())  # type: ignore[misc]  # the schema's names
+        base: Any = namedtuple(name, attributes.values())  # type: ignore[misc]  # the schema's names
+        record: Any = type(name, (base,), {"__slots__": (), "model_names": tuple(members)})
 
         def typed(values: Mapping[str, Any]) -> Any:
             return record._make(to_typed(kind, values[each]) for each, kind in members.items())

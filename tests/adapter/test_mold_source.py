@@ -239,7 +239,7 @@ def test_adapters_on_an_exchange_lose_nothing_when_lines_lose_packets_and_the_ac
                 assert [seq for seq, _ in seen] == list(range(1, TOTAL + 1))
                 last = seen[-1][1]
                 assert (last.symbol, last.size, last.raw.price) == ("ACME", TOTAL, (10_000 + TOTAL) * 10**5)
-                assert last.dayVolume == TOTAL * (TOTAL + 1) // 2
+                assert last.day_volume == TOTAL * (TOTAL + 1) // 2
         finally:
             for adapter in adapters.values():
                 adapter.stop()

@@ -19,6 +19,7 @@ from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.messages.message import Message, MessageClasses
 from tandemfeed.client_lib.messages.sbe_reading import SbeReader, as_decimal
 from tandemfeed.client_lib.messages.sbe_writing import SbeWriter
+from tandemfeed.client_lib.messages.values import attribute_names
 from tandemfeed.deploy.command import main as tandemfeed
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputPacket, encode_runs
 from tandemfeed.feedcore.wire.position import Run
@@ -87,17 +88,17 @@ def test_the_attributes_of_a_message_are_its_values() -> None:
     message = messages_of().Trade.from_bytes(GOLDEN)
     side = messages_of().Side
     assert (message.symbol, message.price, message.size, message.raw_) == ("XEL", Decimal("38.49"), 100, 7)
-    assert message.eventAt == AT
+    assert message.event_at == AT
     assert message.side is side.Buy
     assert isinstance(message.side, StrEnum)
     assert message.side == "Buy"
     assert (message.flags, message.span.high, message.day) == ({"last"}, 2, None)
-    assert (message.raw.price, message.raw.eventAt, message.raw.side, message.raw.span_low) == (
+    assert (message.raw.price, message.raw.event_at, message.raw.side, message.raw.span_low) == (
         38_490_000_000, AT_NS, b"B", -1,
     )  # fmt: skip
     assert message.raw.day == 65_535, "a null keeps its value on the wire"
     assert repr(message) == (
-        "Trade(symbol='XEL', eventAt=2026-11-22T14:30:00.000000001, price=38.49, size=100, side=Buy, flags={last}, "
+        "Trade(symbol='XEL', event_at=2026-11-22T14:30:00.000000001, price=38.49, size=100, side=Buy, flags={last}, "
         "span=Span(low=-1, high=2), raw_=7, day=None)"
     )
     assert message.to_dict() == {
@@ -182,7 +183,7 @@ def test_what_does_not_fit_is_refused_with_the_name_of_the_field(changes: dict[s
 
 def test_times_may_be_given_as_datetimes_and_integers() -> None:
     at = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)
-    assert trade(eventAt=at) == trade(eventAt=AT_NS - 1)
+    assert trade(eventAt=at) == trade(event_at=AT_NS - 1)
 
 
 @settings(max_examples=150, deadline=None)
@@ -223,6 +224,27 @@ def value_of(plain: Any) -> Any:
     return [value_of(each) for each in plain] if isinstance(plain, list) else plain
 
 
+@pytest.mark.parametrize(
+    ("name", "attribute"),
+    [
+        ("eventAt", "event_at"),
+        ("MDEntryPx", "md_entry_px"),
+        ("price2Level", "price2_level"),
+        ("size", "size"),
+        ("event_at", "event_at"),
+        ("Class", "class_"),
+        ("raw", "raw_"),
+        ("_hidden", "x_hidden"),
+    ],
+)
+def test_an_attribute_is_named_as_in_python(name: str, attribute: str) -> None:
+    assert attribute_names([name]) == {name: attribute}
+
+
+def test_fields_whose_names_differ_only_in_style_keep_attributes_of_their_own() -> None:
+    assert attribute_names(["eventAt", "event_at"]) == {"eventAt": "event_at", "event_at": "event_at_"}
+
+
 def test_the_stubs_of_a_model_are_a_module_with_the_classes_that_received_messages_have(tmp_path: Path) -> None:
     (tmp_path / "model.xml").write_bytes(XML)
     assert tandemfeed(["stubs", str(tmp_path / "model.xml"), "-o", str(tmp_path / "market.py")]) == 0
@@ -259,4 +281,4 @@ def test_a_type_checker_knows_the_fields_by_the_stubs(tmp_path: Path) -> None:
         'note: Revealed type is "list[decimal.Decimal | None]"',
     ], output
     assert said[2].startswith('error: "Trade" has no attribute "prise"')
-    assert [line.split('"')[1] for line in said[3:] if "Missing" in line] == ["eventAt", "side", "span", "raw_"]
+    assert [line.split('"')[1] for line in said[3:] if "Missing" in line] == ["event_at", "side", "span", "raw_"]
