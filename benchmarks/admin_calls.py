@@ -31,6 +31,7 @@ from tandemfeed.transport.calls.login import MECHANISM, Login, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.tokens import key_to_text
 from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.sealing.stream_signatures import SIGNATURE_MAGIC
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 
 ROUND_TRIPS, CLIENTS, GRANTS_PER_CLIENT = 1_000, 8, 150
@@ -177,9 +178,9 @@ def _adapters(callers: Callers) -> list[common_pb2.AdapterDescription]:
 
 
 def _key_ids(receiver: MulticastReceiver) -> Iterator[int]:
-    """The keys of the output packets that have arrived."""
+    """The keys of the output packets that have arrived, not those of signatures, which reveal nothing."""
     while (datagram := receiver.receive()) is not None:
-        if len(datagram) >= OUTPUT_HEADER_SIZE:
+        if len(datagram) >= OUTPUT_HEADER_SIZE and not datagram.startswith(SIGNATURE_MAGIC):
             yield OUTPUT_HEADER.unpack_from(datagram)[KEY_ID_PLACE]
 
 
