@@ -7,6 +7,7 @@ shipped source formats are tried on the beginning of the file: what fits decides
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import sys
 from collections import Counter
@@ -117,11 +118,11 @@ def _capture(reader: CaptureReader) -> Verdict:
     for each in datagrams:
         by_place.setdefault(each.where, []).append(each.payload)
     for where, payloads in by_place.items():
-        name = _protocol(payloads)
+        name, packets = _protocol(payloads)
         if name is None:
             verdict.lines.append(f"  {where}: {len(payloads):,} datagrams of no known protocol")
             continue
-        shipped = _shipped(name, (PROTOCOLS[name](each) for each in payloads if _fits(PROTOCOLS[name], each)))
+        shipped = _shipped(name, packets)
         messages = f"messages of {shipped}" if shipped else "messages of no shipped format"
         verdict.lines.append(f"  {where}: {len(payloads):,} datagrams of {name}, {messages}")
         if shipped:
@@ -132,38 +133,40 @@ def _capture(reader: CaptureReader) -> Verdict:
     return verdict
 
 
-def _protocol(payloads: list[bytes]) -> str | None:
-    """The reader whose decoder accepts the datagrams of one destination."""
+def _protocol(payloads: list[bytes]) -> tuple[str | None, list[bytes]]:
+    """The reader whose decoder accepts the datagrams of one destination, and the frames of each that it accepts."""
     for name, decode in PROTOCOLS.items():
-        if sum(_fits(decode, each) for each in payloads) >= FITTING_LEAST * len(payloads):
-            return name
-    return None
+        packets = list(_decoded(decode, payloads))
+        if len(packets) >= FITTING_LEAST * len(payloads):
+            return name, packets
+    return None, []
 
 
-def _fits(decode: Decode, payload: bytes) -> bool:
-    try:
-        decode(payload)
-    except FormatError:
-        return False
-    return True
+def _decoded(decode: Decode, payloads: list[bytes]) -> Iterator[bytes]:
+    for payload in payloads:
+        with contextlib.suppress(FormatError):
+            yield decode(payload)
 
 
-def _shipped(reader: str, packets: Iterator[bytes]) -> str | None:
+def _shipped(reader: str, packets: list[bytes]) -> str | None:
     """The shipped format that knows the messages in these frames."""
-    frames = [each for each in packets if each]
     for name in SHIPPED_BY_READER[reader]:
-        messages = FrameReader(load_source_format(document(f"{name}.xml")))
-        known = total = 0
-        for each in frames:
-            view = memoryview(each)
-            for offset, size, kind in messages.walk(view):
-                total += 1
-                known += messages.message_type(kind, view[offset : offset + size]) is not None
-                if total == MESSAGES_MAX:
-                    break
-        if total and known >= FITTING_LEAST * total:
+        is_known = list(itertools.islice(_known_messages(name, packets), MESSAGES_MAX))
+        if is_known and sum(is_known) >= FITTING_LEAST * len(is_known):
             return name
     return None
+
+
+def _known_messages(name: str, packets: list[bytes]) -> Iterator[bool]:
+    """Of each message, whether a shipped format has it; False for the rest of a packet whose frames it cannot find."""
+    messages = FrameReader(load_source_format(document(f"{name}.xml")))
+    for frames in packets:
+        view = memoryview(frames)
+        try:
+            for offset, size, kind in messages.walk(view):
+                yield messages.message_type(kind, view[offset : offset + size]) is not None
+        except FormatError:
+            yield False
 
 
 def _binary_file(file: DecompressedFile) -> Verdict | None:
@@ -171,7 +174,7 @@ def _binary_file(file: DecompressedFile) -> Verdict | None:
         source_format = load_source_format(document(f"{name}.xml"))
         try:
             first = next(read_binary_file(file, source_format, MESSAGES_MAX), None)
-            if first is not None and _shipped("binary-file", iter([first.frames])) == name:
+            if first is not None and _shipped("binary-file", [first.frames]) == name:
                 return Verdict([f"messages of {name}, each after its length"], f"--shipped {name}")
         except READ_ERRORS:
             continue

@@ -65,6 +65,14 @@ def test_a_known_protocol_with_unknown_messages_is_named_without_options(tmp_pat
     )
 
 
+def test_a_packet_whose_frames_no_format_has_does_not_end_the_verdict(tmp_path: Path) -> None:
+    packets = [("233.54.12.111", encode_mold_packet(b"S", 1, [b""]))]
+    packets += [("233.54.12.112", encode_mold_packet(b"S", 1, [ADD_ORDER]))]
+    verdict = sniff(capture(tmp_path / "day.pcap", *packets))
+    assert "  233.54.12.111:26400: 1 datagrams of moldudp64, messages of no shipped format" in verdict.lines
+    assert verdict.options == "--shipped itch50 --reader moldudp64"
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
     [
