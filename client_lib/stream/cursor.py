@@ -116,12 +116,14 @@ class Cursor:
 
     def _read(self, document: Any) -> None:
         try:
-            if document["format"] != FORMAT:
-                raise CursorUnusable(f"{self.path} has format {document['format']}; expected {FORMAT}; remove it")
-            self._feed, self.note = document["feed"], document["note"]
-            self._positions = {topic: _position(each) for topic, each in document["topics"].items()}
-        except (KeyError, TypeError) as wrong:
+            found = document["format"]
+            if found == FORMAT:
+                self._feed, self.note = document["feed"], document["note"]
+                self._positions = {topic: _position(each) for topic, each in document["topics"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as wrong:
             raise CursorUnusable(f"{self.path} is not a cursor: {wrong!r}; remove it to begin anew") from wrong
+        if found != FORMAT:
+            raise CursorUnusable(f"{self.path} has format {found}; expected {FORMAT}; remove it")
         self._stored = document
 
     def check_feed(self, feed: str) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from tandemfeed.client_lib import CursorUnusable, Takeover
 from tandemfeed.client_lib.items import Batch
+from tandemfeed.client_lib.stream.cursor import Cursor
 from tandemfeed.feedcore.merge.effects import Gap, SessionChanged
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, encode_runs
 from tandemfeed.feedcore.wire.position import Run
@@ -225,6 +226,25 @@ def test_a_source_message_that_was_handled_in_part_continues_with_its_next_messa
     sending.send(packet(1, 1, 6)._replace(runs=(run,), payload=encode_runs((run,)) + frames))
     found = [numbers(cluster, path, count) for count in (2, 3, 1)]
     assert found == [[0, 1], [2, 3, 4], [5]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        '{"format": 1, "feed": "f", "note": null, "topics": []}',
+        '{"format": 1, "feed": "f", "note": null, "topics": {"t": []}}',
+        '{"format": 1, "feed": "f", "note": null, "topics": {"t": {"session": 1, "epochs": [[1, 2]]}}}',
+        '{"format": 1, "feed": "f", "note": null, "topics": {"t": {"session": 1, "epochs": [], "next_input_seq": 1, '
+        '"next_message_seq": 1, "sources": {"one": 1}, "begun": null}}}',
+    ],
+)
+def test_a_damaged_cursor_is_refused_in_one_sentence(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(text)
+    with pytest.raises(CursorUnusable, match=r"is not a cursor: .*; remove it to begin anew"):
+        Cursor(path).open()
 
 
 def test_a_cursor_of_another_feed_or_in_use_or_damaged_is_refused(
