@@ -172,11 +172,16 @@ class ClientActor:
             loss = self._world.weather.replay_loss
             if loss:
                 packets = [packet for packet in packets if self._random.random() >= loss]
-            self._world.call(self._world.link(adapter.name, self.name), self._hear, packets)
+            self._world.call(self._world.link(adapter.name, self.name), self._hear, (request, packets))
 
-    def _hear(self, packets: list[OutputPacket]) -> None:
+    def _hear(self, answer: tuple[RequestReplay, list[OutputPacket]]) -> None:
+        """Take a whole answer; the merger then may request the next part at once."""
+        request, packets = answer
         for packet in packets:
             self.on_output(packet)
+        if not self._is_paused:
+            self.mergers[request.channel_id].on_replay_ended(request, self._world.now_ns, is_answered=True)
+            self._schedule()
 
 
 def describe(effect: MergeEffect) -> str:
