@@ -7,7 +7,7 @@ error in a document, with file, line and reason. Invariant: equal documents give
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tandemfeed.feedcore.documents.primitive_types import SOURCE_TYPES, Place, Primitive
@@ -43,6 +43,7 @@ PACKET_PARTS = {
 }
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 HEXADECIMAL = re.compile(r"0[xX][0-9A-Fa-f]{1,8}")
+MEASURE = SOURCE_TYPES["uint16"]  # of a length that readers put before a message
 COUNT_MAX = 1_000  # entries of a group of fixed count
 EXPONENT_MAX = 18  # an int64 has no more digits
 FIELD_ATTRIBUTES = ("name", "type", "length", "exponent", "null", "offset", "byteOrder")
@@ -78,6 +79,8 @@ def load_source_format(path: Path) -> SourceFormat:
         messages[message.name] = message
     if not messages:
         raise root.error("a source format needs at least one <message>")
+    if framing_node is not None and framing.is_measured:
+        _check_measured(framing_node, messages.values())
     return SourceFormat(root.title(), messages, str(path), framing, schema.warnings if schema else (), packet)
 
 
@@ -151,16 +154,43 @@ def _load_framing(node: Node) -> Framing:
     kind = _kind(node, "type")
     if kind.minimum < 0 or kind.is_float:
         raise node.error(f"type is {kind.name!r}; a message type must be an unsigned integer or a char")
+    is_measured = "length" not in node.attributes
+    if is_measured and any(name in node.attributes for name in ("lengthOffset", "lengthUnit", "lengthAdds")):
+        raise node.error("a <framing> with lengthOffset, lengthUnit or lengthAdds needs length")
+    start = MEASURE.size if is_measured else 0  # offsets in the document count from the venue's message
+
+    def place(attribute: str) -> Place | None:
+        if attribute not in node.attributes:
+            return None
+        found = _place(node, attribute)
+        return Place(found.kind, start + found.offset)
+
     return Framing(
-        header_size=_bounded(node, "headerSize", 0, 255),
-        length=_place(node, "length"),
+        header_size=start + _bounded(node, "headerSize", 0, 255),
+        length=place("length") or Place(MEASURE, 0),
         length_unit=_bounded(node, "lengthUnit", 1, 64, 1),
         length_adds=_bounded(node, "lengthAdds", 0, 255),
-        type=Place(kind, _bounded(node, "typeOffset", 0, 255)),
-        block_length=_place(node, "blockLength") if "blockLength" in node.attributes else None,
-        version=_place(node, "version") if "version" in node.attributes else None,
+        type=Place(kind, start + _bounded(node, "typeOffset", 0, 255)),
+        block_length=place("blockLength"),
+        version=place("version"),
         is_big_endian=_is_big_endian(node),
+        is_measured=is_measured,
     )
+
+
+def _check_measured(node: Node, messages: Iterable[SourceMessageType]) -> None:
+    """Check that the length of each message follows from its parts, if messages do not contain it."""
+    known: set[int] = set()
+    for message in messages:
+        if message.longer and message.framing.block_length is None:
+            raise node.error(f"message {message.name!r} may be longer, so that <framing> needs length or blockLength")
+        if any(group.parts for group in message.groups.values()):
+            raise node.error(
+                f"message {message.name!r} has groups with parts of their own, so that <framing> needs length"
+            )
+        if message.type_id in known:
+            raise node.error(f"several messages have the type {message.type_id}, so that <framing> needs length")
+        known.add(message.type_id)
 
 
 def _load_packet(node: Node) -> PacketHeader:

@@ -32,6 +32,7 @@ class Framing:
         type: place of the message type, from the frame's start.
         block_length: place of the fixed part's length; None: the message type defines it.
         version: place of the version of the schema that the message follows.
+        is_measured: the venue's messages do not contain their length; readers put it before each (`length` says where).
     """
 
     header_size: int
@@ -42,6 +43,7 @@ class Framing:
     block_length: Place | None = None
     version: Place | None = None
     is_big_endian: bool = False
+    is_measured: bool = False
 
     @property
     def size_min(self) -> int:

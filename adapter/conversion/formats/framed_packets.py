@@ -8,6 +8,7 @@ import numpy as np
 
 from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
 from tandemfeed.adapter.conversion.formats.frame_walk import FrameWalk
+from tandemfeed.adapter.conversion.formats.message_measure import MessageMeasure
 from tandemfeed.feedcore.documents.source_layout import HeaderPart, PacketHeader, SourceFormat
 
 
@@ -29,6 +30,12 @@ class VenuePacket(NamedTuple):
     sent_at_ns: int
     is_end: bool
     frames: bytes
+
+    @property
+    def stream(self) -> bytes:
+        """The name of the stream that its number belongs to."""
+        channel = b"" if self.channel is None else b"%d" % self.channel
+        return b" ".join(part for part in (channel, self.session) if part)
 
 
 class FramedPacket(NamedTuple):
@@ -55,6 +62,7 @@ class PacketDecoder:
     def __init__(self, source_format: SourceFormat) -> None:
         self.header, self._sequence = numbered_header(source_format)
         self._walk = FrameWalk(source_format.framing)
+        self._measure = MessageMeasure(source_format) if source_format.framing.is_measured else None
 
     def packet(self, datagram: bytes) -> VenuePacket:
         """Decode a datagram.
@@ -68,9 +76,7 @@ class PacketDecoder:
         if header.length is not None and header.length.read(datagram) + header.length_adds != size:
             given = header.length.read(datagram) + header.length_adds
             raise FormatError(f"the header gives {given} bytes, the datagram has {size}")
-        end, count = self._walk.skip(np.frombuffer(datagram, np.uint8), header.size, MESSAGE_COUNT_MAX)
-        if end != size:
-            raise FormatError(f"offset {end}: no whole message begins here")
+        frames, count = self._frames(datagram, header.size)
         counted = count if header.count is None else header.count.read(datagram)
         is_end = counted == header.end_of_session
         if count != (0 if is_end else counted):
@@ -82,8 +88,20 @@ class PacketDecoder:
             b"" if header.session is None else header.session.read(datagram),
             sum(part.read(datagram) for part in header.sent_at),
             is_end,
-            datagram[header.size :],
+            frames,
         )
+
+    def _frames(self, datagram: bytes, start: int) -> tuple[bytes, int]:
+        """(the messages from `start` on, each with its length; their number)."""
+        data = np.frombuffer(datagram, np.uint8)
+        if self._measure is not None:
+            frames, count, end = self._measure.frames(data, start)
+        else:
+            end, count = self._walk.skip(data, start, MESSAGE_COUNT_MAX)
+            frames = datagram[start:]
+        if end != len(datagram):
+            raise FormatError(f"offset {end}: no whole message begins here")
+        return frames, count
 
     def decode(self, datagram: bytes) -> FramedPacket:
         """Decode a datagram of a capture.
@@ -92,11 +110,9 @@ class PacketDecoder:
             FormatError: its header and its frames contradict each other.
         """
         packet = self.packet(datagram)
-        channel = b"" if packet.channel is None else b"%d" % packet.channel
-        stream = b" ".join(part for part in (channel, packet.session) if part)
         first, count = packet.sequence, packet.message_count
-        chunk = FrameChunk(packet.frames, count, first, packet.sent_at_ns, stream) if count else None
-        return FramedPacket(chunk, stream, first + count)
+        chunk = FrameChunk(packet.frames, count, first, packet.sent_at_ns, packet.stream) if count else None
+        return FramedPacket(chunk, packet.stream, first + count)
 
 
 def numbered_header(source_format: SourceFormat) -> tuple[PacketHeader, HeaderPart]:
