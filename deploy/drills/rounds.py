@@ -56,6 +56,7 @@ LEAD_S = 2.0
 QUIET_S = 1.0  # undisturbed play before each round and after the last
 QUIET_RANDOM_S = 0.3  # plus a random time up to this, so that rounds do not align with timers
 SPARE_SHARE, SPARE_S = 1.3, 45.0  # of play, because rounds take longer on a busy machine
+MESSAGES_MIN = 60_000  # at low rates, the spare costs next to nothing
 AHEAD_AT_START_S = 5.0  # of play, because Spark's first micro-batches are slow
 AHEAD_MAX_S = 45.0  # of play: how far Spark may run ahead, so that the driver is still working when it is killed
 DRIVER_ROWS_PER_FILE = 40_000  # rows per micro-batch; with small ones Spark would hardly keep ahead of the gateway
@@ -99,7 +100,7 @@ class DrillPlan:
         seconds = (LEAD_S + QUIET_S + self.rounds * per_round) * SPARE_SHARE + SPARE_S
         if self.fault.needs_driver:
             seconds += 2 * AHEAD_MAX_S  # so that Spark is still working in the last round
-        return int(self.rate * seconds) + self.rounds * self.fault.round_messages
+        return max(int(self.rate * seconds), MESSAGES_MIN) + self.rounds * self.fault.round_messages
 
 
 @dataclass(slots=True)
