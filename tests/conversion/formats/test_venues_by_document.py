@@ -238,6 +238,7 @@ def test_messages_of_deribit_are_found_without_lengths() -> None:
     assert names == ["Instrument", "Status", "Trade", "Trade", "OrderEvent", "OrderEvent"]
     listed = short(found[0], "instrumentId", "symbol", "currency", "kind", "priceIncrement", "strikePrice", "expiresAt")
     assert listed == (210, "BTC-PERPETUAL", "BTC", "future", E9 // 2, None, None)
+    assert {each["symbol"] for _, each in found[1:]} == {"BTC-PERPETUAL"}, "ticks have the symbol of their instrument"
     assert [short(each, "side", "price", "size", "tradeId", "eventAt") for each in found[2:4]] == [
         ("B", 97_123_500_000_000, E9 // 10, 501, AT_MS * 1_000_000),
         ("S", 97_123_000_000_000, 20 * E9, 502, AT_MS * 1_000_000),
