@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.client_lib.recording.record import DeliveryRecord
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.deploy.cluster.cluster import START_TIMEOUT_S, Cluster, start_cluster
 from tandemfeed.deploy.cluster.network import Network, why_no_network
 from tandemfeed.deploy.cluster.processes import ProcessFailed
@@ -72,6 +73,7 @@ class DrillPlan:
         rate: messages per second, per feed.
         seed: of all random choices.
         packets_per_s_max: source packets of each feed, if the machine bears only so many.
+        transport: how the clients receive the adapters.
     """
 
     name: str
@@ -81,6 +83,7 @@ class DrillPlan:
     seed: int
     shape: Shape
     packets_per_s_max: float = math.inf
+    transport: Transport = "multicast"
 
     @property
     def stall_aim_ms(self) -> float | None:
@@ -204,7 +207,14 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
                 prepare_days(recording, feed, settings, journals, messages_max)
             else:
                 prepare_journal(recording, feed, settings, cluster.journal(feed), messages_max)
-    start_cluster(cluster, plan.rate, records, verify=plan.fault.verify, through_days=plan.fault.has_days)
+    start_cluster(
+        cluster,
+        plan.rate,
+        records,
+        verify=plan.fault.verify,
+        through_days=plan.fault.has_days,
+        transport=plan.transport,
+    )
     if plan.fault.needs_driver:
         say("starting Spark")
         for feed in cluster.feeds:
