@@ -263,6 +263,24 @@ def test_a_message_of_deribit_that_is_not_whole_is_refused(packet: bytes, reason
         PacketDecoder(table("deribit").source_format).decode(packet)
 
 
+def test_a_capture_whose_packets_are_numbered_has_each_once_and_reports_the_missing_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = deribit_packet(9, instrument(210, b"BTC-PERPETUAL"), trade(210, (0, 97_123.5, 0.1, 501)))
+    second = deribit_packet(10, trade(210, (0, 97_123.5, 0.1, 502)))
+    last = deribit_packet(12, trade(210, (0, 97_123.5, 0.1, 504)))
+    other = deribit_packet(9, trade(7, (0, 1.0, 1.0, 601)), channel=4)
+    path = capture(tmp_path / "day.pcap", first, second, second, other, last)
+    folder = EXAMPLES / "deribit"
+    options = ["--source-format", str(folder / "source-format.xml"), "--table", str(folder / "converter-table.xml")]
+    options += ["--message-model", str(document("tick.xml")), "--to", str(tmp_path / "out")]
+    assert main(["file", str(path), *options]) == 3
+    shown = capsys.readouterr().err
+    assert "1 missing" in shown
+    rows = read_table(tmp_path / "out" / "Trade.parquet").to_pylist()
+    assert sorted(row["tradeId"] for row in rows) == [501, 502, 504, 601]
+
+
 def own_walk(payload: bytes) -> Iterator[tuple[int, bytes]]:
     """The messages of a real packet, by the counts in their headers, which the converter does not use."""
     at = 8
