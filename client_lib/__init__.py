@@ -31,7 +31,7 @@ from tandemfeed.client_lib.items import (
 from tandemfeed.client_lib.messages.message import Message, MessageClasses, Origin, load_messages
 from tandemfeed.client_lib.messages.sbe_reading import SbeReadError, Unlisted
 from tandemfeed.client_lib.messages.sbe_writing import SbeWriteError
-from tandemfeed.client_lib.stream.cursor import Cursor, CursorUnusable
+from tandemfeed.client_lib.reading.cursor import Cursor, CursorUnusable
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, DistrustReason
 from tandemfeed.client_lib.stream.subscription import Subscription

@@ -12,7 +12,7 @@ from tandemfeed.client_lib.items import Event
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.message import Message
-from tandemfeed.client_lib.stream.cursor import Cursor, cursor_file
+from tandemfeed.client_lib.reading.cursor import Cursor, cursor_file
 from tandemfeed.client_lib.stream.starts import Start, check_start
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription

@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from tandemfeed.client_lib import Client, Subscription, connect
 from tandemfeed.client_lib.items import Batch, Item
-from tandemfeed.client_lib.stream.replay import SILENCE_MAX_S
+from tandemfeed.client_lib.replay.worker import SILENCE_MAX_S
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Live

@@ -394,7 +394,7 @@ def test_a_revocation_is_the_last_item_even_if_a_stream_falls_silent_in_the_same
         silent_at_ns = time.monotonic_ns() + config.stale_after_ns
         cluster.is_revoked = True
         cluster.admin.end_calls()
-        assert select.select([subscription._mailbox.fd], [], [], 20)[0]
+        assert select.select([subscription._loop._mailbox.fd], [], [], 20)[0]
         time.sleep(max(0, silent_at_ns - time.monotonic_ns()) / 1e9)
         items = list(subscription.items())
         assert any(isinstance(item, Stale) for item in items)

@@ -19,7 +19,7 @@ import pytest
 
 from tandemfeed.client_lib import CursorUnusable, Takeover
 from tandemfeed.client_lib.items import Batch
-from tandemfeed.client_lib.stream.cursor import Cursor
+from tandemfeed.client_lib.reading.cursor import Cursor
 from tandemfeed.feedcore.merge.effects import Gap, SessionChanged
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, encode_runs
 from tandemfeed.feedcore.wire.position import Run

@@ -21,7 +21,7 @@ from typing import Any, Generic, Self, TypeVar
 from tandemfeed.client_lib.errors import AuthorizationRefused
 from tandemfeed.client_lib.items import Batch, Event, Item, Revoked
 from tandemfeed.client_lib.messages.message import Message, MessageClasses
-from tandemfeed.client_lib.stream.cursor import Cursor
+from tandemfeed.client_lib.reading.cursor import Cursor
 from tandemfeed.client_lib.tables import Batches
 
 HANDED_OVER_COUNT_MAX = 64
