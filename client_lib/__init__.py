@@ -17,6 +17,7 @@ from tandemfeed.client_lib.errors import (
     ClientError,
     FeedUnknown,
     LimitReached,
+    TooSlow,
 )
 from tandemfeed.client_lib.items import (
     Batch,
@@ -32,6 +33,7 @@ from tandemfeed.client_lib.messages.message import Message, MessageClasses, Orig
 from tandemfeed.client_lib.messages.sbe_reading import SbeReadError, Unlisted
 from tandemfeed.client_lib.messages.sbe_writing import SbeWriteError
 from tandemfeed.client_lib.reading.cursor import Cursor, CursorUnusable
+from tandemfeed.client_lib.reading.lag import Disconnected, Dropped, Lag, LagEnded, Lagging
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, DistrustReason
 from tandemfeed.client_lib.stream.subscription import Subscription
@@ -70,9 +72,11 @@ __all__ = [
     "ConfirmationResumed",
     "Cursor",
     "CursorUnusable",
+    "Disconnected",
     "DistrustReason",
     "Distrusted",
     "Diverged",
+    "Dropped",
     "Ended",
     "Event",
     "FeedUnknown",
@@ -80,6 +84,9 @@ __all__ = [
     "Gap",
     "GapReason",
     "Item",
+    "Lag",
+    "LagEnded",
+    "Lagging",
     "LimitReached",
     "Live",
     "MergerConfig",
@@ -99,6 +106,7 @@ __all__ = [
     "Subscription",
     "SubscriptionStatistics",
     "Takeover",
+    "TooSlow",
     "UnicastChosen",
     "Unlisted",
     "connect",

@@ -13,6 +13,7 @@ from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.message import Message
 from tandemfeed.client_lib.reading.cursor import Cursor, cursor_file
+from tandemfeed.client_lib.reading.lag import LAG_MAX, LagPolicy, OnLag
 from tandemfeed.client_lib.stream.starts import Start, check_start
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
@@ -38,6 +39,13 @@ class Options(TypedDict, total=False):
             far the application has handled it is kept there. `start` counts for topics that are new to the cursor.
         on_event: called with each event, in its place in the stream, by iterators that do not yield events. Without it,
             losses and alarms are logged as warnings, other events as information.
+        on_lag: what happens if the application reads more slowly than messages arrive. "replay" (default): messages
+            wait in receive queues, and those beyond are replayed from the adapters' journals. The others receive in a
+            thread while the application works, and act when more than `lag_max` messages wait: "drop" drops the
+            oldest, and yields `Dropped`; "conflate" keeps the newest message of each type and key; "disconnect" ends
+            the subscription with `TooSlow`.
+        lag_max: that number of messages (default 100,000).
+        conflate_by: the field that is the key (default "symbol"), a text or an integer. Messages without it are kept.
         confirm: 2 delivers only messages that two adapters transmitted identically. This excludes errors and forgeries
             of a single adapter, but it waits for the slower adapter, and yields a `Gap` if only one is alive.
         compare: which second copies are compared with the delivered one; a difference yields `Diverged`.
@@ -56,6 +64,9 @@ class Options(TypedDict, total=False):
     start: Start
     cursor: str | Path | None
     on_event: Callable[[Event], object] | None
+    on_lag: OnLag
+    lag_max: int
+    conflate_by: str
     confirm: Literal[1, 2]
     compare: CompareMode
     verify: VerifyMode
@@ -114,6 +125,7 @@ class Client:
             LimitReached: the identity has as many subscriptions open as it may have.
             AuthenticationRefused: the server no longer accepts the identity and secret.
             AdminUnavailable: no administration server answered.
+            ValueError: no message has the field `conflate_by`.
             CursorUnusable: the cursor's file cannot be read, is of another feed, or is used by another process.
         """
         if not isinstance(topics, Iterable) or not all(isinstance(topic, str) for topic in topics):
@@ -128,6 +140,9 @@ class Client:
         cursor = options.get("cursor")
         config = options.get("merger_config") or MergerConfig()
         config = replace(config, confirm=options.get("confirm", 1), compare=options.get("compare", "full"))
+        lag_policy = LagPolicy(
+            options.get("on_lag", "replay"), options.get("lag_max", LAG_MAX), options.get("conflate_by", "symbol")
+        )
         subscription = Subscription(
             self._session,
             self._grants,
@@ -138,6 +153,7 @@ class Client:
             cursor=None if cursor is None else Cursor(cursor_file(cursor)),
             kind=kind,
             on_event=options.get("on_event"),
+            lag_policy=lag_policy,
             verify=options.get("verify", "alarm"),
             transport=options.get("transport", "auto"),
             merger_config=config,

@@ -190,6 +190,7 @@ class Cursor:
         packet, former = batch.packet, self._positions.get(topic)
         is_same_session = former is not None and former.session == packet.session
         sources = dict(former.sources) if former is not None and is_same_session else {}
+        sources.update(batch.skipped)
         next_message_seq = packet.first_message_seq
         for run in packet.runs:
             count = min(max(next_input_seq - run.first_input_seq, 0), run.source_count)

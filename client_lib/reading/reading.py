@@ -18,10 +18,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
-from tandemfeed.client_lib.errors import AuthorizationRefused
+from tandemfeed.client_lib.errors import AuthorizationRefused, TooSlow
 from tandemfeed.client_lib.items import Batch, Event, Item, Revoked
 from tandemfeed.client_lib.messages.message import Message, MessageClasses
 from tandemfeed.client_lib.reading.cursor import Cursor
+from tandemfeed.client_lib.reading.lag import Disconnected, LagPolicy
 from tandemfeed.client_lib.tables import Batches
 
 HANDED_OVER_COUNT_MAX = 64
@@ -84,10 +85,13 @@ class Readable(ABC, Generic[M]):
         kind: the class of the messages to yield; None: all.
         on_event: called with each event by readings that do not yield events.
         cursor: keeps how far the application has handled the subscription.
+        lag_policy: what happens if the application is slow.
     """
 
-    def __init__(self, kind: type[M] | None, on_event: Callable[[Event], object], cursor: Cursor | None) -> None:
-        self._kind, self._on_event, self.cursor = kind, on_event, cursor
+    def __init__(
+        self, kind: type[M] | None, on_event: Callable[[Event], object], cursor: Cursor | None, lag_policy: LagPolicy
+    ) -> None:
+        self._kind, self._on_event, self.cursor, self.lag_policy = kind, on_event, cursor, lag_policy
         self._is_left = False
         self._polled: list[Item] = []
         self._pushed_back: M | None = None  # the message whose handler raised in `run`
@@ -227,6 +231,8 @@ class Readable(ABC, Generic[M]):
         self._on_event(event)
         if isinstance(event, Revoked) and event.is_last:
             raise AuthorizationRefused(event.reason, event.topics)
+        if isinstance(event, Disconnected):
+            raise TooSlow(event.reason)
 
     def _on_handled(self, item: Item) -> None:
         if self.cursor is not None:
@@ -341,7 +347,8 @@ class _PollingThread:
     def __init__(self, subscription: Readable[Any]) -> None:
         self._subscription = subscription
         self._handed_over: asyncio.Queue[list[Item] | BaseException | None] = asyncio.Queue()
-        self._room = threading.Semaphore(HANDED_OVER_COUNT_MAX)
+        reads_ahead = subscription.lag_policy.reads_ahead  # then what waits must wait there
+        self._room = threading.Semaphore(1 if reads_ahead else HANDED_OVER_COUNT_MAX)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="tandemfeed-subscription", daemon=True)
         self._thread.start()

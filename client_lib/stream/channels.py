@@ -87,6 +87,11 @@ class Channels:
         """True once every channel has delivered the `Ended` event of its present session."""
         return len(self._ended) == len(self._mergers)
 
+    @property
+    def missing_count(self) -> int:
+        """Messages that are known to be missing. Any thread may call this."""
+        return sum(merger.present.missing_message_count for merger in list(self._mergers.values()))
+
     def statistics(self) -> dict[int, ChannelStatistics]:
         """A snapshot, by channel. Any thread may call this."""
         return {

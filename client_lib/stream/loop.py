@@ -19,6 +19,7 @@ import zmq
 from tandemfeed.client_lib.items import Item, Revoked
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.session import Session
+from tandemfeed.client_lib.reading.lag import QueueWatch
 from tandemfeed.client_lib.replay.worker import Replayed, ReplayEnded, ReplayWorker
 from tandemfeed.client_lib.stream.channels import Channels
 from tandemfeed.client_lib.stream.grant_box import GrantBox
@@ -47,9 +48,11 @@ class Loop:
     Args:
         channels_of: makes the channels, which call the given function for replays.
         receivers_of: makes the sockets.
+        reports_lag: deliver events when receive queues are full for long.
 
     Attributes:
         channels: what the loop feeds.
+        queues: whether receive queues have been full for long.
         is_over: nothing more will come.
     """
 
@@ -59,10 +62,13 @@ class Loop:
         letters: Letters,
         channels_of: Callable[[Callable[[RequestReplay], None]], Channels],
         receivers_of: Callable[[zmq.Context[Any], zmq.Poller], Receivers],
+        *,
+        reports_lag: bool,
     ) -> None:
         self._letters = letters
         self._mailbox, self.is_over = letters.mailbox, False
         self.datagram_count = self.replayed_count = 0
+        self.queues, self._reports_lag = QueueWatch(), reports_lag
         self._last_item: Revoked | None = None
         self._context: zmq.Context[Any] = zmq.Context()
         self._poller = zmq.Poller()
@@ -96,13 +102,17 @@ class Loop:
             deadline_ns = earliest(channels.next_deadline_ns(), self.receivers.next_deadline_ns())
             wake_at_ns = earliest(deadline_ns, give_up_at_ns)
             wait_ms = -1 if wake_at_ns is None else max(0, -(-(wake_at_ns - time.monotonic_ns()) // 1_000_000))
+            has_more = False
             for socket, _ in self._poller.poll(wait_ms):
                 receiver = self.receivers.of_socket(socket)
                 if receiver is not None:
-                    self._drain(receiver)
+                    has_more |= self._drain(receiver)
                 elif socket == self._mailbox.fd:
                     self._read_letters()
             now_ns = time.monotonic_ns()
+            lag = self.queues.on_turn(has_more=has_more, now_ns=now_ns)
+            if lag is not None and self._reports_lag:
+                ready.append(lag)
             if deadline_ns is not None and now_ns >= deadline_ns:
                 channels.on_timer(now_ns)
                 ready += self.receivers.on_timer(now_ns, self._drain_whole)

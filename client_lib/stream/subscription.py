@@ -6,6 +6,7 @@ The work is in `Loop` (sockets, threads) and `Channels` (trust, merge); how an a
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,8 +18,11 @@ from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.messages.message import MessageClasses
+from tandemfeed.client_lib.reading.backlog import check_key
 from tandemfeed.client_lib.reading.cursor import Cursor
 from tandemfeed.client_lib.reading.event_log import log_event
+from tandemfeed.client_lib.reading.lag import Lag, LagPolicy
+from tandemfeed.client_lib.reading.read_ahead import ReadAhead
 from tandemfeed.client_lib.reading.reading import M, Readable
 from tandemfeed.client_lib.stream.channels import Channels
 from tandemfeed.client_lib.stream.loop import Letters, Loop
@@ -46,6 +50,7 @@ class Subscription(Readable[M]):
         kind: the class of the messages to deliver; None: all.
         on_event: called with each event, in its place in the stream, by readings that do not yield events; None: it is
             logged.
+        lag_policy: what happens if the application is slow.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Subscription(Readable[M]):
         cursor: Cursor | None = None,
         kind: type[M] | None = None,
         on_event: Callable[[Event], object] | None = None,
+        lag_policy: LagPolicy | None = None,
         verify: VerifyMode = "alarm",
         transport: Transport = "auto",
         merger_config: MergerConfig | None = None,
@@ -68,7 +74,7 @@ class Subscription(Readable[M]):
     ) -> None:
         self._session, self._grants, self._interface = session, grants, interface
         self._request = feed, tuple(topics), grant_timeout_s
-        super().__init__(kind, on_event or log_event, cursor)
+        super().__init__(kind, on_event or log_event, cursor, lag_policy or LagPolicy())
         self._start = start
         self._verify: VerifyMode = verify
         self._transport: Transport = transport
@@ -79,6 +85,7 @@ class Subscription(Readable[M]):
         self._opening_lock, self._loop_lock = threading.Lock(), threading.Lock()
         self._loop_thread: int | None = None
         self._opened: Loop | None = None
+        self._ahead: ReadAhead | None = None
 
     def open(self) -> None:
         """Subscribe, and join the adapters' streams. Idempotent; everything that needs it calls it.
@@ -90,6 +97,8 @@ class Subscription(Readable[M]):
             if self._opened is None and not self._is_stopping:
                 try:
                     self._opened = self._open()
+                    if self.lag_policy.reads_ahead:
+                        self._ahead = ReadAhead(self._poll_ahead, self._opened.stop, self.lag_policy)
                 except BaseException:
                     if self.cursor is not None:
                         self.cursor.close()
@@ -111,7 +120,7 @@ class Subscription(Readable[M]):
         def channels(request_replay: Callable[[RequestReplay], None]) -> Channels:
             if self.cursor is not None:
                 self.cursor.check_feed(grant.feed_name)
-            return Channels(
+            made = Channels(
                 grant,
                 self.counters,
                 request_replay,
@@ -120,6 +129,8 @@ class Subscription(Readable[M]):
                 verify=self._verify,
                 merger_config=self._merger_config,
             )
+            check_key(self.lag_policy, made.decoder)
+            return made
 
         def receivers(context: zmq.Context[Any], poller: zmq.Poller) -> Receivers:
             queue_count_max = self._receive_queue_count_max
@@ -128,7 +139,8 @@ class Subscription(Readable[M]):
             )
 
         try:
-            return Loop(self._session, letters, channels, receivers)
+            reports_lag = not self.lag_policy.reads_ahead
+            return Loop(self._session, letters, channels, receivers, reports_lag=reports_lag)
         except BaseException:
             self._grants.cancel(self._id)
             raise
@@ -172,20 +184,29 @@ class Subscription(Readable[M]):
     def poll_unhandled(self, timeout_s: float | None = None) -> list[Item]:
         """As `poll`, for those who report themselves what was handled."""
         self.open()
+        if self._ahead is None:
+            items = self._poll_loop(timeout_s)
+            self._is_stopping |= self._is_disposed
+        else:
+            items = [] if self._is_stopping else self._ahead.take(timeout_s)
+            self._is_stopping |= self._ahead.is_over
+        return items
+
+    def _poll_loop(self, timeout_s: float | None) -> list[Item]:
         if not self._loop_lock.acquire(blocking=False):
             raise RuntimeError("another thread is polling this subscription; poll it from one thread at a time")
         self._loop_thread = threading.get_ident()
         try:
-            if self._is_stopping:
-                return []
-            items = self._loop.poll(timeout_s)
-            self._is_stopping |= self._loop.is_over
-            return items
+            return [] if self._is_stopping else self._loop.poll(timeout_s)
         finally:
             self._loop_thread = None
-            if self._is_stopping:
+            if self._is_stopping or self._loop.is_over:
                 self._dispose()
             self._loop_lock.release()
+
+    def _poll_ahead(self) -> list[Item] | None:
+        items = self._poll_loop(None)
+        return items if items or not self._is_disposed else None
 
     def stop(self) -> None:
         """End the loop: `poll` returns immediately. Never blocks; safe to call from any thread or signal handler."""
@@ -202,6 +223,8 @@ class Subscription(Readable[M]):
             self._dispose()
             if self.cursor is not None:
                 self.cursor.close()
+        if self._ahead is not None:
+            self._ahead.join()
 
     def modify(self, add: Sequence[str] = (), remove: Sequence[str] = (), *, timeout_s: float = 10.0) -> None:
         """Add and remove topics, and wait until the administration server has accepted the change.
@@ -242,7 +265,14 @@ class Subscription(Readable[M]):
             groups=loop.receivers.groups,
             unicast_endpoints=loop.receivers.unicast_endpoints,
             active_adapter_id=self.grant.active_adapter_id,
+            lag=self._lag(),
         )
+
+    def _lag(self) -> Lag:
+        if self._ahead is not None:
+            return self._ahead.lag()
+        channels, age_ns = self._loop.channels, self._loop.queues.age_ns(time.monotonic_ns())
+        return Lag(channels.missing_count, age_ns)
 
     def _dispose(self) -> None:
         if self._opened is None or self._is_disposed:
