@@ -29,11 +29,14 @@ from tandemfeed.client_lib.items import (
     Revoked,
     SourceSpan,
 )
+from tandemfeed.client_lib.losses.loss import Loss, LossCause, Outcome
+from tandemfeed.client_lib.losses.loss_report import read_losses
 from tandemfeed.client_lib.messages.message import Message, MessageClasses, Origin, load_messages
 from tandemfeed.client_lib.messages.sbe_reading import SbeReadError, Unlisted
 from tandemfeed.client_lib.messages.sbe_writing import SbeWriteError
 from tandemfeed.client_lib.reading.cursor import Cursor, CursorUnusable
 from tandemfeed.client_lib.reading.lag import Disconnected, Dropped, Lag, LagEnded, Lagging
+from tandemfeed.client_lib.reading.storage import NotStored, StoredAgain
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, DistrustReason
 from tandemfeed.client_lib.stream.subscription import Subscription
@@ -89,12 +92,16 @@ __all__ = [
     "Lagging",
     "LimitReached",
     "Live",
+    "Loss",
+    "LossCause",
     "MergerConfig",
     "Message",
     "MessageClasses",
     "ModelChanged",
+    "NotStored",
     "Numbered",
     "Origin",
+    "Outcome",
     "Provisional",
     "ProvisionalGap",
     "Revoked",
@@ -103,6 +110,7 @@ __all__ = [
     "SourceGap",
     "SourceSpan",
     "Stale",
+    "StoredAgain",
     "Subscription",
     "SubscriptionStatistics",
     "Takeover",
@@ -111,4 +119,5 @@ __all__ = [
     "Unlisted",
     "connect",
     "load_messages",
+    "read_losses",
 ]

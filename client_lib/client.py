@@ -46,6 +46,8 @@ class Options(TypedDict, total=False):
             the subscription with `TooSlow`.
         lag_max: that number of messages (default 100,000).
         conflate_by: the field that is the key (default "symbol"), a text or an integer. Messages without it are kept.
+        loss_report: the folder of the loss report, which `tandemfeed losses` shows (default: `losses` in
+            ~/.local/state/tandemfeed, or in XDG_STATE_HOME).
         confirm: 2 delivers only messages that two adapters transmitted identically. This excludes errors and forgeries
             of a single adapter, but it waits for the slower adapter, and yields a `Gap` if only one is alive.
         compare: which second copies are compared with the delivered one; a difference yields `Diverged`.
@@ -67,6 +69,7 @@ class Options(TypedDict, total=False):
     on_lag: OnLag
     lag_max: int
     conflate_by: str
+    loss_report: Path | None
     confirm: Literal[1, 2]
     compare: CompareMode
     verify: VerifyMode
@@ -154,6 +157,7 @@ class Client:
             kind=kind,
             on_event=options.get("on_event"),
             lag_policy=lag_policy,
+            loss_folder=options.get("loss_report"),
             verify=options.get("verify", "alarm"),
             transport=options.get("transport", "auto"),
             merger_config=config,

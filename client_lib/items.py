@@ -17,6 +17,7 @@ import numpy as np
 
 from tandemfeed.client_lib.messages.message import Message, Origin, new_message
 from tandemfeed.client_lib.reading.lag import LagEvent
+from tandemfeed.client_lib.reading.storage import StorageEvent
 from tandemfeed.client_lib.stream.stream_trust import Distrusted
 from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, MessageModel, is_array
@@ -343,7 +344,6 @@ class ModelChanged:
     version: str
 
 
-Event: TypeAlias = (
-    MergeEvent | Filled | Distrusted | UnicastChosen | Revoked | ChannelsChanged | ModelChanged | LagEvent
-)
+GrantEvent: TypeAlias = Revoked | ChannelsChanged | ModelChanged
+Event: TypeAlias = MergeEvent | Filled | Distrusted | UnicastChosen | GrantEvent | LagEvent | StorageEvent
 Item: TypeAlias = Batch | Event

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 OnLag: TypeAlias = Literal["replay", "drop", "conflate", "disconnect"]
 LAG_MAX = 100_000  # messages of 74 bytes in packets of twenty: 8 MB
 LAG_MIN = 100
+LAGGED_NS = 10_000_000_000  # after which losses are not an effect of lag any more: they have been repaired
 BEHIND_NS = 1_000_000_000  # for which receive queues must not have been empty until a subscription counts as lagging
 
 
@@ -121,6 +122,8 @@ class QueueWatch:
 
     def __init__(self) -> None:
         self._since_ns: int | None = None  # None: they were empty in the last turn
+        self._turn_at_ns: int | None = None
+        self._lagged_at_ns: int | None = None
         self._is_lagging = False
 
     def age_ns(self, now_ns: int) -> int:
@@ -128,14 +131,21 @@ class QueueWatch:
         since_ns = self._since_ns  # the loop's thread may change it meanwhile
         return 0 if since_ns is None else max(0, now_ns - since_ns)
 
+    def has_lagged(self, now_ns: int) -> bool:
+        """Whether the application lags, or did a moment ago: then what is missing overflowed the queues."""
+        return self._lagged_at_ns is not None and now_ns - self._lagged_at_ns < LAGGED_NS
+
     def on_turn(self, *, has_more: bool, now_ns: int) -> Lagging | LagEnded | None:
         """A turn of the loop has read from the queues, and left some of them with more."""
+        turn_at_ns, self._turn_at_ns = self._turn_at_ns, now_ns
         if not has_more:
             was_lagging, self._is_lagging, self._since_ns = self._is_lagging, False, None
             return LagEnded() if was_lagging else None
         if self._since_ns is None:
-            self._since_ns = now_ns
-        if self._is_lagging or now_ns - self._since_ns < BEHIND_NS:
+            self._since_ns = now_ns if turn_at_ns is None else turn_at_ns  # they filled since then
+        if now_ns - self._since_ns < BEHIND_NS:
             return None
-        self._is_lagging = True
+        was_lagging, self._is_lagging, self._lagged_at_ns = self._is_lagging, True, now_ns
+        if was_lagging:
+            return None
         return Lagging(0)

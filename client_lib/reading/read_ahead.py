@@ -34,7 +34,7 @@ class ReadAhead:
     def is_over(self) -> bool:
         """True once the loop is over and everything was taken."""
         with self._changed:
-            return self._is_over and not self._backlog and self._error is None
+            return (self._is_over or self._backlog.is_over) and not self._backlog and self._error is None
 
     def lag(self) -> Lag:
         """How far the application is behind."""

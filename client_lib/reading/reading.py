@@ -21,8 +21,9 @@ from typing import Any, Generic, Self, TypeVar
 from tandemfeed.client_lib.errors import AuthorizationRefused, TooSlow
 from tandemfeed.client_lib.items import Batch, Event, Item, Revoked
 from tandemfeed.client_lib.messages.message import Message, MessageClasses
-from tandemfeed.client_lib.reading.cursor import Cursor
+from tandemfeed.client_lib.reading.cursor import Cursor, CursorUnusable
 from tandemfeed.client_lib.reading.lag import Disconnected, LagPolicy
+from tandemfeed.client_lib.reading.storage import NotStored, StoredAgain
 from tandemfeed.client_lib.tables import Batches
 
 HANDED_OVER_COUNT_MAX = 64
@@ -92,7 +93,7 @@ class Readable(ABC, Generic[M]):
         self, kind: type[M] | None, on_event: Callable[[Event], object], cursor: Cursor | None, lag_policy: LagPolicy
     ) -> None:
         self._kind, self._on_event, self.cursor, self.lag_policy = kind, on_event, cursor, lag_policy
-        self._is_left = False
+        self._is_left = self._is_not_stored = False
         self._polled: list[Item] = []
         self._pushed_back: M | None = None  # the message whose handler raised in `run`
         self._source = ItemSource(self, self._on_handled)
@@ -252,19 +253,39 @@ class Readable(ABC, Generic[M]):
 
     def store_cursor(self) -> None:
         """Store how far the application has handled the subscription, including the message or batch that it has now,
-        and the cursor's note: on return, they are on the disk."""
-        self._store_cursor(is_present_handled=True)
+        and the cursor's note: on return, they are on the disk.
 
-    def _store_cursor(self, *, is_present_handled: bool) -> None:
-        cursor, present = self.cursor, self._source.present
+        Raises:
+            CursorUnusable: the file cannot be written; the text says what to do. The subscription continues.
+        """
+        failed = self._store_cursor(is_present_handled=True)
+        if failed is not None:
+            raise CursorUnusable(failed.reason)
+
+    def _store_cursor(self, *, is_present_handled: bool) -> NotStored | None:
+        """Store the cursor, or report once that this fails; the position stays in memory, and is stored later."""
+        cursor = self.cursor
         assert cursor is not None, "the subscription has no cursor"
-        if not isinstance(present, Batch) or (cursor.given is None and not is_present_handled):
-            cursor.write(cursor.snapshot())
-            return
-        given = cursor.given
+        try:
+            cursor.write(self._snapshot(cursor, is_present_handled=is_present_handled))
+        except OSError as error:
+            failed = NotStored.because(cursor.path, error, "the position is kept in memory")
+            if not self._is_not_stored:
+                self._is_not_stored = True
+                self._on_event(failed)
+            return failed
+        if self._is_not_stored:
+            self._is_not_stored = False
+            self._on_event(StoredAgain(str(cursor.path)))
+        return None
+
+    def _snapshot(self, cursor: Cursor, *, is_present_handled: bool) -> dict[str, Any]:
+        present, given = self._source.present, cursor.given
+        if not isinstance(present, Batch) or (given is None and not is_present_handled):
+            return cursor.snapshot()
         if is_present_handled:
             given = None if given is None else present.message_after(given)
-        cursor.write(cursor.snapshot(self.topic_of(present.channel_id), present, given))
+        return cursor.snapshot(self.topic_of(present.channel_id), present, given)
 
     def _leave(self, kind: object) -> None:
         """The application leaves the subscription. Args: kind: of the exception with which it does, or None."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from tandemfeed.client_lib.items import Batch, ChannelsChanged, Item, ModelChanged
 from tandemfeed.client_lib.items import Filled as FilledItem
 from tandemfeed.client_lib.login.grant import Grant, GrantedSymbols
+from tandemfeed.client_lib.losses.loss_watch import LossWatch
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.reading.cursor import Cursor, TopicPosition
 from tandemfeed.client_lib.stream.receivers import Receiver
@@ -27,7 +28,7 @@ from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
 from tandemfeed.feedcore.merge.sessions import SessionMerger
-from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet
+from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket, decode_output_packet
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.sealing.opening import ReceivedSignature, StreamOpener
 
@@ -46,6 +47,7 @@ class Channels:
         decoder: for the feed's message model.
         topics: by channel, also of those that are not granted any more.
         ready: the items to deliver next.
+        losses: notices what is missing.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Channels:
         self.grant, self.decoder = grant, _decoder_of(grant)
         self.topics: dict[int, str] = {}
         self.ready: deque[Item] = deque()
+        self.losses = LossWatch(lambda: self.grant)
         self._counters, self._request_replay = counters, request_replay
         self._is_for_cursor = cursor is not None
         self._verify: VerifyMode = verify
@@ -121,6 +124,7 @@ class Channels:
                 verdicts = trust.on_signature(opened, now_ns, sender=receiver.last_sender)
             else:
                 verdicts = self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)
+                self.losses.on_packet(opened.packet, opened.incarnation, opened.counter)
         except PacketRefused as refused:
             self._counters.refuse(refused.reason)
             return False
@@ -244,12 +248,16 @@ class Channels:
     def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
+                if effect.packet.flags & RETRANSMISSION_BIT:
+                    self.losses.on_delivered(effect.packet)
                 self.ready.append(self._batch(effect.packet, now_ns))
             elif isinstance(effect, RequestReplay):
                 self._request_replay(effect)
             elif isinstance(effect, Filled):
+                self.losses.on_filled(effect.packet)
                 self.ready.append(FilledItem(self._batch(effect.packet, now_ns)))
             else:
+                self.losses.on_event(effect)
                 if isinstance(effect, Ended):
                     self._ended.add(effect.channel_id)
                 elif isinstance(effect, SessionChanged):

@@ -19,6 +19,7 @@ import zmq
 from tandemfeed.client_lib.items import Item, Revoked
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.session import Session
+from tandemfeed.client_lib.losses.loss_report import LossReport
 from tandemfeed.client_lib.reading.lag import QueueWatch
 from tandemfeed.client_lib.replay.worker import Replayed, ReplayEnded, ReplayWorker
 from tandemfeed.client_lib.stream.channels import Channels
@@ -46,6 +47,7 @@ class Loop:
     """Made, polled and closed by one thread at a time.
 
     Args:
+        report: takes the losses that the channels notice.
         channels_of: makes the channels, which call the given function for replays.
         receivers_of: makes the sockets.
         reports_lag: deliver events when receive queues are full for long.
@@ -60,12 +62,13 @@ class Loop:
         self,
         session: Session,
         letters: Letters,
+        report: LossReport,
         channels_of: Callable[[Callable[[RequestReplay], None]], Channels],
         receivers_of: Callable[[zmq.Context[Any], zmq.Poller], Receivers],
         *,
         reports_lag: bool,
     ) -> None:
-        self._letters = letters
+        self._letters, self._report = letters, report
         self._mailbox, self.is_over = letters.mailbox, False
         self.datagram_count = self.replayed_count = 0
         self.queues, self._reports_lag = QueueWatch(), reports_lag
@@ -113,12 +116,15 @@ class Loop:
             lag = self.queues.on_turn(has_more=has_more, now_ns=now_ns)
             if lag is not None and self._reports_lag:
                 ready.append(lag)
+            channels.losses.is_behind = self.queues.has_lagged(now_ns)
             if deadline_ns is not None and now_ns >= deadline_ns:
                 channels.on_timer(now_ns)
                 ready += self.receivers.on_timer(now_ns, self._drain_whole)
             if self._last_item is not None:  # after everything else of this turn
                 ready.append(self._last_item)
                 self.is_over = True
+            if channels.losses.found and (failed := self._report.write(channels.losses.take())) is not None:
+                ready.append(failed)
             if ready:
                 items = list(ready)
                 ready.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -16,14 +17,17 @@ from tandemfeed.client_lib.items import Event, Item
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
+from tandemfeed.client_lib.losses.loss_report import LossReport
+from tandemfeed.client_lib.losses.loss_watch import LossWatch
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.messages.message import MessageClasses
 from tandemfeed.client_lib.reading.backlog import check_key
 from tandemfeed.client_lib.reading.cursor import Cursor
 from tandemfeed.client_lib.reading.event_log import log_event
-from tandemfeed.client_lib.reading.lag import Lag, LagPolicy
+from tandemfeed.client_lib.reading.lag import Dropped, Lag, LagPolicy
 from tandemfeed.client_lib.reading.read_ahead import ReadAhead
 from tandemfeed.client_lib.reading.reading import M, Readable
+from tandemfeed.client_lib.state_folder import state_folder
 from tandemfeed.client_lib.stream.channels import Channels
 from tandemfeed.client_lib.stream.loop import Letters, Loop
 from tandemfeed.client_lib.stream.receivers import Receivers
@@ -51,6 +55,7 @@ class Subscription(Readable[M]):
         on_event: called with each event, in its place in the stream, by readings that do not yield events; None: it is
             logged.
         lag_policy: what happens if the application is slow.
+        loss_folder: of the loss report; None: in the user's state folder.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Subscription(Readable[M]):
         kind: type[M] | None = None,
         on_event: Callable[[Event], object] | None = None,
         lag_policy: LagPolicy | None = None,
+        loss_folder: Path | None = None,
         verify: VerifyMode = "alarm",
         transport: Transport = "auto",
         merger_config: MergerConfig | None = None,
@@ -76,6 +82,7 @@ class Subscription(Readable[M]):
         self._request = feed, tuple(topics), grant_timeout_s
         super().__init__(kind, on_event or log_event, cursor, lag_policy or LagPolicy())
         self._start = start
+        self._loss_folder = loss_folder or state_folder() / "losses"
         self._verify: VerifyMode = verify
         self._transport: Transport = transport
         self._merger_config = merger_config
@@ -140,7 +147,8 @@ class Subscription(Readable[M]):
 
         try:
             reports_lag = not self.lag_policy.reads_ahead
-            return Loop(self._session, letters, channels, receivers, reports_lag=reports_lag)
+            self._report = LossReport(self._loss_folder, grant.feed_name)
+            return Loop(self._session, letters, self._report, channels, receivers, reports_lag=reports_lag)
         except BaseException:
             self._grants.cancel(self._id)
             raise
@@ -190,7 +198,16 @@ class Subscription(Readable[M]):
         else:
             items = [] if self._is_stopping else self._ahead.take(timeout_s)
             self._is_stopping |= self._ahead.is_over
+            self._report_dropped(items)
         return items
+
+    def _report_dropped(self, items: list[Item]) -> None:
+        watch = LossWatch(lambda: self.grant)
+        for item in items:
+            if isinstance(item, Dropped):
+                watch.on_event(item)
+        if watch.found and (failed := self._report.write(watch.take())) is not None:
+            items.append(failed)
 
     def _poll_loop(self, timeout_s: float | None) -> list[Item]:
         if not self._loop_lock.acquire(blocking=False):
@@ -280,3 +297,4 @@ class Subscription(Readable[M]):
         self._is_disposed = True
         self._grants.cancel(self._id)
         self._opened.close()
+        self._report.close()

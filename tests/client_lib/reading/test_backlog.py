@@ -205,7 +205,10 @@ def test_full_receive_queues_are_reported_once_after_a_second_and_when_they_are_
     assert watch.age_ns(7) == 2
     assert watch.on_turn(has_more=False, now_ns=6) is None
     assert watch.on_turn(has_more=True, now_ns=10) is None
+    assert watch.on_turn(has_more=True, now_ns=9) is None
+    assert not watch.has_lagged(10)
     assert watch.on_turn(has_more=True, now_ns=10 + BEHIND_NS) == Lagging(0)
+    assert watch.has_lagged(20 + BEHIND_NS)
     assert watch.on_turn(has_more=True, now_ns=20 + 2 * BEHIND_NS) is None
     assert watch.on_turn(has_more=False, now_ns=30 + 2 * BEHIND_NS) == LagEnded()
     assert watch.age_ns(40) == 0
