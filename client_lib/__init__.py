@@ -16,6 +16,7 @@ from tandemfeed.client_lib.errors import (
     AuthorizationRefused,
     ClientError,
     FeedUnknown,
+    HistoryUnavailable,
     LimitReached,
     TooSlow,
 )
@@ -24,9 +25,11 @@ from tandemfeed.client_lib.items import (
     ChannelsChanged,
     Event,
     Filled,
+    HistoryShortened,
     Item,
     ModelChanged,
     Revoked,
+    SnapshotTaken,
     SourceSpan,
 )
 from tandemfeed.client_lib.losses.loss import Loss, LossCause, Outcome
@@ -86,6 +89,8 @@ __all__ = [
     "Filled",
     "Gap",
     "GapReason",
+    "HistoryShortened",
+    "HistoryUnavailable",
     "Item",
     "Lag",
     "LagEnded",
@@ -107,6 +112,7 @@ __all__ = [
     "Revoked",
     "SbeReadError",
     "SbeWriteError",
+    "SnapshotTaken",
     "SourceGap",
     "SourceSpan",
     "Stale",

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any, get_args
@@ -22,7 +23,7 @@ from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.items import Batch, Filled, Item, Revoked
 from tandemfeed.client_lib.live_view import LiveFigures, alarm_text, render
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
-from tandemfeed.client_lib.stream.starts import Start
+from tandemfeed.client_lib.stream.starts import Start, utc
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import Transport
@@ -40,6 +41,7 @@ from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_l
 
 INTERVAL_NS = 1_000_000_000
 EXIT_REFUSED = 2
+NAMED_STARTS: dict[str, Start] = {"live": "live", "first": "first", "snapshot": "snapshot"}
 ALARMS_SHOWN = 10  # every packet of a faulty adapter may differ
 
 
@@ -107,8 +109,9 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         type=_start_part,
-        metavar="live|first|TOPIC=SEQ",
-        help="begin live, with the session's first message, or a topic with a message_seq (repeatable; default live)",
+        metavar="live|first|snapshot|TIME|TOPIC=SEQ",
+        help="begin live, with the session's first message, with the last message of each symbol, with what the source "
+        "sent since a time (2026-11-22T14:30Z), or a topic with a message_seq (repeatable; default live)",
     )
     parser.add_argument(
         "--confirm",
@@ -151,19 +154,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _start_part(text: str) -> tuple[str, int]:
+def _start_part(text: str) -> Start:
     topic, _, number = text.rpartition("=")
-    if text in ("live", "first"):
-        return text, 0
+    if text in NAMED_STARTS:
+        return NAMED_STARTS[text]
+    with contextlib.suppress(ValueError):
+        return utc(datetime.fromisoformat(text))
     if not topic or not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not valid; use live, first or TOPIC=SEQ, SEQ from 1 on")
-    return topic, int(number)
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not valid; use live, first, snapshot, a time, or TOPIC=SEQ, SEQ from 1 on"
+        )
+    return {topic: int(number)}
 
 
-def _start(parts: list[tuple[str, int]]) -> Start:
-    if ("first", 0) in parts:
-        return "first"
-    return {topic: number for topic, number in parts if number} or "live"
+def _start(parts: list[Start]) -> Start:
+    """The one start that was given, or the first messages of several topics."""
+    firsts = {topic: number for part in parts if isinstance(part, dict) for topic, number in part.items()}
+    others = [part for part in parts if not isinstance(part, dict)]
+    return firsts or (others[-1] if others else "live")
 
 
 def _message_count(text: str) -> int:

@@ -33,8 +33,11 @@ class Options(TypedDict, total=False):
 
     Attributes:
         feed: the feed's name; needed only if several feeds have the topics.
-        start: "live" (default): with the first packet received; "first": with the first message of the session; or the
-            first `message_seq` by topic. Past messages are replayed from the adapters' journals.
+        start: "live" (default): with the first packet received; "first": with the first message of the session;
+            "snapshot": with the last message of each type and key (`conflate_by`), then live; a time (`datetime` with a
+            zone, `numpy.datetime64`, or nanoseconds since 1970): with the first packet that has what the source sent
+            since then; or the first `message_seq` by topic. Past messages are replayed from the adapters' journals. If
+            they do not reach back to a time or a snapshot's beginning, `HistoryShortened` says where they begin.
         cursor: a name, or the path of a file: where the application's last run ended, the subscription begins, and how
             far the application has handled it is kept there. `start` counts for topics that are new to the cursor.
         on_event: called with each event, in its place in the stream, by iterators that do not yield events. Without it,
@@ -45,7 +48,8 @@ class Options(TypedDict, total=False):
             oldest, and yields `Dropped`; "conflate" keeps the newest message of each type and key; "disconnect" ends
             the subscription with `TooSlow`.
         lag_max: that number of messages (default 100,000).
-        conflate_by: the field that is the key (default "symbol"), a text or an integer. Messages without it are kept.
+        conflate_by: the field that is the key (default "symbol"), a text or an integer, for `on_lag="conflate"`, which
+            keeps all messages without it, and for a snapshot, which has the last of each type of these.
         loss_report: the folder of the loss report, which `tandemfeed losses` shows (default: `losses` in
             ~/.local/state/tandemfeed, or in XDG_STATE_HOME).
         confirm: 2 delivers only messages that two adapters transmitted identically. This excludes errors and forgeries
@@ -128,6 +132,7 @@ class Client:
             LimitReached: the identity has as many subscriptions open as it may have.
             AuthenticationRefused: the server no longer accepts the identity and secret.
             AdminUnavailable: no administration server answered.
+            HistoryUnavailable: no adapter said where the time is with which to start.
             ValueError: no message has the field `conflate_by`.
             CursorUnusable: the cursor's file cannot be read, is of another feed, or is used by another process.
         """

@@ -40,6 +40,10 @@ class TooSlow(ClientError):
     """The application reads more slowly than messages arrive, and `on_lag="disconnect"` has ended the subscription."""
 
 
+class HistoryUnavailable(ClientError):
+    """No adapter said where the subscription is to begin."""
+
+
 class AdminUnavailable(ClientError):
     """No administration server answered: it is down, unreachable or too slow, or has the wrong certificate."""
 

@@ -344,6 +344,34 @@ class ModelChanged:
     version: str
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """With `start="snapshot"`: the channel's snapshot is complete, and its stream continues with the next message.
+
+    Attributes:
+        message_count: messages in the snapshot.
+    """
+
+    channel_id: int
+    message_count: int
+    next_message_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryShortened:
+    """No adapter has the channel's whole history since the time with which the subscription was to begin. It begins
+    with the oldest message that there is.
+
+    Attributes:
+        at_ns: when the source sent it.
+    """
+
+    channel_id: int
+    first_message_seq: int
+    at_ns: int
+
+
 GrantEvent: TypeAlias = Revoked | ChannelsChanged | ModelChanged
-Event: TypeAlias = MergeEvent | Filled | Distrusted | UnicastChosen | GrantEvent | LagEvent | StorageEvent
+StartEvent: TypeAlias = HistoryShortened | SnapshotTaken
+Event: TypeAlias = MergeEvent | Filled | Distrusted | UnicastChosen | GrantEvent | StartEvent | LagEvent | StorageEvent
 Item: TypeAlias = Batch | Event

@@ -13,18 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tandemfeed.client_lib.items import Batch, Filled, Item
-from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.client_lib.reading.conflation import conflated
 from tandemfeed.client_lib.reading.lag import Disconnected, Dropped, Lag, LagEnded, Lagging, LagPolicy
-from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
-from tandemfeed.feedcore.documents.symbol_words import symbol_columns
-from tandemfeed.feedcore.wire.refusal import PacketRefused
 
 Place = tuple[int, int]  # channel, session
 
@@ -146,27 +139,15 @@ class Backlog:
         self._items.extendleft(reversed(kept))
 
     def _conflate(self) -> None:
-        """Keep only the newest message of each key. Batches without a message left are removed; the newest of each
-        channel stays, for its position."""
-        batches = list(self._batches())
-        masks = newest_of_each_key([batch for _, batch in batches], self._policy.conflate_by)
+        """Keep only the newest message of each key."""
         items: list[Item | None] = list(self._items)
-        emptied: dict[Place, tuple[int, Batch]] = {}
-        for (at, batch), mask in zip(batches, masks, strict=True):
-            place = batch.channel_id, batch.packet.session
-            chosen = batch
-            if not mask.all():
-                with suppress(PacketRefused):  # a batch that cannot be cut stays whole
-                    chosen = batch.chosen(mask)
-            self._conflated_count += batch.message_count - chosen.message_count
-            self._message_count -= batch.message_count - chosen.message_count
-            if place in emptied:
-                former_at, former = emptied.pop(place)
-                items[former_at] = None
-                chosen.skip(former)
-            items[at] = chosen
-            if not chosen.message_count:
-                emptied[place] = at, chosen
+        batches = dict(self._batches())
+        all_left = conflated(list(batches.values()), self._policy.conflate_by, keeps_keyless=True)
+        for (place, batch), left in zip(batches.items(), all_left, strict=True):
+            removed_count = batch.message_count - (0 if left is None else left.message_count)
+            self._conflated_count += removed_count
+            self._message_count -= removed_count
+            items[place] = left
         self._items = deque(item for item in items if item is not None)
 
     def _skip(self, batch: Batch) -> None:
@@ -177,53 +158,6 @@ class Backlog:
         skipped = self._skipped.pop((batch.channel_id, batch.packet.session), None)
         if skipped is not None:
             batch.skipped = {**skipped, **batch.skipped}
-
-
-def check_key(policy: LagPolicy, decoder: Decoder) -> None:
-    """Refuse a policy whose key no message has.
-
-    Raises:
-        ValueError.
-    """
-    if policy.on_lag == "conflate" and not symbol_columns(decoder.model, policy.conflate_by):
-        messages = decoder.model.schema.messages.values()
-        fields = sorted({name for each in messages for name in each.columns if symbol_columns(decoder.model, name)})
-        raise ValueError(
-            f"conflate_by is {policy.conflate_by!r}; no message has such a field of text or integers; "
-            f"there are {', '.join(fields) or 'none'}"
-        )
-
-
-def newest_of_each_key(batches: list[Batch], key: str) -> list[NDArray[np.bool_]]:
-    """For each message of each batch, whether no later one has the same channel, type and key. A message without the
-    key is kept."""
-    masks = [np.ones(batch.message_count, np.bool_) for batch in batches]
-    values: dict[tuple[int, int, str], list[NDArray[np.generic]]] = {}
-    places: dict[tuple[int, int, str], list[tuple[int, int]]] = {}  # (batch, its message) of each value
-    for at, batch in enumerate(batches):
-        model = batch.model
-        columns = symbol_columns(model, key)
-        message_at = 0
-        for message, length, run in model.stretches(batch.payload):
-            count = max(len(run) // length, 1) if length else 1
-            column = None if message is None else columns.get(message.template_id)
-            if message is not None and column is not None and length >= PREFIX_SIZE + column.offset + column.size:
-                code = column.numpy_code("<")
-                of_type = batch.channel_id, message.template_id, code
-                found = np.ndarray((count,), code, run, PREFIX_SIZE + column.offset, (length,))
-                values.setdefault(of_type, []).append(found)
-                places.setdefault(of_type, []).extend((at, message_at + each) for each in range(count))
-            message_at += count
-        if message_at != batch.message_count:  # an adapter framed its messages incorrectly
-            return masks
-    for of_type, parts in values.items():
-        whole = np.concatenate(parts)
-        _, newest = np.unique(whole[::-1], return_index=True)
-        is_newest = np.zeros(len(whole), np.bool_)
-        is_newest[len(whole) - 1 - newest] = True
-        for (at, message_at), is_kept in zip(places[of_type], is_newest.tolist(), strict=True):
-            masks[at][message_at] &= is_kept
-    return masks
 
 
 def _message_count(item: Item) -> int:

@@ -138,6 +138,11 @@ class Cursor:
             raise CursorUnusable(f"{self.path} is of feed {self._feed!r}, not {feed!r}; give another cursor")
         self._feed = feed
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics of which something was handled, so that they continue there."""
+        return frozenset(topic for topic, position in self._positions.items() if position.next_input_seq)
+
     def position(self, topic: str) -> TopicPosition | None:
         """How far a topic was handled; None if nothing of it was."""
         return self._positions.get(topic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tandemfeed.client_lib.items import Event, Filled, Revoked
+from tandemfeed.client_lib.items import Event, Filled, HistoryShortened, Revoked
 from tandemfeed.client_lib.reading.lag import Disconnected, Dropped, Lagging
 from tandemfeed.client_lib.reading.storage import NotStored
 from tandemfeed.client_lib.stream.stream_trust import Distrusted
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 # What an application that ignores events must know of; Python prints warnings even where logging is not set up.
 LOSSES = (
     *(Gap, ProvisionalGap, SourceGap, Filled, Diverged, Distrusted, Revoked),
-    *(Lagging, Dropped, Disconnected, NotStored),
+    *(Lagging, Dropped, Disconnected, NotStored, HistoryShortened),
 )
 
 

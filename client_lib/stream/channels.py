@@ -12,11 +12,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from tandemfeed.client_lib.items import Batch, ChannelsChanged, Item, ModelChanged
+from tandemfeed.client_lib.items import Batch, ChannelsChanged, Item, ModelChanged, SnapshotTaken
 from tandemfeed.client_lib.items import Filled as FilledItem
 from tandemfeed.client_lib.login.grant import Grant, GrantedSymbols
 from tandemfeed.client_lib.losses.loss_watch import LossWatch
 from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.client_lib.reading.conflation import SnapshotIntake
 from tandemfeed.client_lib.reading.cursor import Cursor, TopicPosition
 from tandemfeed.client_lib.stream.receivers import Receiver
 from tandemfeed.client_lib.stream.starts import Start, first_message_of
@@ -38,7 +39,9 @@ class Channels:
 
     Args:
         grant: the first grant; later ones come by `change`.
-        start: the first message of each channel; see `starts.Start`.
+        start: "live", "first", or the first message of each channel by topic.
+        snapshot_by: deliver only the newest message of each type and of each value of this field, until the stream is
+            live; empty: deliver all.
         cursor: where to begin instead. Batches then know the history that their numbers belong to.
         request_replay: called with each request for what is missing.
 
@@ -57,6 +60,7 @@ class Channels:
         request_replay: Callable[[RequestReplay], None],
         *,
         start: Start,
+        snapshot_by: str = "",
         cursor: Cursor | None,
         verify: VerifyMode,
         merger_config: MergerConfig | None,
@@ -75,12 +79,15 @@ class Channels:
         self._begun: dict[int, tuple[int, int, int]] = {}  # by channel: source messages that were handled in part
         self._filters: dict[int, SymbolFilter] = {}  # of the channels of which only some symbols are granted
         self._filtered_symbols: Mapping[int, GrantedSymbols] = {}
+        self._snapshots: dict[int, SnapshotIntake] = {}  # of channels whose snapshot is not complete
         self._ended: set[int] = set()
         self._known_keys: set[int] = set()
         for channel_id, topic in grant.topics_by_channel.items():
             position = None if cursor is None else cursor.position(topic)
             if position is None or not position.next_input_seq:
                 self._add(channel_id, first_message_of(start, topic))
+                if snapshot_by:
+                    self._snapshots[channel_id] = SnapshotIntake(snapshot_by)
             else:
                 self._resume(channel_id, position)
         self._apply(grant)
@@ -158,6 +165,8 @@ class Channels:
         """Do what is due."""
         for merger in self._mergers.values():
             self._perform(merger.on_timer(now_ns, random.random()), now_ns)
+        if self._snapshots:
+            self._take_snapshots()
 
     def next_deadline_ns(self) -> int | None:
         """When to call `on_timer`."""
@@ -234,6 +243,7 @@ class Channels:
     def _remove(self, channel_id: int) -> None:
         self._mergers.pop(channel_id, None)
         self._trusts.pop(channel_id, None)
+        self._snapshots.pop(channel_id, None)
         self._ended.discard(channel_id)
 
     def _trust_of(self, channel_id: int) -> StreamTrust:
@@ -244,13 +254,19 @@ class Channels:
 
     def _merge(self, packet: OutputPacket, now_ns: int) -> None:
         self._perform(self._mergers[packet.channel_id].on_packet(packet, now_ns), now_ns)
+        if self._snapshots:
+            self._take_snapshots()
 
     def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
                 if effect.packet.flags & RETRANSMISSION_BIT:
                     self.losses.on_delivered(effect.packet)
-                self.ready.append(self._batch(effect.packet, now_ns))
+                batch = self._batch(effect.packet, now_ns)
+                if self._snapshots and (snapshot := self._snapshots.get(batch.channel_id)) is not None:
+                    snapshot.add(batch)
+                else:
+                    self.ready.append(batch)
             elif isinstance(effect, RequestReplay):
                 self._request_replay(effect)
             elif isinstance(effect, Filled):
@@ -263,6 +279,16 @@ class Channels:
                 elif isinstance(effect, SessionChanged):
                     self._ended.discard(effect.channel_id)
                 self.ready.append(effect)
+
+    def _take_snapshots(self) -> None:
+        """Deliver the snapshots of channels that have caught up with their live streams."""
+        for channel_id in list(self._snapshots):
+            merger = self._mergers[channel_id].present
+            if merger.lineage.epoch and merger.next_input_seq is not None and not merger.has_missing_messages:
+                batches = self._snapshots.pop(channel_id).take()
+                self.ready += batches
+                message_count = sum(batch.message_count for batch in batches)
+                self.ready.append(SnapshotTaken(channel_id, message_count, merger.next_message_seq or 0))
 
     def _batch(self, packet: OutputPacket, now_ns: int) -> Batch:
         places = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from tandemfeed.client_lib.items import Event, Item
+from tandemfeed.client_lib.items import Event, HistoryShortened, Item
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
@@ -21,17 +21,18 @@ from tandemfeed.client_lib.losses.loss_report import LossReport
 from tandemfeed.client_lib.losses.loss_watch import LossWatch
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.messages.message import MessageClasses
-from tandemfeed.client_lib.reading.backlog import check_key
+from tandemfeed.client_lib.reading.conflation import check_key
 from tandemfeed.client_lib.reading.cursor import Cursor
 from tandemfeed.client_lib.reading.event_log import log_event
 from tandemfeed.client_lib.reading.lag import Dropped, Lag, LagPolicy
 from tandemfeed.client_lib.reading.read_ahead import ReadAhead
 from tandemfeed.client_lib.reading.reading import M, Readable
+from tandemfeed.client_lib.replay.locating import locate
 from tandemfeed.client_lib.state_folder import state_folder
 from tandemfeed.client_lib.stream.channels import Channels
 from tandemfeed.client_lib.stream.loop import Letters, Loop
 from tandemfeed.client_lib.stream.receivers import Receivers
-from tandemfeed.client_lib.stream.starts import Start
+from tandemfeed.client_lib.stream.starts import Start, time_of
 from tandemfeed.client_lib.stream.statistics import SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.transport_choice import Transport
@@ -127,16 +128,20 @@ class Subscription(Readable[M]):
         def channels(request_replay: Callable[[RequestReplay], None]) -> Channels:
             if self.cursor is not None:
                 self.cursor.check_feed(grant.feed_name)
+            start, shortened = self._locate(grant)
             made = Channels(
                 grant,
                 self.counters,
                 request_replay,
-                start=self._start,
+                start=start,
+                snapshot_by=self.lag_policy.conflate_by if self._start == "snapshot" else "",
                 cursor=self.cursor,
                 verify=self._verify,
                 merger_config=self._merger_config,
             )
-            check_key(self.lag_policy, made.decoder)
+            if self._start == "snapshot" or self.lag_policy.on_lag == "conflate":
+                check_key(self.lag_policy.conflate_by, made.decoder)
+            made.ready += shortened
             return made
 
         def receivers(context: zmq.Context[Any], poller: zmq.Poller) -> Receivers:
@@ -152,6 +157,15 @@ class Subscription(Readable[M]):
         except BaseException:
             self._grants.cancel(self._id)
             raise
+
+    def _locate(self, grant: Grant) -> tuple[Start, list[HistoryShortened]]:
+        """Where to begin, without a time."""
+        at_ns = time_of(self._start)
+        if at_ns is None:
+            return self._start, []
+        known = self.cursor.topics if self.cursor is not None else ()
+        new = [channel_id for channel_id, topic in grant.topics_by_channel.items() if topic not in known]
+        return locate(self._session, grant, new, at_ns)
 
     @property
     def _loop(self) -> Loop:

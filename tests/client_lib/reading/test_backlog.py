@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tandemfeed.client_lib.items import Batch, Filled, Item
 from tandemfeed.client_lib.messages.decoding import Decoder
-from tandemfeed.client_lib.reading.backlog import Backlog, check_key
+from tandemfeed.client_lib.reading.backlog import Backlog
+from tandemfeed.client_lib.reading.conflation import check_key
 from tandemfeed.client_lib.reading.lag import (
     BEHIND_NS,
     Disconnected,
@@ -123,7 +124,7 @@ def test_more_keys_than_may_wait_are_dropped() -> None:
 
 def test_a_key_that_no_message_has_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ValueError, match=r"conflate_by is 'symbol'; no message has such a field .* number, text"):
-        check_key(LagPolicy("conflate"), DECODER)
+        check_key("symbol", DECODER)
 
 
 @pytest.mark.parametrize(
