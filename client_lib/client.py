@@ -14,7 +14,8 @@ from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.message import Message
 from tandemfeed.client_lib.reading.cursor import Cursor, cursor_file
 from tandemfeed.client_lib.reading.lag import LAG_MAX, LagPolicy, OnLag
-from tandemfeed.client_lib.stream.starts import Start, check_start
+from tandemfeed.client_lib.replay.playback import Playback
+from tandemfeed.client_lib.stream.starts import Start, Time, check_start, time_of
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import Transport
@@ -38,6 +39,10 @@ class Options(TypedDict, total=False):
             zone, `numpy.datetime64`, or nanoseconds since 1970): with the first packet that has what the source sent
             since then; or the first `message_seq` by topic. Past messages are replayed from the adapters' journals. If
             they do not reach back to a time or a snapshot's beginning, `HistoryShortened` says where they begin.
+        until: a time, as for `start`: the subscription ends with what the source sent before it. With a time that is
+            over, it ends when that was delivered.
+        speed: deliver messages at the intervals at which the source sent them, divided by this number: 1 as recorded,
+            10 ten times as fast. 0 (default): immediately. These two need `on_lag="replay"`.
         cursor: a name, or the path of a file: where the application's last run ended, the subscription begins, and how
             far the application has handled it is kept there. `start` counts for topics that are new to the cursor.
         on_event: called with each event, in its place in the stream, by iterators that do not yield events. Without it,
@@ -68,6 +73,8 @@ class Options(TypedDict, total=False):
 
     feed: str
     start: Start
+    until: Time | None
+    speed: float
     cursor: str | Path | None
     on_event: Callable[[Event], object] | None
     on_lag: OnLag
@@ -163,6 +170,7 @@ class Client:
             on_event=options.get("on_event"),
             lag_policy=lag_policy,
             loss_folder=options.get("loss_report"),
+            playback=_playback(options),
             verify=options.get("verify", "alarm"),
             transport=options.get("transport", "auto"),
             merger_config=config,
@@ -271,6 +279,22 @@ def _credential(
         return TokenFile(Path(token_file))
     assert secret is not None
     return secret
+
+
+def _playback(options: Options) -> Playback | None:
+    """Raises ValueError: the options cannot be used together."""
+    until, speed = options.get("until"), options.get("speed", 0)
+    if not isinstance(speed, int | float) or not 0 <= speed < float("inf"):
+        raise ValueError(f"speed is {speed!r}; it must be 0 (without waiting) or a positive number")
+    if until is None and not speed:
+        return None
+    if options.get("on_lag", "replay") != "replay":
+        raise ValueError("until and speed need on_lag='replay', because what is played back waits")
+    if until is not None and not isinstance(until, Time):
+        raise ValueError(f"until is {until!r}; it must be a time")
+    if until is not None:
+        check_start(until)
+    return Playback(None if until is None else time_of(until), speed)
 
 
 def _check_text(**arguments: object) -> None:

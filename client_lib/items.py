@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tandemfeed.client_lib.messages.message import Message, Origin, new_message
+from tandemfeed.client_lib.messages.message import Message, MessageClasses, Origin, new_message
 from tandemfeed.client_lib.reading.lag import LagEvent
 from tandemfeed.client_lib.reading.storage import StorageEvent
 from tandemfeed.client_lib.stream.stream_trust import Distrusted
@@ -169,6 +169,11 @@ class Batch:
     def model(self) -> MessageModel:
         """The message model that the messages are of."""
         return self._decoder.model
+
+    @property
+    def classes(self) -> MessageClasses:
+        """The classes of the messages."""
+        return self._decoder.classes
 
     @property
     def payload(self) -> memoryview:

@@ -98,6 +98,11 @@ class Channels:
         return len(self._ended) == len(self._mergers)
 
     @property
+    def are_live(self) -> bool:
+        """True if everything that is known of every channel was delivered."""
+        return all(map(self._is_live, self._mergers))
+
+    @property
     def missing_count(self) -> int:
         """Messages that are known to be missing. Any thread may call this."""
         return sum(merger.present.missing_message_count for merger in list(self._mergers.values()))
@@ -280,11 +285,16 @@ class Channels:
                     self._ended.discard(effect.channel_id)
                 self.ready.append(effect)
 
+    def _is_live(self, channel_id: int) -> bool:
+        merger = self._mergers[channel_id].present
+        is_begun = merger.lineage.epoch and merger.next_input_seq is not None
+        return bool(is_begun) and not merger.has_missing_messages
+
     def _take_snapshots(self) -> None:
         """Deliver the snapshots of channels that have caught up with their live streams."""
         for channel_id in list(self._snapshots):
-            merger = self._mergers[channel_id].present
-            if merger.lineage.epoch and merger.next_input_seq is not None and not merger.has_missing_messages:
+            if self._is_live(channel_id):
+                merger = self._mergers[channel_id].present
                 batches = self._snapshots.pop(channel_id).take()
                 self.ready += batches
                 message_count = sum(batch.message_count for batch in batches)

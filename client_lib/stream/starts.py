@@ -11,7 +11,8 @@ import numpy as np
 # "live": with the first packet received; "first": with the first message of the session; "snapshot": with the last
 # message of each key, then live; a time (a number is nanoseconds since 1970): with what the source sent since then; by
 # topic: with this message_seq, and live on channels that the mapping does not name.
-Start: TypeAlias = Literal["live", "first", "snapshot"] | datetime | np.datetime64 | int | Mapping[str, int]
+Time: TypeAlias = datetime | np.datetime64 | int
+Start: TypeAlias = Literal["live", "first", "snapshot"] | Time | Mapping[str, int]
 FIRST_MESSAGE = 1
 NS_MIN = 1_000_000_000_000_000  # twelve days after 1970: smaller numbers are not meant as times
 OLDEST_NS = 0

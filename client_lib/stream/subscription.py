@@ -28,6 +28,7 @@ from tandemfeed.client_lib.reading.lag import Dropped, Lag, LagPolicy
 from tandemfeed.client_lib.reading.read_ahead import ReadAhead
 from tandemfeed.client_lib.reading.reading import M, Readable
 from tandemfeed.client_lib.replay.locating import locate
+from tandemfeed.client_lib.replay.playback import Playback
 from tandemfeed.client_lib.state_folder import state_folder
 from tandemfeed.client_lib.stream.channels import Channels
 from tandemfeed.client_lib.stream.loop import Letters, Loop
@@ -41,6 +42,8 @@ from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import RequestReplay
 from tandemfeed.feedcore.topics import TopicEntry
 from tandemfeed.transport.unicast.wire import CurveKeys
+
+PLAYBACK_STEP_NS = 50_000_000  # at most, so that `stop` and time-outs are noticed
 
 
 class Subscription(Readable[M]):
@@ -57,6 +60,7 @@ class Subscription(Readable[M]):
             logged.
         lag_policy: what happens if the application is slow.
         loss_folder: of the loss report; None: in the user's state folder.
+        playback: when to deliver what is received, and when to end; None: immediately, and never.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Subscription(Readable[M]):
         on_event: Callable[[Event], object] | None = None,
         lag_policy: LagPolicy | None = None,
         loss_folder: Path | None = None,
+        playback: Playback | None = None,
         verify: VerifyMode = "alarm",
         transport: Transport = "auto",
         merger_config: MergerConfig | None = None,
@@ -82,7 +87,7 @@ class Subscription(Readable[M]):
         self._session, self._grants, self._interface = session, grants, interface
         self._request = feed, tuple(topics), grant_timeout_s
         super().__init__(kind, on_event or log_event, cursor, lag_policy or LagPolicy())
-        self._start = start
+        self._start, self._playback = start, playback
         self._loss_folder = loss_folder or state_folder() / "losses"
         self._verify: VerifyMode = verify
         self._transport: Transport = transport
@@ -206,7 +211,9 @@ class Subscription(Readable[M]):
     def poll_unhandled(self, timeout_s: float | None = None) -> list[Item]:
         """As `poll`, for those who report themselves what was handled."""
         self.open()
-        if self._ahead is None:
+        if self._playback is not None:
+            items = self._play(self._playback, timeout_s)
+        elif self._ahead is None:
             items = self._poll_loop(timeout_s)
             self._is_stopping |= self._is_disposed
         else:
@@ -214,6 +221,27 @@ class Subscription(Readable[M]):
             self._is_stopping |= self._ahead.is_over
             self._report_dropped(items)
         return items
+
+    def _play(self, playback: Playback, timeout_s: float | None) -> list[Item]:
+        """The items that are due; receives more only when none waits."""
+        give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
+        while not self._is_stopping:
+            now_ns = time.monotonic_ns()
+            if due := playback.take(now_ns):
+                return due
+            if playback.is_over:
+                self.stop()
+                self._poll_loop(0)  # closes it
+            elif (due_at_ns := playback.next_due_ns(now_ns)) is not None:
+                time.sleep(min(due_at_ns - now_ns, PLAYBACK_STEP_NS) / 1e9)
+            else:
+                items = self._poll_loop(PLAYBACK_STEP_NS / 1e9)
+                channels = self._loop.channels
+                playback.put(items, channels.grant.topics_by_channel, is_live=channels.are_live, unix_ns=time.time_ns())
+                self._is_stopping |= self._is_disposed and not items
+            if give_up_at_ns is not None and now_ns >= give_up_at_ns:
+                break
+        return []
 
     def _report_dropped(self, items: list[Item]) -> None:
         watch = LossWatch(lambda: self.grant)

@@ -26,8 +26,8 @@ from tandemfeed.client_lib import (
     Revoked,
     Subscription,
 )
+from tandemfeed.client_lib.commands.live_view import LiveFigures, render
 from tandemfeed.client_lib.items import Filled, Item
-from tandemfeed.client_lib.live_view import LiveFigures, render
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Ended, Stale, Takeover
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_runs
