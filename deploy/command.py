@@ -23,8 +23,8 @@ DISK_VARIABLE = "TANDEMFEED_DISK"  # SIZE:FOLDER: mount a small disk on this fol
 PR_SET_PDEATHSIG = 1
 EXTRAS = {"subscribe": "client", "stubs": "client", "journal": "journal", "adapter": "cluster", "convert": "cluster",
           "admin": "cluster", "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark",
-          "ticks": "spark"}  # fmt: skip
-IN_BACKGROUND = {"source-job", "ticks", "forger"}  # not in the path of a message, so they must not delay one
+          "ticks": "spark", "reconcile": "spark"}  # fmt: skip
+IN_BACKGROUND = {"source-job", "ticks", "reconcile", "forger"}  # not in the path of a message: they must not delay one
 # Joins streams that are running. Its modules and kernels take seconds of a processor to load.
 LOADED_IN_BACKGROUND = {"adapter"}
 SUMMARIES = {
@@ -35,6 +35,7 @@ SUMMARIES = {
     "source-job": "number a recording into the source journal (Spark)",
     "source-gateway": "multicast the source journal and fill gaps of adapters",
     "ticks": "make a recording: generate or ingest ticks",
+    "reconcile": "prove from journals that source and adapters agree",
     "subscribe": "follow a feed: live view, JSON lines or messages",
     "stubs": "write the classes of a message model's messages, for editors",
     "journal": "read, check and maintain a journal",
