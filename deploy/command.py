@@ -23,8 +23,9 @@ DISK_VARIABLE = "TANDEMFEED_DISK"  # SIZE:FOLDER: mount a small disk on this fol
 PR_SET_PDEATHSIG = 1
 EXTRAS = {"subscribe": "client", "stubs": "client", "journal": "journal", "adapter": "cluster", "convert": "cluster",
           "admin": "cluster", "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark",
-          "ticks": "spark", "reconcile": "spark"}  # fmt: skip
-IN_BACKGROUND = {"source-job", "ticks", "reconcile", "forger"}  # not in the path of a message: they must not delay one
+          "ticks": "spark", "bars": "spark", "reconcile": "spark"}  # fmt: skip
+# Not in the path of a message, so they must not delay one.
+IN_BACKGROUND = {"source-job", "ticks", "bars", "reconcile", "forger"}
 # Joins streams that are running. Its modules and kernels take seconds of a processor to load.
 LOADED_IN_BACKGROUND = {"adapter"}
 SUMMARIES = {
@@ -35,6 +36,7 @@ SUMMARIES = {
     "source-job": "number a recording into the source journal (Spark)",
     "source-gateway": "multicast the source journal and fill gaps of adapters",
     "ticks": "make a recording: generate or ingest ticks",
+    "bars": "write bars of trades and quotes into Parquet",
     "reconcile": "prove from journals that source and adapters agree",
     "subscribe": "follow a feed: live view, JSON lines or messages",
     "stubs": "write the classes of a message model's messages, for editors",
@@ -42,6 +44,7 @@ SUMMARIES = {
     "demo": "run a cluster, kill its active adapter twice, and report",
     "drill": "inject faults into a running cluster and report",
     "bench": "run a benchmark",
+    "capacity": "compute how many adapters, executors and how much bandwidth a load needs",
     "hiccups": "measure how long this machine pauses",
     "completion": "print a script that completes these commands in a shell",
     "witness": "record everything a feed delivers (used by demo and drill)",
