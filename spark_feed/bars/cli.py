@@ -14,6 +14,7 @@ from tandemfeed.journal.errors import JournalError
 from tandemfeed.spark_feed.bars.bars import QUOTE_FIELDS, TRADE_FIELDS, BarOptions, quote_bars, trade_bars
 from tandemfeed.spark_feed.bars.writing import start_bars, write_bars
 from tandemfeed.spark_feed.numbering.java import JavaMissing, find_java_home
+from tandemfeed.spark_feed.numbering.session import SUBMITTED
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.transport.process_shell import (
     StopSignal,
@@ -90,7 +91,10 @@ def _session(master: str) -> Any:
 
     from tandemfeed.spark_feed.spark import register
 
-    spark = SparkSession.builder.appName("tandemfeed bars").master(master).config(map=SETTINGS).getOrCreate()
+    builder = SparkSession.builder.appName("tandemfeed bars").config(map=SETTINGS)
+    if master or SUBMITTED not in os.environ:
+        builder = builder.master(master or "local[1]")
+    spark = builder.getOrCreate()
     register(spark)
     return spark
 
@@ -160,6 +164,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FIELD=COLUMN",
         help=f"column with one of the fields {', '.join(sorted({*TRADE_FIELDS, *QUOTE_FIELDS}))}; repeatable",
     )
-    parser.add_argument("--master", default="local[1]", help="Spark master (default %(default)s)")
+    parser.add_argument("--master", default="", help="Spark master (default: that of spark-submit, or local[1])")
     add_connection_arguments(parser)
     return parser
