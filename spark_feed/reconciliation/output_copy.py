@@ -58,6 +58,7 @@ class Survey:
         epoch_starts: by channel and epoch, the first `input_seq` of the epoch in this journal.
         active_ids: by channel and epoch, the adapter that transmitted as active, if this one did.
         damaged_count: damaged records of the journal.
+        end_index: where the journal ended; an adapter may append meanwhile.
     """
 
     journal: Path
@@ -67,6 +68,7 @@ class Survey:
     active_ids: dict[tuple[int, int], int] = field(default_factory=dict)
     commits: list[Commit] = field(default_factory=list)
     damaged_count: int = 0
+    end_index: int = 0
 
 
 @dataclass(slots=True)
@@ -146,6 +148,7 @@ def survey(journal: Path, session: int) -> Survey:
     with _opened(journal) as tailer:
         for batch, headers in _headers(tailer):
             _survey_batch(found, batch, headers)
+            found.end_index = batch.next_index
         found.damaged_count = tailer.lost_count
     return found
 
@@ -175,7 +178,7 @@ def messages(found: Survey, epoch_starts: Mapping[tuple[int, int], int]) -> Iter
     """
     next_input: dict[tuple[int, int], NDArray[np.int64]] = {}
     with _opened(found.journal) as tailer:
-        for batch, headers in _headers(tailer):
+        for batch, headers in _headers(tailer, found.end_index):
             epochs = headers["epoch"].astype(np.int64)
             is_chosen = _is_decided(headers, found.session)
             for place in np.flatnonzero(is_chosen & (headers["flags"] & PROVISIONAL_BIT != 0)).tolist():
@@ -194,8 +197,9 @@ def _opened(journal: Path) -> Tailer:
     return Tailer(journal)
 
 
-def _headers(tailer: Tailer) -> Iterator[tuple[Batch, NDArray[np.void]]]:
-    while (batch := tailer.read_batch(READ_COUNT, mixed=True)) is not None:
+def _headers(tailer: Tailer, end_index: int = NO_LIMIT) -> Iterator[tuple[Batch, NDArray[np.void]]]:
+    while (batch := tailer.read_batch(READ_COUNT, mixed=True)) is not None and batch.first_index < end_index:
+        batch = batch.until(end_index)
         yield batch, batch.heads(OUTPUT_HEADER_SIZE).view(HEADERS).reshape(-1)
 
 

@@ -21,7 +21,7 @@ from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.numbering.job import numbering_plan
 from tandemfeed.spark_feed.numbering.split import SplitRule
 from tandemfeed.spark_feed.reconciliation import cli
-from tandemfeed.spark_feed.reconciliation.output_copy import BUCKET
+from tandemfeed.spark_feed.reconciliation.output_copy import BUCKET, read_copy, survey
 from tandemfeed.spark_feed.reconciliation.reconciling import reconcile
 from tandemfeed.spark_feed.reconciliation.result import Reconciliation
 from tandemfeed.spark_feed.reconciliation.source_copy import SourceCopy, read_source
@@ -106,7 +106,7 @@ def test_equal_journals_are_reconciled_however_their_messages_are_packed(
     assert [each.end_seq - 1 for each in found.streams] == [each.message_count for each in source.streams]
 
 
-def test_messages_that_one_adapter_lacks_are_named_and_no_problem(
+def test_messages_that_one_adapter_lacks_are_named_but_are_not_a_problem(
     source: SourceCopy, decided: list[OutputPacket], tmp_path: Path
 ) -> None:
     away = decided[20:600]
@@ -226,6 +226,18 @@ def test_damage_is_a_problem_and_the_rest_is_compared(
     assert any("damaged records" in each for each in found.problems)
     assert found.is_absent_somewhere
     assert not any(each.missing for each in found.streams)
+
+
+def test_what_an_adapter_appends_meanwhile_does_not_count(decided: list[OutputPacket], tmp_path: Path) -> None:
+    journal = OutputJournal(tmp_path / "a", block_size=BLOCK)
+    for each in decided[:50]:
+        journal.append(each)
+    found = survey(tmp_path / "a", SESSION)
+    for each in decided[50:90]:
+        journal.append(each)
+    journal.close()
+    copy = read_copy(found, found.epoch_starts)
+    assert list(copy.channels[1].messages) == [(1, decided[50].first_message_seq)]
 
 
 def test_rows_that_made_no_message_are_compared_with_the_quarantine_table(tmp_path: Path) -> None:
