@@ -24,5 +24,5 @@ def codes_of(column: Any) -> tuple[list[bytes], NDArray[np.int64]]:
         encoded = encoded.unify_dictionaries().combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    texts = [text.encode() for text in encoded.dictionary.to_pylist()]
+    texts = encoded.dictionary.cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
     return texts, integers_of(encoded.indices, -1)

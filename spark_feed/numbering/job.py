@@ -1,9 +1,9 @@
 """The feed source's Spark job: recording → source streams → numbers → packets → source journal.
 
-Executors parse, split and encode (`mapInArrow`). The blocks of each source stream then go to one task, which numbers,
-packs and appends them to the stream's journal. The driver only commits what the tasks appended (`foreachBatch`).
-Another process sends the packets (`spark_feed.sending.gateway`). So driver, executors and Python workers may die at any
-instant without changing the numbers or the streams on the wire.
+Spark finds the files, cuts micro-batches, remembers what is done, and runs the tasks (`numbering.tasks`), which read
+the files, split them by source stream, number, pack and append. The driver only commits what the tasks appended
+(`foreachBatch`). Another process sends the packets (`spark_feed.sending.gateway`). So driver, executors and Python
+workers may die at any instant without changing the numbers or the streams on the wire.
 
 Never: derives a number from a batch id, a partition or a clock; runs further ahead of the gateway than allowed.
 """
@@ -14,45 +14,31 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.journal.format.named_position import NamedPosition
 from tandemfeed.spark_feed.feed_plan import FeedPlan
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
-from tandemfeed.spark_feed.journaling.records import POSITION_NAME, NumberingPlan, SourceJournalError, StreamEnd
-from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation, append_to_stream
-from tandemfeed.spark_feed.numbering.encoding import BLOCK_DDL, blocks_in
+from tandemfeed.spark_feed.journaling.records import POSITION_NAME, NumberingPlan, SourceJournalError
 from tandemfeed.spark_feed.numbering.quarantine import quarantined_count
 from tandemfeed.spark_feed.numbering.reading import FileReader
 from tandemfeed.spark_feed.numbering.screening import Rules
 from tandemfeed.spark_feed.numbering.session import Spark, start_session
 from tandemfeed.spark_feed.numbering.split import SplitRule
-from tandemfeed.spark_feed.numbering.worker_imports import keep_archive_directories
-from tandemfeed.spark_feed.recordings.recording import Manifest, RecordingError, restore_file_order
+from tandemfeed.spark_feed.numbering.tasks import append_files, prepare_workers
+from tandemfeed.spark_feed.recordings.recording import Manifest, restore_file_order
 
 LOG = logging.getLogger(__name__)
 BACK_PRESSURE_POLL_S = 0.02
 NO_RULES = Rules()
 QUARANTINE_NAME = "quarantine"
 BATCH_MESSAGES_MAX = 200_000  # a micro-batch's fixed cost is then small beside its work, and takes below a second
-APPENDED_SCHEMA = pa.schema(  # what a task reports: an end, or a problem
-    [
-        ("source_stream_id", pa.int32()),
-        *((name, pa.int64()) for name in ("next_source_seq", "end_index", "next_record_index")),
-        ("problem", pa.string()),
-    ]
-)
-APPENDED_DDL = (  # the same for Spark
-    "source_stream_id int, next_source_seq bigint, end_index bigint, next_record_index bigint, problem string"
-)
 # Spark's own source of whole files, of which the job takes only the names: it finds the files, cuts micro-batches and
 # remembers what is done. The tasks read the files themselves (numbering.reading).
 FILES_FORMAT = "binaryFile"
@@ -175,7 +161,7 @@ class SourceJob:
 
         def take(batch: Any, batch_id: int) -> None:
             try:
-                self._take_batch(log, batch, batch_id)
+                self._take_batch(log, reader, batch, batch_id)
             except BaseException as error:
                 failure.append(error)  # Spark passes on only the text of an error
                 raise
@@ -184,13 +170,11 @@ class SourceJob:
         reader = FileReader(
             source_format, options.split, stream_count, options.rules, manifest.rows_per_file, quarantine
         )
-        encode = _encoding(reader)
-        stream = (
-            files.mapInArrow(encode, BLOCK_DDL)
-            .writeStream.foreachBatch(take)
-            .option("checkpointLocation", str(options.checkpoint.absolute()))
-        )
+        checkpoint = str(options.checkpoint.absolute())
+        stream = files.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
         stream = stream.trigger(availableNow=True) if options.until_idle else stream.trigger(processingTime="0 seconds")
+        workers = threading.Thread(target=prepare_workers, args=[spark.sparkContext], name="prepare-workers")
+        workers.start()  # while the query starts
         query = stream.start()
         on_started()
         try:
@@ -203,6 +187,7 @@ class SourceJob:
                 raise
         finally:
             query.stop()
+            workers.join()
 
     @property
     def _quarantine(self) -> Path:
@@ -221,14 +206,13 @@ class SourceJob:
             wanted = min(wanted, allowed // 2)  # so that the job refills before the gateway has sent everything
         return max(1, wanted // rows_per_file)
 
-    def _take_batch(self, log: CommitLog, batch: Any, batch_id: int) -> None:
+    def _take_batch(self, log: CommitLog, reader: FileReader, batch: Any, batch_id: int) -> None:
         self._wait_for_gateway(log)
-        stream_count = len(self._options.feed.source_stream_ids)
-        owned = batch.repartitionById(stream_count, "stream")
-        rows = owned.mapInArrow(_appending(log.continuation), APPENDED_DDL).toArrow().to_pylist()
-        if problem := next((row["problem"] for row in rows if row["problem"]), None):
-            raise SourceJournalError(f"batch {batch_id}: {problem}")
-        added = log.commit(batch_id, map(_appended, rows))
+        try:
+            appended = append_files(batch.rdd, reader, log.continuation)
+        except SourceJournalError as error:
+            raise SourceJournalError(f"batch {batch_id}: {error}") from error
+        added = log.commit(batch_id, appended)
         self.report.record_count += added
         self.report.batch_count += 1
         self._on_commit(log)
@@ -254,41 +238,6 @@ class SourceJob:
 
 class _Stopped(Exception):
     """The job was stopped before it took the micro-batch."""
-
-
-def _encoding(reader: FileReader) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Names of files to blocks of messages, in the executors."""
-
-    def encode(batches: Iterator[Any]) -> Iterator[Any]:
-        keep_archive_directories()
-        for batch in batches:
-            for uri in batch.column("path").to_pylist():
-                yield from reader.blocks(uri)
-
-    return encode
-
-
-def _appending(continued: Continuation) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A source stream's blocks to the end of its journal, in the task that owns the stream."""
-
-    def append(batches: Iterator[Any]) -> Iterator[Any]:
-        keep_archive_directories()
-        rows = pa.Table.from_batches([batch for batch in batches if batch.num_rows])
-        stream_id = continued.plan.feed.source_stream_ids[rows.column("stream")[0].as_py()]
-        row: dict[str, Any] = {"source_stream_id": stream_id}
-        try:
-            done = append_to_stream(continued, stream_id, blocks_in(rows))
-            row |= done.end._asdict() | {"next_record_index": done.next_record_index}
-        except (SourceJournalError, RecordingError) as error:
-            row["problem"] = str(error)
-        yield pa.RecordBatch.from_pylist([row], schema=APPENDED_SCHEMA)
-
-    return append
-
-
-def _appended(row: dict[str, Any]) -> Appended:
-    end = StreamEnd(row["next_source_seq"], row["end_index"])
-    return Appended(row["source_stream_id"], end, row["next_record_index"])
 
 
 def numbering_plan(

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
-from tandemfeed.spark_feed.numbering.encoding import TickEncoder, empty_blocks, problem_row, row_of
+from tandemfeed.spark_feed.numbering.encoding import TickEncoder, empty_blocks
 from tandemfeed.spark_feed.numbering.packing import Block
 from tandemfeed.spark_feed.numbering.quarantine import Quarantine
 from tandemfeed.spark_feed.numbering.screening import Refused, Rules, Screen, schema_change
@@ -46,17 +44,18 @@ class FileReader:
     rows_per_file: int
     quarantine: Path
 
-    def blocks(self, uri: str) -> Iterator[Any]:
-        """The blocks of a file's messages, as record batches of `encoding.BLOCK_SCHEMA`.
+    def blocks(self, uri: str) -> Iterator[list[Block]]:
+        """The messages of a file, in parts: a block for each source stream.
 
-        Rows that make no message go to the quarantine table. A file that cannot be read is a row as well: Spark would
-        run a task that raises again, and wrap its text.
+        Rows that make no message go to the quarantine table.
+
+        Raises:
+            RecordingError: the file cannot be read, or a record is missing.
         """
         try:
-            for blocks in self._blocks(uri):
-                yield from map(row_of, count(), blocks)
+            yield from self._blocks(uri)
         except (RecordingError, pa.ArrowException, OSError) as error:
-            yield from (problem_row(stream, f"{uri}: {error}") for stream in range(self.stream_count))
+            raise RecordingError(f"{uri}: {error}") from error
 
     def _blocks(self, uri: str) -> Iterator[list[Block]]:
         filesystem, path = FileSystem.from_uri(uri)

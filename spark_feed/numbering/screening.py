@@ -128,27 +128,34 @@ def _is_text(kind: Any) -> bool:
 def _long_symbols(
     field: SourceField, members: NDArray[np.int64], symbols: list[bytes], codes: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.int64], str]]:
-    for code, symbol in enumerate(symbols):
-        if not 1 <= len(symbol) <= field.length:
-            reason = f"the symbol {symbol.decode()!r} has {len(symbol)} bytes; it must have 1 to {field.length}"
-            yield members[codes[members] == code], reason
+    lengths = np.fromiter(map(len, symbols), np.int64, len(symbols))
+    for code in np.flatnonzero((lengths < 1) | (lengths > field.length)).tolist():
+        reason = f"the symbol {symbols[code].decode()!r} has {lengths[code]} bytes; it must have 1 to {field.length}"
+        yield members[codes[members] == code], reason
 
 
 def _outside(name: str, field: SourceField, column: Any, members: NDArray[np.int64]) -> Iterator[Any]:
     """The rows whose value the field cannot hold."""
     is_price = field.exponent != 0
     null = field.null if field.null is not None else (NULL_PRICE if is_price else 0)
+    low, high = field.kind.minimum, field.kind.maximum
+    if field.kind.size == 8 and not is_price:
+        return  # ids are the two's complement of unsigned ones, so all are in range
+    if not (is_price and field.null is None) and _is_within(column, low, high):
+        return
     values = integers_of(column, int(null))[members]
     if is_price and field.null is None:
         yield members[values == NULL_PRICE], f"{name} is null; the source format has no null for it"
-    low, high = field.kind.minimum, field.kind.maximum
-    if field.kind.size == 8:  # ids are the two's complement of unsigned ones, so only a price can be out of range
-        wrong = values < 0 if is_price and low == 0 else np.zeros(len(values), np.bool_)
-    else:
-        wrong = (values < low) | (values > high)
+    wrong = (values < low) | (values > high)
     of_row = dict(zip(members[wrong].tolist(), values[wrong].tolist(), strict=True))
     yield members[wrong], lambda place: f"{name} is {of_row[place]}; it must be {low} to {high}"
 
 
+def _is_within(column: Any, low: int, high: int) -> bool:
+    """True if no value of a column is outside; the usual case, and quickly found."""
+    found = pc.min_max(column).as_py()
+    return found["min"] is None or (found["min"] >= low and found["max"] <= high)
+
+
 def _where(mask: Any) -> NDArray[np.int64]:
-    return np.flatnonzero(np.asarray(mask))
+    return np.flatnonzero(mask.to_numpy(zero_copy_only=False) if isinstance(mask, pa.Array) else mask.to_numpy())

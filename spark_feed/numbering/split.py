@@ -39,16 +39,16 @@ def assign_streams(
     """
     if rule is SplitRule.INDEX:
         return record_index % stream_count
-    place_of = stream_of_letter if rule is SplitRule.LETTER else stream_of_hash
-    places = np.array([place_of(symbol, stream_count) for symbol in symbols], np.int64)
-    return places[symbol_codes]
+    if rule is SplitRule.LETTER:
+        return streams_of_letters(symbols, stream_count)[symbol_codes]
+    return np.array([stream_of_hash(symbol, stream_count) for symbol in symbols], np.int64)[symbol_codes]
 
 
-def stream_of_letter(symbol: bytes, stream_count: int) -> int:
+def streams_of_letters(symbols: Sequence[bytes], stream_count: int) -> NDArray[np.int64]:
     """Equal ranges of A … Z, ignoring case; what sorts before A goes with A, what sorts after Z goes with Z."""
-    letter = symbol[:1].upper() or b"A"
-    place = min(max(letter[0] - FIRST_LETTER, 0), LETTER_COUNT - 1)
-    return place * stream_count // LETTER_COUNT
+    letters = np.array(symbols, "S1").view(np.uint8).astype(np.int64)
+    letters[(letters >= ord("a")) & (letters <= ord("z"))] -= ord("a") - ord("A")
+    return np.clip(letters - FIRST_LETTER, 0, LETTER_COUNT - 1) * stream_count // LETTER_COUNT
 
 
 def stream_of_hash(symbol: bytes, stream_count: int) -> int:

@@ -15,7 +15,6 @@ from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.numbering import reading
-from tandemfeed.spark_feed.numbering.encoding import BLOCK_SCHEMA, blocks_in
 from tandemfeed.spark_feed.numbering.job import numbering_plan
 from tandemfeed.spark_feed.numbering.packing import Block
 from tandemfeed.spark_feed.numbering.quarantine import quarantined_count
@@ -61,8 +60,7 @@ def quarantine_of(
     reader = FileReader(loaded, SplitRule.LETTER, 2, rules or Rules(), ROWS, folder / "quarantine")
     parts = []
     for path in sorted((folder / "recording").glob("part-*.parquet")):
-        batches = [pa.Table.from_batches([batch], BLOCK_SCHEMA) for batch in reader.blocks(path.as_uri())]
-        parts.append([block for batch in batches for block in blocks_in(batch)])
+        parts.append([block for blocks in reader.blocks(path.as_uri()) for block in blocks])
     tables = [pq.read_table(path) for path in sorted((folder / "quarantine").glob("*.parquet"))]
     return [row for table in tables for row in table.to_pylist()], parts
 

@@ -35,7 +35,7 @@ from tandemfeed.spark_feed.journaling.records import (
 from tandemfeed.spark_feed.journaling.stream_appender import Appended, append_to_stream
 from tandemfeed.spark_feed.numbering.job import numbering_plan
 from tandemfeed.spark_feed.numbering.packing import Block, Packed, pack_stream
-from tandemfeed.spark_feed.numbering.split import SplitRule, assign_streams, stream_of_letter
+from tandemfeed.spark_feed.numbering.split import SplitRule, assign_streams, streams_of_letters
 from tandemfeed.transport.sealing.source_sealing import SOURCE_SEAL_SIZE
 from tandemfeed.transport.settings_file import SettingsError
 from tests.spark_feed.source_material import (
@@ -111,14 +111,15 @@ def test_a_message_that_fits_no_packet_is_refused_with_its_record_number() -> No
 
 @given(st.integers(1, 26), st.text(min_size=1, max_size=5))
 def test_the_alphabet_is_divided_into_ascending_ranges(count: int, text: str) -> None:
-    alphabet = [stream_of_letter(bytes([letter]), count) for letter in range(ord("A"), ord("Z") + 1)]
+    alphabet = streams_of_letters([bytes([letter]) for letter in range(ord("A"), ord("Z") + 1)], count).tolist()
     assert alphabet == sorted(alphabet)
     assert set(alphabet) == set(range(count))
-    assert 0 <= stream_of_letter(text.encode(), count) < count
+    assert 0 <= streams_of_letters([text.encode()], count)[0] < count
 
 
 def test_two_streams_divide_the_alphabet_between_m_and_n() -> None:
-    assert [stream_of_letter(ticker, 2) for ticker in (b"A", b"MZZ", b"N", b"ZZZ", b"m", b"n")] == [0, 0, 1, 1, 0, 1]
+    tickers = [b"A", b"MZZ", b"N", b"ZZZ", b"m", b"n", b"", b"{", b"1"]
+    assert streams_of_letters(tickers, 2).tolist() == [0, 0, 1, 1, 0, 1, 0, 1, 0]
 
 
 @given(st.sampled_from(SplitRule), st.lists(st.integers(0, 2), min_size=1, max_size=50), st.data())
