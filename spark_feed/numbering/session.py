@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tandemfeed.spark_feed.numbering.class_archive import ClassArchive
 from tandemfeed.spark_feed.numbering.java import find_java_home
 
 Spark: TypeAlias = Any  # pyspark is not typed for mypy
@@ -36,12 +37,16 @@ SETTINGS = {
     "spark.log.structuredLogging.enabled": "true",
     "spark.log.level": "WARN",
     # Spark moves names of files and a few large blocks, so no expression here is worth compiling (numpy and compiled
-    # kernels do the work), and the second compiler would take more time than it saves.
+    # kernels do the work).
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # Parallel collectors and the second compiler start more threads than two cores can run.
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
+    # Blocks pass from one task to another on the same machine, and are not worth compressing.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
+    "spark.broadcast.compress": "false",
 }
+# Parallel collectors and the second compiler start more threads than two cores can run.
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 
 # Where all of Spark runs on this machine. On a cluster, executors must reach the driver, so its own settings decide.
 ONE_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -55,11 +60,23 @@ def retrying(master: str) -> str:
     return re.sub(r"^local\[([^],]+)\]$", rf"local[\1,{TASK_TRIES}]", master)
 
 
-def start_session(master: str, driver_memory: str, scratch: Path) -> Spark:
+def class_archive() -> ClassArchive:
+    """The archive of Spark's classes for this Java and this Spark.
+
+    Raises:
+        JavaMissing: if no usable Java is installed.
+    """
+    from pyspark.find_spark_home import _find_spark_home
+
+    return ClassArchive(find_java_home(), Path(_find_spark_home()) / "jars")
+
+
+def start_session(master: str, driver_memory: str, scratch: Path, archive_options: str | None = None) -> Spark:
     """Start the Spark driver in this process, and its JVM unless spark-submit has started one.
 
     Args:
         master: of Spark; empty: the one that spark-submit was given, or this machine with one core.
+        archive_options: of the JVM; None: those with which it uses the archive of classes.
 
     Raises:
         JavaMissing: if no usable Java is installed.
@@ -78,7 +95,9 @@ def start_session(master: str, driver_memory: str, scratch: Path) -> Spark:
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     from pyspark.sql import SparkSession  # takes a second, so import it only here
 
+    archive_options = class_archive().options_to_use() if archive_options is None else archive_options
     settings = SETTINGS | {"spark.driver.memory": driver_memory, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
+    settings |= {"spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {archive_options}"}
     if is_local:
         settings |= ONE_MACHINE | {"spark.local.dir": str(scratch)}
     builder = SparkSession.builder.appName("tandemfeed source")

@@ -1,0 +1,70 @@
+"""Spark's classes in a file that the JVM maps, so that it need not find, read and verify them at each start.
+
+That halves the processor time until Spark is ready. The JVM can write such an archive when it ends (JEP 350);
+`tandemfeed source-job --archive-classes` lets it. The archive lies where compiled kernels do, and like them only if the
+folder is private to this user, because the JVM executes what it contains.
+
+Invariant: an archive under its final name is whole, and belongs to this Java and this Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from tandemfeed.journal.compiled.compiling import cache_places
+from tandemfeed.journal.compiled.private_cache import private_file, private_folder
+
+NAME = "spark.jsa"
+QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"  # what cannot be archived is only slower
+
+
+class ClassArchive:
+    """The archive for a Java and a Spark.
+
+    Args:
+        java_home, jars: their folders.
+        places: where archives may be stored; the first is used that is private to this user.
+    """
+
+    def __init__(self, java_home: Path, jars: Path, places: tuple[Path, ...] | None = None) -> None:
+        name = f"spark-classes-{_digest(java_home, jars)}"
+        folders = (place / name for place in (cache_places() if places is None else places))
+        folder = next((folder for folder in folders if private_folder(folder)), None)
+        self.path = None if folder is None else folder / NAME
+
+    @property
+    def _unfinished(self) -> Path | None:
+        return self.path and self.path.with_name(f"{os.getpid()}.unfinished")
+
+    def options_to_use(self) -> str:
+        """Options that make a JVM use the archive, if it exists."""
+        if self.path is None or not private_file(os.fspath(self.path)):
+            return ""
+        return f"-XX:SharedArchiveFile={self.path} {QUIET}"
+
+    def options_to_write(self) -> str:
+        """Options that make a JVM write the archive when it ends; empty if there is no place for it."""
+        return "" if self.path is None else f"-XX:ArchiveClassesAtExit={self._unfinished} {QUIET}"
+
+    def keep(self) -> bool:
+        """Keep what the JVM has written, after it ended; False if it has written nothing."""
+        if self.path is None or self._unfinished is None:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            self._unfinished.rename(self.path)
+            return True
+        return False
+
+
+def _digest(java_home: Path, jars: Path) -> str:
+    """Identifies a Java and a Spark: an archive is only for the JVM and the jar files that it was made from."""
+    digest = hashlib.sha256(os.fspath(java_home).encode())
+    with contextlib.suppress(OSError):
+        digest.update((java_home / "release").read_bytes())
+    for jar in sorted(jars.glob("*.jar")):
+        found = jar.stat()
+        digest.update(f"{jar} {found.st_size} {found.st_mtime_ns}".encode())
+    return digest.hexdigest()[:16]
