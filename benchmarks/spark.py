@@ -1,7 +1,8 @@
 """`tandemfeed bench spark`: the source job's rows per second, beside what Spark itself does with the same rows.
 
-Makes its recording in a temporary folder. All rates are of rows after a warm-up; `scan_rows_per_s` is what Spark scans
-on one core, so that figures of machines can be compared.
+Makes its recording in a temporary folder. All rates are of rows after a warm-up. `scan_rows_per_s` is what Spark scans
+of these rows on one core, and `plain_scan_rows_per_s` of rows of three integers, so that figures of machines can be
+compared.
 """
 
 from __future__ import annotations
@@ -16,22 +17,32 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from tandemfeed.benchmarks import spark_tables
 from tandemfeed.benchmarks.spark_alone import tree_cpu_s
 from tandemfeed.journal import Tailer
 from tandemfeed.spark_feed.feed_plan import FeedPlan
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
-from tandemfeed.spark_feed.journaling.records import packets_in, stream_folder
+from tandemfeed.spark_feed.journaling.records import RecordKind, packets_in, stream_folder
 from tandemfeed.spark_feed.numbering.job import JobOptions, SourceJob
 from tandemfeed.spark_feed.numbering.split import SplitRule
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
-from tandemfeed.spark_feed.recordings.recording import write_recording
+from tandemfeed.spark_feed.recordings.recording import Manifest, write_recording
 
-ROW_COUNT = 2_000_000
+ROW_COUNT = 4_000_000
 ROWS_PER_FILE = 10_000
-SMALL_ROW_COUNT = 100_000  # in micro-batches of one file, for their fixed cost
+SMALL_ROW_COUNT = 500_000  # in micro-batches of one file, for their fixed cost
+PLAIN_COUNT = 5_000_000
 WARM_SHARE = 0.4  # of the micro-batches, while the JVM compiles
+POLL_S = 0.005
+CLUSTER = (
+    '[[feed]]\nfeed_id = 1\nname = "ticks"\nsession = 20261121\n'
+    "[[feed.source_stream]]\nsource_stream_id = 1\n[[feed.source_stream]]\nsource_stream_id = 2\n"
+)
 FEED = FeedPlan(1, "ticks", 20261121, (1, 2))
 SOURCE_FORMAT = Path(__file__).parent.parent / "deploy" / "examples" / "ticks" / "source-format.xml"
 
@@ -42,21 +53,26 @@ def run(_arguments: argparse.Namespace) -> dict[str, object]:
         folder = Path(name)
         _record(folder / "recording", ROW_COUNT)
         _record(folder / "small", SMALL_ROW_COUNT)
+        for attempt in ("cold", "warm"):  # the first one may compile kernels
+            first_packet_s = _first_packet_s(folder / "small", folder / attempt)
         one = _Job(folder / "recording", folder / "one", "local[1]")
         two = _Job(folder / "recording", folder / "two", "local[2]")
         small = _Job(folder / "small", folder / "fixed", "local[1]", batch_messages_max=ROWS_PER_FILE)
-        rewrite_per_cpu_s, scan_per_s = _spark_alone(folder)
+        alone = _spark_alone(folder)
         return {
             "rows": ROW_COUNT,
             "rows_per_s_local1": round(one.rows_per_s),
             "rows_per_s_local2": round(two.rows_per_s),
-            "scan_rows_per_s": round(scan_per_s),
-            "local1_per_scan": round(one.rows_per_s / scan_per_s, 3),
+            "scan_rows_per_s": round(ROW_COUNT / alone["scan_s"]),
+            "plain_scan_rows_per_s": round(PLAIN_COUNT / alone["plain_scan_s"]),
+            "local1_per_plain_scan": round(one.rows_per_s * alone["plain_scan_s"] / PLAIN_COUNT, 3),
+            "local2_per_plain_scan": round(two.rows_per_s * alone["plain_scan_s"] / PLAIN_COUNT, 3),
             "rows_per_cpu_s_local1": round(one.rows_per_cpu_s),
-            "vs_parquet_rewrite": round(one.rows_per_cpu_s / rewrite_per_cpu_s, 2),
+            "rows_per_cpu_s_local2": round(two.rows_per_cpu_s),
+            "vs_parquet_rewrite": round(one.rows_per_cpu_s * alone["rewrite_cpu_s"] / ROW_COUNT, 2),
             "microbatch_fixed_ms": round(1e3 * (small.batch_s - ROWS_PER_FILE / one.rows_per_s)),
-            "start_s": round(small.started_s, 1),
-            "first_commit_s": round(small.first_commit_s, 1),
+            "microbatch_cpu_ms": round(1e3 * small.batch_cpu_s),
+            "first_packet_s": round(first_packet_s, 1),
             "stream_scan_msgs_per_s": round(_scan_stream(folder / "one")),
             **spark_tables.measure(folder / "output"),
             "gateway_read_msgs_per_s": round(_read_merged(folder / "one")),
@@ -68,7 +84,9 @@ class _Job:
 
     def __init__(self, recording: Path, folder: Path, master: str, batch_messages_max: int = 200_000) -> None:
         self._began_s = time.perf_counter()
-        self._commits: list[tuple[float, float, int]] = []  # time, processor time of all processes, next record
+        self._commits: list[tuple[float, int]] = []  # time, next record
+        self._warm_cpu_s = 0.0  # processor time of all processes until the micro-batches are warm
+        self._cpu_s = 0.0  # at the last one
         options = JobOptions(
             recording=recording,
             journal=folder / "journal",
@@ -82,16 +100,43 @@ class _Job:
             batch_messages_max=batch_messages_max,
             master=master,
         )
-        report = SourceJob(options, on_commit=self._on_commit).run(lambda: None)
-        self.started_s, self.first_commit_s = report.start_s, self._commits[0][0]
-        warm = self._commits[int(WARM_SHARE * len(self._commits)) :]
-        seconds, cpu_s, rows = (last - first for first, last in zip(warm[0], warm[-1], strict=True))
+        batch_count = Manifest.read(recording).record_count // batch_messages_max
+        self._warm, self._last = int(WARM_SHARE * batch_count), batch_count - 1
+        SourceJob(options, on_commit=self._on_commit).run(lambda: None)
+        warm = self._commits[self._warm :]
+        seconds, rows = (last - first for first, last in zip(warm[0], warm[-1], strict=True))
+        cpu_s = self._cpu_s - self._warm_cpu_s
         self.rows_per_s, self.rows_per_cpu_s = rows / seconds, rows / cpu_s
-        times = [commit[0] for commit in warm]
-        self.batch_s = statistics.median(after - before for before, after in pairwise(times))
+        self.batch_s = statistics.median(after[0] - before[0] for before, after in pairwise(warm))
+        self.batch_cpu_s = cpu_s / (len(warm) - 1)
 
     def _on_commit(self, log: CommitLog) -> None:
-        self._commits.append((time.perf_counter() - self._began_s, tree_cpu_s(), log.last_commit.next_record_index))
+        if len(self._commits) == self._last:
+            self._cpu_s = tree_cpu_s()
+        self._commits.append((time.perf_counter(), log.last_commit.next_record_index))
+        if len(self._commits) - 1 == self._warm:
+            self._warm_cpu_s = tree_cpu_s()
+
+
+def _first_packet_s(recording: Path, folder: Path) -> float:
+    """Seconds from the start of a source job's process until the gateway could send the first packet."""
+    folder.mkdir()
+    (folder / "cluster.toml").write_text(CLUSTER)
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from tandemfeed.spark_feed.cli import job; sys.exit(job(sys.argv[1:]))",
+    ]
+    command += ["--recording", str(recording), "--source-format", str(SOURCE_FORMAT), "--until-idle"]
+    command += ["--feed-description", str(folder / "cluster.toml"), "--journal", str(folder / "journal")]
+    began_s = time.perf_counter()
+    with subprocess.Popen([*command, "--checkpoint", str(folder / "checkpoint")], stdout=subprocess.DEVNULL) as job:
+        with CommittedRecords(folder / "journal", FEED.source_stream_ids) as records:
+            while (found := records.read()) is None or found.record[0] != RecordKind.PACKET:
+                if job.poll():
+                    raise RuntimeError(f"the source job ended with status {job.returncode}")
+                time.sleep(POLL_S)
+        return time.perf_counter() - began_s
 
 
 def _record(folder: Path, count: int) -> None:
@@ -99,11 +144,14 @@ def _record(folder: Path, count: int) -> None:
     write_recording(folder, tables, rows_per_file=ROWS_PER_FILE, origin="generated", price_conversion="integers")
 
 
-def _spark_alone(folder: Path) -> tuple[float, float]:
-    """(rows per CPU second of Spark's Parquet rewrite, rows per second of its scan) on one core, in its own process."""
+def _spark_alone(folder: Path) -> dict[str, float]:
+    """The times of `spark_alone`, in a process of its own."""
+    columns = {name: np.arange(PLAIN_COUNT) * step for step, name in enumerate(("a", "b", "c"), 1)}
+    pq.write_table(pa.table(columns), folder / "plain.parquet")
     command = [sys.executable, "-m", "tandemfeed.benchmarks.spark_alone", str(folder)]
-    figures = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-    return ROW_COUNT / figures["rewrite_cpu_s"], ROW_COUNT / figures["scan_s"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    times: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return times
 
 
 def _scan_stream(folder: Path) -> float:

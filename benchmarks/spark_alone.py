@@ -26,16 +26,20 @@ def main(folder: Path) -> None:
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
     rows = spark.read.parquet(str(folder / "recording" / "part-*.parquet"))
-    scans, rewrites = [], []
+    plain = spark.read.parquet(str(folder / "plain.parquet"))
+    scans, rewrites, plain_scans = [], [], []
     for _ in range(REPEATS):
         began_s = time.perf_counter()
         rows.write.format("noop").mode("overwrite").save()
         scans.append(time.perf_counter() - began_s)
+        began_s = time.perf_counter()
+        plain.write.format("noop").mode("overwrite").save()
+        plain_scans.append(time.perf_counter() - began_s)
         began_cpu_s = tree_cpu_s()
         rows.write.mode("overwrite").parquet(str(folder / "rewritten"))
         rewrites.append(tree_cpu_s() - began_cpu_s)
     spark.stop()
-    print(json.dumps({"scan_s": min(scans), "rewrite_cpu_s": min(rewrites)}))
+    print(json.dumps({"scan_s": min(scans), "plain_scan_s": min(plain_scans), "rewrite_cpu_s": min(rewrites)}))
 
 
 def tree_cpu_s() -> float:
