@@ -150,6 +150,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         delayed_from: the real-time feed that this delayed feed repeats; None: this is a real-time feed.
         delay_s: how much later a delayed feed sends what the real-time feed has sent.
         symbol_field: that of all channels that have none of their own.
+        takes_contributions: its messages come from clients; its source is a contribution gateway.
     """
 
     feed_id: Id
@@ -174,6 +175,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     delayed_from: Name | None = None
     delay_s: Annotated[float, Meta(ge=0.001, le=604_800)] | None = None
     symbol_field: str | None = None
+    takes_contributions: bool = False
     channels: Annotated[tuple[ChannelSettings, ...], Meta(min_length=1)] = field(name="channel")
     source_streams: Annotated[tuple[SourceStreamSettings, ...], Meta(min_length=1)] = field(name="source_stream")
     adapters: Annotated[tuple[AdapterSettings, ...], Meta(min_length=1)] = field(name="adapter")
@@ -224,6 +226,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         self._check_streams()
         self._check_groups()
         self._check_tables()
+        self._check_contributions()
         if self.fail_policy == "below_threshold" and self.fail_threshold is None:
             reason = 'is missing; fail_policy = "below_threshold" needs a number from 0 to 1'
             raise InvalidSetting(reason, "fail_threshold")
@@ -263,6 +266,24 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         for place, table in enumerate(self.tables):
             if all(channel.table != table.id for channel in self.channels):
                 raise InvalidSetting(f'is "{table.id}", which no channel names', "table", place, "id")
+
+    def _check_contributions(self) -> None:
+        """A topic names where a contribution goes, and its table what it must be."""
+        if not self.takes_contributions:
+            return
+        if self.delayed_from is not None:
+            raise InvalidSetting("is true, but a delayed feed repeats another one; remove it", "takes_contributions")
+        for place, channel in enumerate(self.channels):
+            if len(channel.source_stream_ids) != 1:
+                reason = (
+                    f"is {list(channel.source_stream_ids)}; a channel that takes contributions has one source stream"
+                )
+                raise InvalidSetting(reason, "channel", place, "source_stream_ids")
+            if channel.table is None:
+                reason = (
+                    "is missing; a channel that takes contributions needs a table, whose source format they must fit"
+                )
+                raise InvalidSetting(reason, "channel", place, "table")
 
     def all_groups(self) -> Iterator[tuple[str, tuple[Key, ...]]]:
         """Every group with its key path in the feed's table."""

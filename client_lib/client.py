@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args, overload
 
+from tandemfeed.client_lib.contribution.contribution import Contribution
 from tandemfeed.client_lib.items import Event
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
@@ -68,13 +69,15 @@ class Client:
     """One identity at one cluster; created by `connect`. It logs in when it is opened: by `with`, `async with`, or its
     first subscription.
 
-    Its subscriptions share the login and one call to the administration server. Closing the client closes them.
+    Its subscriptions share the login and one call to the administration server. Closing the client closes them, and
+    its contributions.
     """
 
     def __init__(self, session: Session, interface: str) -> None:
         self._session, self._grants = session, GrantStream(session)
         self._interface = interface
         self._subscriptions: list[Subscription[Any]] = []
+        self._contributions: list[Contribution] = []
         self._is_async = False
 
     def open(self) -> None:
@@ -148,8 +151,34 @@ class Client:
         self._subscriptions.append(subscription)
         return subscription
 
+    def contribute(self, topic: str, *, producer: str = "default", timeout_s: float = 30.0) -> Contribution:
+        """Contribute messages to a topic of a feed that takes contributions.
+
+        In an `async with` block, this returns immediately, and the gateway is found when it is first used.
+
+        Args:
+            topic: of a channel, without wildcards.
+            producer: under which name messages are numbered: each process of an identity needs its own, and uses it
+                again after a restart. Letters, digits, '_', '-' and '.'.
+            timeout_s: for how long a call tries to get an answer, while the gateway restarts or is full.
+
+        Raises:
+            AuthorizationRefused: the topic takes no contributions, or they are not granted.
+            AuthenticationRefused, AdminUnavailable: as of `open`.
+            ContributionInDoubt: the gateway did not answer.
+        """
+        _check_text(topic=topic, producer=producer)
+        contribution = Contribution(self._session, topic, producer, timeout_s)
+        if not self._is_async:
+            contribution.open()
+        self._contributions.append(contribution)
+        return contribution
+
     def close(self) -> None:
-        """Close every subscription. Idempotent."""
+        """Close every subscription and contribution. Idempotent."""
+        for contribution in self._contributions:
+            contribution.close()
+        self._contributions.clear()
         for subscription in self._subscriptions:
             subscription.close()
         self._subscriptions.clear()

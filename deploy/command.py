@@ -23,7 +23,7 @@ DISK_VARIABLE = "TANDEMFEED_DISK"  # SIZE:FOLDER: mount a small disk on this fol
 PR_SET_PDEATHSIG = 1
 EXTRAS = {"subscribe": "client", "stubs": "client", "journal": "journal", "adapter": "cluster", "convert": "cluster",
           "admin": "cluster", "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark",
-          "ticks": "spark"}  # fmt: skip
+          "contribute": "client", "contribution-gateway": "cluster", "ticks": "spark"}  # fmt: skip
 IN_BACKGROUND = {"source-job", "ticks", "forger"}  # not in the path of a message, so they must not delay one
 # Joins streams that are running. Its modules and kernels take seconds of a processor to load.
 LOADED_IN_BACKGROUND = {"adapter"}
@@ -34,8 +34,10 @@ SUMMARIES = {
     "convert": "check, explain, compile and try a conversion; list dead letters",
     "source-job": "number a recording into the source journal (Spark)",
     "source-gateway": "multicast the source journal and fill gaps of adapters",
+    "contribution-gateway": "accept messages of clients and multicast them as a feed's source",
     "ticks": "make a recording: generate or ingest ticks",
     "subscribe": "follow a feed: live view, JSON lines or messages",
+    "contribute": "contribute messages to a feed, or cancel them",
     "stubs": "write the classes of a message model's messages, for editors",
     "journal": "read, check and maintain a journal",
     "demo": "run a cluster, kill its active adapter twice, and report",

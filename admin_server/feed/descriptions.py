@@ -59,6 +59,7 @@ def describe_feed(
         datagram_size_max=feed.datagram_size_max,
         source_is_sealed=feed.source_is_sealed,
         delay_ns=feed.delay_ns,
+        takes_contributions=feed.takes_contributions,
         delayed_from=(feed.delayed_from or "") if extents is None else "",  # a subscriber may not know that feed,
     )
 

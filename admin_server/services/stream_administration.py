@@ -102,6 +102,32 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             )
         return wire_document(found)
 
+    def FindContributionGateway(  # noqa: N802
+        self, request: admin_pb2.FindContributionGatewayRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.FindContributionGatewayReply:
+        """Where the caller may contribute to a topic, and what its messages must fit."""
+        identity, topic = caller_of(context).identity, request.topic
+        decision = self._policy.decide(identity, Action.CONTRIBUTE, topic)
+        brokers = (each for each in self._brokers.values() if each.feed.takes_contributions and topic in each.topics)
+        broker = next(brokers, None)
+        if decision.rule is None or broker is None:
+            self._audit.refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"topic {topic!r} takes no contributions or is not granted to {identity}",
+                "contribution refused",
+                identity=identity,
+                topic=topic,
+            )
+        channel = next(each for each in broker.feed.channels if each.topic == topic)
+        table = broker.feed.table_of(channel)
+        assert table is not None, "the settings of a feed that takes contributions have a table for each channel"
+        feed = broker.feed.name
+        self._audit.write("contribution granted", identity=identity, feed=feed, topic=topic, rules=[decision.rule.name])
+        return admin_pb2.FindContributionGatewayReply(
+            feed=feed, endpoint=broker.feed.source_replay_endpoint, source_format=wire_document(table.source_format)
+        )
+
     def _granted(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, Extent]:
         """What the caller may receive of each channel, by topic."""
         return granted_extents(self._policy, caller_of(context).identity, broker.feed)

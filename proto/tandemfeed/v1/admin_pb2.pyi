@@ -270,6 +270,55 @@ class FinishAuthenticationReply(_message.Message):
 Global___FinishAuthenticationReply: _TypeAlias = FinishAuthenticationReply  # noqa: Y015
 
 @_typing.final
+class FindContributionGatewayRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """of a channel"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindContributionGatewayRequest: _TypeAlias = FindContributionGatewayRequest  # noqa: Y015
+
+@_typing.final
+class FindContributionGatewayReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    SOURCE_FORMAT_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    endpoint: _builtins.str
+    """host:port of the Contribution service"""
+    @_builtins.property
+    def source_format(self) -> Global___Document:
+        """what contributed messages must fit; its files have their schema"""
+
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+        source_format: Global___Document | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source_format", b"source_format"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "feed", b"feed", "source_format", b"source_format"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindContributionGatewayReply: _TypeAlias = FindContributionGatewayReply  # noqa: Y015
+
+@_typing.final
 class SubscriptionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
