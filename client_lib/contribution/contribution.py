@@ -15,7 +15,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 import grpc
 
 from tandemfeed.client_lib.contribution.outbox import Outbox, Request
-from tandemfeed.client_lib.errors import AdminUnavailable, AuthorizationRefused, ClientError, client_error
+from tandemfeed.client_lib.errors import (
+    AdminUnavailable,
+    AuthorizationRefused,
+    ClientError,
+    LimitReached,
+    client_error,
+)
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.message import Message, MessageClasses, load_messages
 from tandemfeed.feedcore.documents.xml_document import parse_document
@@ -28,9 +34,9 @@ INSTANCE_SIZE = 16
 CALL_TIMEOUT_S = 12.0  # a gateway gives up after 10 s
 PAUSE_S, PAUSE_MAX_S = 0.05, 1.0
 # The gateway is away, restarting, busy or full; or the token expired or was revoked.
-RETRIED = {
-    grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED,
-    grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.CANCELLED,
+UNANSWERED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+RETRIED = UNANSWERED | {
+    grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAUTHENTICATED,
 }  # fmt: skip
 Reply = TypeVar("Reply")
 
@@ -128,7 +134,9 @@ class Contribution:
             hold_s: for how long it stays pending at least, so that it can be cancelled.
 
         Raises:
-            ContributionRefused, ContributionInDoubt, ContributionSuperseded, AuthorizationRefused.
+            ContributionRefused, LimitReached, AuthorizationRefused: it was not accepted.
+            ContributionInDoubt: it may have been accepted; the next call sends it again first.
+            ContributionSuperseded: another process contributes under the producer's name.
         """
         return self.send_many((message,), hold_s=hold_s)[0]
 
@@ -233,6 +241,14 @@ class Contribution:
         while (request := outbox.request) is not None:
             try:
                 self._call("Contribute", self._wire(request))
+            except ContributionInDoubt:
+                outbox.is_in_doubt = True
+                raise
+            except LimitReached as full:
+                if outbox.is_in_doubt:  # an earlier call may have succeeded
+                    raise ContributionInDoubt(str(full)) from full
+                outbox.refused()
+                raise
             except (ContributionRefused, AuthorizationRefused):
                 outbox.refused()
                 raise
@@ -260,7 +276,8 @@ class Contribution:
         if self._channel is None:
             raise ValueError("the contribution is closed; call Client.contribute again")
         call: Callable[..., Any] = getattr(contribution_pb2_grpc.ContributionStub(self._channel), method)
-        give_up_at_s, pause_s, renewed = time.monotonic() + self._timeout_s, PAUSE_S, False
+        give_up_at_s, pause_s = time.monotonic() + self._timeout_s, PAUSE_S
+        is_renewed = is_in_doubt = False
         while True:
             token = self._session.current_token()
             try:
@@ -268,18 +285,21 @@ class Contribution:
                 return call(request, timeout=min(CALL_TIMEOUT_S, max(give_up_at_s - time.monotonic(), 0.1)))
             except grpc.RpcError as error:
                 code, details = status_of(error)
-                is_stale = code is grpc.StatusCode.PERMISSION_DENIED and not renewed
+                is_stale = code is grpc.StatusCode.PERMISSION_DENIED and not is_renewed
                 if is_stale or code is grpc.StatusCode.UNAUTHENTICATED:
                     self._session.forget_token(token)  # it may be older than the right, or was revoked
-                    renewed = True
+                    is_renewed = True
                 elif code not in RETRIED:
                     raise _refusal(code, details, self.topic) from error
+                is_in_doubt |= code in UNANSWERED or code is grpc.StatusCode.ABORTED
             except AdminUnavailable as away:
-                details = str(away)
+                code, details = grpc.StatusCode.UNAVAILABLE, str(away)
             pause = pause_s * random.uniform(0.5, 1.0)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
             if time.monotonic() + pause >= give_up_at_s:
-                raise ContributionInDoubt(f"no answer within {self._timeout_s:g} s: {details}")
+                if code is grpc.StatusCode.RESOURCE_EXHAUSTED and not is_in_doubt:
+                    raise LimitReached(details)
+                raise ContributionInDoubt(f"not accepted within {self._timeout_s:g} s: {details}")
             time.sleep(pause)
 
 

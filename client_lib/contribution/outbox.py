@@ -34,6 +34,7 @@ class Outbox:
 
     def __init__(self, next_number: int) -> None:
         self.next_number = next_number  # of the next message to add
+        self.is_in_doubt = False  # the request may have been accepted
         self._requests: deque[Request] = deque()
 
     @property
@@ -58,6 +59,7 @@ class Outbox:
     def accepted(self) -> None:
         """The request was accepted."""
         self._requests.popleft()
+        self.is_in_doubt = False
 
     def refused(self) -> int:
         """The request was refused, and will be whenever it is sent: forget it and what follows, and use their numbers
@@ -69,6 +71,7 @@ class Outbox:
         first_number = self._requests[0].first_number
         count, self.next_number = self.next_number - first_number, first_number
         self._requests.clear()
+        self.is_in_doubt = False
         return count
 
     def _cut(self, part: Sequence[bytes], hold_ns: int) -> None:
