@@ -360,8 +360,14 @@ class ContributionBook:
         if known.cancelled.range_count > REMEMBERED_RANGES_MAX:
             known.cancelled.truncate_before(next(iter(known.cancelled))[1])
 
+    def producers(self) -> Iterator[tuple[Producer, bytes, int]]:
+        """All producers: (producer, instance, next number)."""
+        for identity, contributor in self._contributors.items():
+            for name, known in contributor.producers.items():
+                yield Producer(identity, name), known.instance, known.next_number
+
     def pending(self) -> Iterator[Contribution]:
-        """All that is pending, for tests and for people."""
+        """All that is pending."""
         for contributor in self._contributors.values():
             for known in contributor.producers.values():
                 yield from known.pending.values()

@@ -12,12 +12,12 @@ import grpc
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal import JournalError
 from tandemfeed.spark_feed.contributions.book import Limits
-from tandemfeed.spark_feed.contributions.contributed_stream import JournalOfOtherStream
 from tandemfeed.spark_feed.contributions.gateway import (
     ContributionCollector,
     ContributionGateway,
     ContributionOptions,
 )
+from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
 from tandemfeed.spark_feed.sending.gateway import GatewayError, describe_feed, listen_address
 from tandemfeed.spark_feed.sending.source_keys import sealer_of
 from tandemfeed.spark_feed.sending.source_reports import SourceReporter
@@ -65,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 messages_per_second=arguments.contributor_rate or defaults.messages_per_second,
             ),
             session=arguments.session,
+            former_folder=arguments.former_folder,
             reflection=arguments.reflection,
         )
         sealer = sealer_of(connection, description)
@@ -129,6 +130,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--session", type=_positive, default=0, metavar="YYYYMMDD", help="session to send (default: the feed's)"
+    )
+    parser.add_argument(
+        "--former-folder",
+        type=Path,
+        metavar="DIR",
+        help="folder of the session before: what is pending there, and the numbers of its producers, continue",
     )
     parser.add_argument(
         "--rpc-listen",

@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
-from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.token_bucket import TokenBucket
 from tandemfeed.journal import DiskFull, Journal
 from tandemfeed.journal.persistent_queue import PersistentQueue, QueueFull
@@ -34,18 +33,17 @@ from tandemfeed.spark_feed.contributions.book import (
 )
 from tandemfeed.spark_feed.contributions.frames import LENGTH_SIZE, FrameMaker, MessageRefused
 from tandemfeed.spark_feed.contributions.records import (
+    CarriedProducer,
     Item,
-    Kind,
     StreamPlace,
     cancelled_record,
-    contribution_of,
-    keys_in,
+    ended_record,
     numbered,
-    opened_in,
     opened_record,
     packet_record,
 )
-from tandemfeed.spark_feed.journaling.records import BLOCK_SIZE, packet_numbers, stream_folder
+from tandemfeed.spark_feed.contributions.recovery import Carried, recover
+from tandemfeed.spark_feed.journaling.records import BLOCK_SIZE, stream_folder
 
 NUMBERED_PER_TURN_MAX = 1_000
 QUEUE_BLOCK_SIZE = 16 << 20
@@ -53,10 +51,6 @@ ANSWER_TIMEOUT_S = 10.0
 
 
 Answer = TypeVar("Answer")
-
-
-class JournalOfOtherStream(Exception):
-    """The journal belongs to another feed, session or source stream; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +83,6 @@ class _Cancellation:
     done: Future[Cancelled] = field(default_factory=Future)
 
 
-class JournaledPacket(NamedTuple):
-    """Where the journal has a packet."""
-
-    first_source_seq: int
-    message_count: int
-    journal_index: int
-
-
 class ContributedStream:
     """An open stream.
 
@@ -104,6 +90,10 @@ class ContributedStream:
         folder: the gateway's.
         wake: called by any thread when there is something to decide.
         messages_per_second: the stream's rate; more than that stays pending.
+        carried: what the session before this one left; it counts only when the folder is new.
+
+    Attributes:
+        recovered: the packets of the journal.
 
     Raises:
         JournalOfOtherStream, WrongFormat, JournalError: it cannot be opened.
@@ -118,6 +108,7 @@ class ContributedStream:
         *,
         limits: Limits | None = None,
         messages_per_second: int = 20_000,
+        carried: Carried | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.place, self._clock_ns, self._wake = place, clock_ns, wake
@@ -130,8 +121,6 @@ class ContributedStream:
         self._deciding: tuple[list[_Opening], list[_Cancellation]] = [], []
         self._rate = TokenBucket(messages_per_second, messages_per_second // 10, clock_ns())
         self._closed = False
-        self._in_flight: set[int] = set()  # items that the queue has handed out
-        self.next_source_seq = 1
         journal_folder = stream_folder(folder, place.source_stream_id)
         self._journal = Journal.open(journal_folder, block_size=BLOCK_SIZE, exclusive=True)
         try:
@@ -141,7 +130,9 @@ class ContributedStream:
             self._journal.close()
             raise
         try:
-            self.recovered = self._recover()
+            found = recover(self._journal, self._queue, place, self._book, carried or Carried(), clock_ns())
+            self.recovered, self.next_source_seq, self._in_flight = found[:3]
+            self._settle(found.numbered_ids, found.cancelled_ids)
         except BaseException:
             self.close()
             raise
@@ -162,6 +153,17 @@ class ContributedStream:
         self._fail_waiting()
         self._queue.close()
         self._journal.close()
+
+    def carried(self) -> Carried:
+        """What this session leaves to the next one."""
+        return Carried(
+            [CarriedProducer(*producer, instance, number) for producer, instance, number in self._book.producers()],
+            sorted(self._book.pending(), key=lambda each: each.item_id),
+        )
+
+    def end(self) -> None:
+        """End the session for good: the next one has what `carried` returned."""
+        self._append([ended_record()])
 
     # ---- called by any thread ----
 
@@ -345,50 +347,7 @@ class ContributedStream:
         numbers = [each for each in cancellation.numbers if self._book.was_cancelled(producer, each)]
         return Cancelled(len(taken), numbers)
 
-    # ---- recovery ----
-
-    def _recover(self) -> list[JournaledPacket]:
-        """Read what was decided, and then what is in the queue; returns where the journal has each packet."""
-        now_ns, packets = self._clock_ns(), list[JournaledPacket]()
-        numbered_ids, cancelled_ids = RangeSet(), RangeSet()
-        is_new = True
-        for index, record in self._journal.records():
-            kind, is_new = record[0], False
-            if kind == Kind.BEGIN and record != self.place.begin_record():
-                raise JournalOfOtherStream(
-                    f"{self._journal.folder} is the journal of another feed, session or source stream than "
-                    f"{self.place.feed}, {self.place.session}, {self.place.source_stream_id}: give another folder"
-                )
-            if kind == Kind.OPENED:
-                self._book.opened(*opened_in(record), now_ns)
-            elif kind in (Kind.NUMBERED, Kind.CANCELLED):
-                ids = cancelled_ids if kind == Kind.CANCELLED else numbered_ids
-                for key in keys_in(record):
-                    ids.add(key.item_id, key.item_id + 1)
-                    producer = Producer(key.identity, key.producer)
-                    is_cancelled = kind == Kind.CANCELLED
-                    self._book.restore_decided(producer, key.number, is_cancelled=is_cancelled, now_ns=now_ns)
-            if kind == Kind.NUMBERED:
-                _, first, count = packet_numbers(record)
-                packets.append(JournaledPacket(first, count, index))
-                self.next_source_seq = first + count
-        if is_new:
-            self._append([self.place.begin_record()])
-        self._restore_pending(numbered_ids, cancelled_ids, now_ns)
-        return packets
-
-    def _restore_pending(self, numbered_ids: RangeSet, cancelled_ids: RangeSet, now_ns: int) -> None:
-        done, cancelled = list[int](), list[int]()
-        while (entry := self._queue.get()) is not None:
-            item_id, item = entry
-            self._in_flight.add(item_id)
-            if numbered_ids.covers(item_id, item_id + 1):
-                done.append(item_id)
-            elif cancelled_ids.covers(item_id, item_id + 1):
-                cancelled.append(item_id)
-            else:
-                self._book.restore_pending(contribution_of(item_id, item), now_ns)
-        self._settle(done, cancelled)
+    # ---- inside ----
 
     def _fail_waiting(self) -> None:
         with self._lock:

@@ -27,7 +27,9 @@ from tandemfeed.journal import Tailer
 from tandemfeed.journal.read.sequence_marks import Stretch
 from tandemfeed.spark_feed.contributions.book import Limits
 from tandemfeed.spark_feed.contributions.contributed_stream import ContributedStream
+from tandemfeed.spark_feed.contributions.former_session import FormerSession
 from tandemfeed.spark_feed.contributions.records import Kind, StreamPlace, packet_record
+from tandemfeed.spark_feed.contributions.recovery import Carried
 from tandemfeed.spark_feed.contributions.service import CALLER_ROLES as CONTRIBUTOR_ROLES
 from tandemfeed.spark_feed.contributions.service import SERVICE_NAME as CONTRIBUTION_SERVICE
 from tandemfeed.spark_feed.contributions.service import ContributionService
@@ -37,6 +39,7 @@ from tandemfeed.spark_feed.sending.fill_service import (
     READ_COUNT,
     SERVICE_NAME,
     JournalReader,
+    PreviousSession,
     SourceReplayService,
 )
 from tandemfeed.spark_feed.sending.gateway import GatewayError
@@ -65,6 +68,8 @@ class ContributionOptions:
         source_format: what contributed messages must fit.
         messages_per_second: of each source stream.
         session: the session to send; 0: the feed's.
+        former_folder: that of the session before: its pending messages and its producers continue in this one, and
+            adapters fill gaps in it.
     """
 
     feed: str
@@ -76,6 +81,7 @@ class ContributionOptions:
     messages_per_second: int = 20_000
     limits: Limits = field(default_factory=Limits)
     session: int = 0
+    former_folder: Path | None = None
     reflection: bool = False
 
 
@@ -132,22 +138,25 @@ class ContributionGateway:
             )
         self._options, self._sealer, self._feed_id = options, sealer, description.feed_id
         self._session = options.session or description.session
+        self._description, self._datagram_size_max = description, description.datagram_size_max or 1_472
+        self._source_format = load_source_format(options.source_format)
         self._groups = {each.source_stream_id: each.group.encode() for each in description.source_streams}
         self._failure: Exception | None = None
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._opened = ExitStack()
         self._opened.callback(os.close, self._woken)
         self._streams: dict[int, ContributedStream] = {}
+        former = options.former_folder
+        self._former = None if former is None else FormerSession(former, self._groups, self._session)
         try:
-            self._open_streams(description)
+            self._open_streams()
             self.index = SentIndex(list(self._groups))
             self.core = self._resumed_core()
             reader = ContributionReader(options.folder, self._feed_id)
-            self.replay = SourceReplayService(self.index, reader, description.name, self._session)
+            self.replay = SourceReplayService(self.index, reader, description.name, self._session, self._previous())
             self._context: zmq.Context[Any] = zmq.Context()
             self._opened.callback(self._context.term)
-            size_max = description.datagram_size_max or 1_472
-            self._sender = MulticastSender(self._context, interface, datagram_size_max=size_max)
+            self._sender = MulticastSender(self._context, interface, datagram_size_max=self._datagram_size_max)
             self._opened.callback(self._sender.close)
             self.verifier = TokenVerifier(source_gateway(options.feed), description.token_keys)
             topics = {channel.topic: self._streams[channel.source_stream_ids[0]] for channel in description.channels}
@@ -195,23 +204,36 @@ class ContributionGateway:
 
     # ---- inside ----
 
-    def _open_streams(self, description: common_pb2.FeedDescription) -> None:
-        source_format = load_source_format(self._options.source_format)
-        for channel in description.channels:
-            (stream_id,) = channel.source_stream_ids
-            place = StreamPlace(
-                description.name, self._feed_id, self._session, stream_id, description.datagram_size_max or 1_472
-            )
-            stream = ContributedStream(
-                self._options.folder,
-                place,
-                source_format,
-                self._wake,
-                limits=self._options.limits,
-                messages_per_second=self._options.messages_per_second,
-            )
+    def _open_streams(self) -> None:
+        former, folder = self._former, self._options.folder
+        for stream_id in self._groups:
+            if former is None:
+                stream = self._open_stream(stream_id)
+            else:
+                stream = former.hand_over(stream_id, folder, self._open_stream)
             self._opened.callback(stream.close)
             self._streams[stream_id] = stream
+
+    def _open_stream(
+        self, stream_id: int, former: FormerSession | None = None, carried: Carried | None = None
+    ) -> ContributedStream:
+        """A stream of this session, or of a former one."""
+        folder, session = (self._options.folder, self._session) if former is None else (former.folder, former.session)
+        return ContributedStream(
+            folder,
+            StreamPlace(self._description.name, self._feed_id, session, stream_id, self._datagram_size_max),
+            self._source_format,
+            self._wake,
+            limits=self._options.limits,
+            messages_per_second=self._options.messages_per_second,
+            carried=carried,
+        )
+
+    def _previous(self) -> PreviousSession | None:
+        if self._former is None:
+            return None
+        reader = ContributionReader(self._former.folder, self._feed_id)
+        return PreviousSession(self._feed_id, self._former.session, self._former.index, reader)
 
     def _resumed_core(self) -> SendCore:
         """What the journals have counts as sent: adapters that missed it learn so from the heartbeats, and ask."""

@@ -3,14 +3,16 @@
 Per source stream, below the gateway's folder::
 
     queue-N/     accepted messages that are not decided yet, in a PersistentQueue
-    stream-N/    BEGIN, then the decisions: OPENED NUMBERED CANCELLED …
+    stream-N/    BEGIN, then CARRIED, then the decisions: OPENED NUMBERED CANCELLED …
 
 The journal decides: what it has of an item counts, whatever the queue says. Its records (little-endian; the first byte
 is the kind; lists are MessagePack)::
 
     BEGIN      kind, pad[7], (feed, session, source_stream_id)
+    CARRIED    kind, pad[7], (identity, producer, instance, next number) of each producer of the session before
     OPENED     kind, pad[7], (identity, producer, instance)
     CANCELLED  kind, pad[7], keys
+    ENDED      kind, pad[7], nil: the next session has begun, with what was pending
     NUMBERED   kind, pad[3], keys_size u32, event_at_ns i64, last source_seq u64, source packet (sent_at_ns 0), keys
 
 Keys name contributions: (item_id, identity, producer, number) each. A NUMBERED record without its keys is a PACKET
@@ -44,6 +46,8 @@ class Kind(IntEnum):
     NUMBERED = RecordKind.PACKET
     OPENED = 16
     CANCELLED = 17
+    CARRIED = 18
+    ENDED = 19
 
 
 class Key(NamedTuple):
@@ -53,6 +57,15 @@ class Key(NamedTuple):
     identity: str
     producer: str
     number: int
+
+
+class CarriedProducer(NamedTuple):
+    """A producer as a session leaves it."""
+
+    identity: str
+    name: str
+    instance: bytes
+    next_number: int
 
 
 class Item(NamedTuple):
@@ -108,6 +121,26 @@ class Numbered(NamedTuple):
 def opened_record(producer: Producer, instance: bytes) -> bytes:
     """A decision about who contributes under a producer's name."""
     return _other(Kind.OPENED, (*producer, instance))
+
+
+def carried_record(producers: Iterable[CarriedProducer]) -> bytes:
+    """The producers with which a session begins."""
+    return _other(Kind.CARRIED, list(producers))
+
+
+def carried_in(record: bytes) -> list[CarriedProducer]:
+    """What a CARRIED record says."""
+    return msgspec.msgpack.decode(record[BEGIN_HEAD.size :], type=list[CarriedProducer])
+
+
+def ended_record() -> bytes:
+    """The end of a session."""
+    return _other(Kind.ENDED, None)
+
+
+def session_in(record: bytes) -> int:
+    """The session of a BEGIN record."""
+    return msgspec.msgpack.decode(record[BEGIN_HEAD.size :], type=tuple[str, int, int])[1]
 
 
 def cancelled_record(contributions: Iterable[Contribution]) -> bytes:

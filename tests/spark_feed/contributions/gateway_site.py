@@ -83,7 +83,7 @@ class GatewaySite:
         )
 
     @contextmanager
-    def gateway(self, **options: Any) -> Iterator[ContributionGateway]:
+    def gateway(self, folder: Path | None = None, **options: Any) -> Iterator[ContributionGateway]:
         """Run the gateway."""
         state = self.server.folder.path
         connection = Connection(
@@ -93,7 +93,7 @@ class GatewaySite:
         gateway = ContributionGateway(
             ContributionOptions(
                 feed=FEED,
-                folder=self.folder,
+                folder=folder or self.folder,
                 source_format=FORMATS / "contribution.xml",
                 rpc_listen=description.source_replay_endpoint,
                 tls_certificate=(state / "certs" / "source.crt").read_bytes(),

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tandemfeed.spark_feed.contributions.book import ContributionRefused, Limits, Producer, Why
-from tandemfeed.spark_feed.contributions.contributed_stream import Cancelled, ContributedStream, JournalOfOtherStream
+from tandemfeed.spark_feed.contributions.contributed_stream import Cancelled, ContributedStream
 from tandemfeed.spark_feed.contributions.records import StreamPlace
+from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
 from tandemfeed.spark_feed.journaling.records import PACKET_HEAD
 from tests.spark_feed.contributions.contribution_material import (
     ALICE,
@@ -215,3 +216,45 @@ def test_the_journal_of_another_session_is_refused(tmp_path: Path) -> None:
     other = StreamPlace(PLACE.feed, PLACE.feed_id, PLACE.session + 1, 1, PLACE.datagram_size_max)
     with pytest.raises(JournalOfOtherStream, match="give another folder"):
         Site(tmp_path, other)
+
+
+NEXT_DAY = StreamPlace(PLACE.feed, PLACE.feed_id, PLACE.session + 1, 1, PLACE.datagram_size_max)
+
+
+def test_the_next_session_continues_with_what_is_pending_and_with_the_numbers_of_producers(tmp_path: Path) -> None:
+    with closing(Site(tmp_path / "day 1")) as first:
+        first.open(ALICE)
+        contribute(first, ALICE, 1, 3)
+        first.decide()
+        contribute(first, ALICE, 4, 2)
+        carried = first.stream.carried()
+    with closing(Site(tmp_path / "day 2", NEXT_DAY, carried=carried)) as second:
+        second.decide()
+        assert second.sent == [(1, 4), (2, 5)]
+        assert contribute(second, ALICE, 4, 3) == 7  # of the same process: two of them were accepted the day before
+        second.decide()
+        assert second.sent[2:] == [(3, 6)]
+    with closing(Site(tmp_path / "day 2", NEXT_DAY, carried=carried)) as again:
+        assert again.stream.pending_count == 0  # what was left counts only once
+        assert again.open(ALICE) == 7
+
+
+def test_a_crash_while_a_session_begins_carries_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Site(tmp_path / "day 1")) as first:
+        first.open(ALICE)
+        contribute(first, ALICE, 1, 2)
+        carried = first.stream.carried()
+    with monkeypatch.context() as patched:
+        patched.setattr(StreamPlace, "begin_record", lambda _self: (_ for _ in ()).throw(Crash))
+        with pytest.raises(Crash):
+            Site(tmp_path / "day 2", NEXT_DAY, carried=carried)
+    with closing(Site(tmp_path / "day 2", NEXT_DAY, carried=carried)) as second:
+        second.decide()
+        assert second.sent == [(1, 1), (2, 2)]
+
+
+def test_a_session_that_has_ended_is_not_opened_again(tmp_path: Path) -> None:
+    with closing(Site(tmp_path)) as first:
+        first.stream.end()
+    with pytest.raises(JournalOfOtherStream, match="has ended"):
+        Site(tmp_path)

@@ -24,7 +24,8 @@ from tandemfeed.client_lib import (
 from tandemfeed.client_lib.contribution.cli import main as contribute
 from tandemfeed.spark_feed.contributions.book import Limits
 from tandemfeed.spark_feed.contributions.gateway import ContributionGateway
-from tests.spark_feed.contributions.contribution_material import MESSAGES, trade
+from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
+from tests.spark_feed.contributions.contribution_material import MESSAGES, messages_in, trade
 from tests.spark_feed.contributions.gateway_site import POLICY, TOPIC, GatewaySite, gateway_site, sent_messages
 
 PATIENCE_S = 60.0
@@ -209,3 +210,32 @@ def test_the_command_contributes_lines_resumes_and_cancels(
         status, _, err = run('{"message": "Tirade"}\n')
         assert (status, "line 1: the feed takes no 'Tirade'; it takes Trade" in err) == (2, True)
         assert await_sent(gateway, 2) == numbered(1, 3)
+
+
+def test_a_contributor_continues_in_the_next_session_and_adapters_fill_gaps_of_the_former(site: GatewaySite) -> None:
+    with site.connect() as client:
+        with site.gateway() as gateway:
+            contribution = client.contribute(TOPIC, timeout_s=PATIENCE_S)
+            contribution.send(trade(1))
+            contribution.send(trade(2), hold_s=0.001)
+            await_sent(gateway, 2)
+            contribution.send(trade(3), hold_s=HOUR_S)
+            contribution.send(trade(4), hold_s=1.0)
+        former, site.folder = site.folder, site.folder.with_name("next day")
+        with site.gateway(session=20261122, former_folder=former) as gateway:
+            contribution.send(trade(5))
+            assert sorted(number for _, number in await_sent(gateway, 2)) == [4, 5]
+            assert contribution.cancel(ContributionId("default", 3)) == [ContributionId("default", 3)]
+            previous = gateway.replay._previous
+            assert previous is not None
+            assert previous.index.next_source_seqs == {1: 3}
+            (datagram,) = previous.reader.packets(previous.index.covering(1, 2, 3).stretches, 1, 2, 3)
+            assert list(messages_in(datagram)) == [(2, 2)]
+        with pytest.raises(JournalOfOtherStream, match="has ended"), site.gateway(folder=former):
+            pass
+        elsewhere = site.folder.with_name("elsewhere")
+        with (
+            pytest.raises(JournalOfOtherStream, match="has begun in another folder"),
+            site.gateway(session=20261122, folder=elsewhere, former_folder=former),
+        ):
+            pass
