@@ -271,11 +271,10 @@ class FeedBroker:
             return True
         if channel_id == SOURCE:
             return self.feed.has_source(identity, roles)
-        contributed = contributed_channel(channel_id)
-        wanted = channel_id if contributed is None else contributed
-        topics = [channel.topic for channel in self.feed.channels if channel.channel_id == wanted]
-        if contributed is not None:
-            return self.feed.takes_contributions and policy.allows(identity, Action.CONTRIBUTE, topics) and bool(topics)
+        if (contributed := contributed_channel(channel_id)) is not None:
+            taking = [each.topic for each in self.feed.contributed_channels if each.channel_id == contributed]
+            return bool(taking) and policy.allows(identity, Action.CONTRIBUTE, taking)
+        topics = [channel.topic for channel in self.feed.channels if channel.channel_id == channel_id]
         return any(policy.extent(identity, topic) for topic in topics)
 
     def clients(self) -> list[admin_pb2.ClientStatus]:

@@ -51,7 +51,10 @@ def describe_feed(
         ],
         source_streams=[
             common_pb2.SourceStreamDescription(
-                source_stream_id=stream.source_stream_id, name=stream.name, group=stream.group
+                source_stream_id=stream.source_stream_id,
+                name=stream.name,
+                group=stream.group,
+                contribution_endpoint=stream.contributions or "",
             )
             for stream in feed.source_streams
         ],
@@ -59,7 +62,6 @@ def describe_feed(
         datagram_size_max=feed.datagram_size_max,
         source_is_sealed=feed.source_is_sealed,
         delay_ns=feed.delay_ns,
-        takes_contributions=feed.takes_contributions,
         delayed_from=(feed.delayed_from or "") if extents is None else "",  # a subscriber may not know that feed,
     )
 

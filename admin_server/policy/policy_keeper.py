@@ -109,8 +109,7 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         contribute = tuple(
             channel.topic
             for feed in self._feeds.values()
-            if feed.takes_contributions
-            for channel in feed.channels
+            for channel in feed.contributed_channels
             if policy.decide(name, Action.CONTRIBUTE, channel.topic, now).is_allowed
         )
         feeds = [feed.name for feed in self._feeds.values() if any(each.identity == name for each in feed.adapters)]

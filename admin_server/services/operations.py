@@ -188,9 +188,7 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
             roles=sorted(self._policy.policy.roles_of(self._policy.policy.identities[identity])),
             feed=feed.name,
             topics=shown_topics(granted_extents(self._policy, identity, feed)),
-            contribute_topics=[
-                each.topic for each in feed.channels if feed.takes_contributions and may(Action.CONTRIBUTE, each.topic)
-            ],
+            contribute_topics=[each.topic for each in feed.contributed_channels if may(Action.CONTRIBUTE, each.topic)],
             may_observe=any(may(action, feed.name) for action in OBSERVING),
             may_administer=may(Action.ADMINISTER, feed.name),
             client_count=sum(client.identity == identity for client in broker.clients()),

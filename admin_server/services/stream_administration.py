@@ -108,9 +108,9 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         """Where the caller may contribute to a topic, and what its messages must fit."""
         identity, topic = caller_of(context).identity, request.topic
         decision = self._policy.decide(identity, Action.CONTRIBUTE, topic)
-        brokers = (each for each in self._brokers.values() if each.feed.takes_contributions and topic in each.topics)
-        broker = next(brokers, None)
-        if decision.rule is None or broker is None:
+        places = ((each.feed, channel) for each in self._brokers.values() for channel in each.feed.contributed_channels)
+        feed, channel = next((place for place in places if place[1].topic == topic), (None, None))
+        if decision.rule is None or feed is None or channel is None:
             self._audit.refuse(
                 context,
                 grpc.StatusCode.PERMISSION_DENIED,
@@ -119,13 +119,12 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
                 identity=identity,
                 topic=topic,
             )
-        channel = next(each for each in broker.feed.channels if each.topic == topic)
-        table = broker.feed.table_of(channel)
-        assert table is not None, "the settings of a feed that takes contributions have a table for each channel"
-        feed = broker.feed.name
-        self._audit.write("contribution granted", identity=identity, feed=feed, topic=topic, rules=[decision.rule.name])
+        table = feed.table_of(channel)
+        assert table is not None, "the settings of a channel that takes contributions name a table"
+        rules = [decision.rule.name]
+        self._audit.write("contribution granted", identity=identity, feed=feed.name, topic=topic, rules=rules)
         return admin_pb2.FindContributionGatewayReply(
-            feed=feed, endpoint=broker.feed.source_replay_endpoint, source_format=wire_document(table.source_format)
+            feed=feed.name, endpoint=feed.contribution_endpoint or "", source_format=wire_document(table.source_format)
         )
 
     def _granted(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, Extent]:

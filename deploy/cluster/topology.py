@@ -16,6 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "ticks"
 SESSION = 20261121
 ADMIN, OPERATOR, SUBSCRIBER, CONTRIBUTOR = "admin", "operator", "demo-client", "contributor"
 ADAPTER_NAMES = "abcdefgh"
+NOWHERE = "127.0.0.1:1"  # a feed that has only contributions has no source gateway
 TABLE = "ticks"  # the converter table, which adapters get from the admin server
 
 
@@ -151,18 +152,18 @@ def render_cluster(
     lines: list[str] = []
     for feed in shape.feed_layouts():
         model, source_format, table = _documents(feed)
+        endpoint = f"{addresses[feed.gateway]}:{source_ports[feed.gateway]}"
         lines += [
             "[[feed]]",
             f"feed_id = {feed.feed_id}",
             f'name = "{feed.name}"',
             f"session = {SESSION}",
             f'message_model = "{model}"',
-            f'source_replay_endpoint = "{addresses[feed.gateway]}:{source_ports[feed.gateway]}"',
+            f'source_replay_endpoint = "{endpoint if not feed.takes_contributions else NOWHERE}"',
             f"lease_ttl_ms = {shape.lease_ttl_ms}",
             "sync_interval_ms = 100",
-            f"takes_contributions = {str(feed.takes_contributions).lower()}",
         ]
-        lines += _channels_and_streams(feed, next_port)
+        lines += _channels_and_streams(feed, next_port, endpoint)
         lines += ["[[feed.table]]", f'id = "{TABLE}"', f'file = "{table}"']
         lines += [f'source_format = "{source_format}"']
         for adapter_id, name in enumerate(shape.adapter_names, 1):
@@ -183,7 +184,7 @@ def _documents(feed: FeedLayout) -> tuple[Path, Path, Path]:
     return EXAMPLES / "message-model.xml", EXAMPLES / "source-format.xml", EXAMPLES / "converter-table.xml"
 
 
-def _channels_and_streams(feed: FeedLayout, next_port: Callable[[], int]) -> Iterator[str]:
+def _channels_and_streams(feed: FeedLayout, next_port: Callable[[], int], endpoint: str) -> Iterator[str]:
     for channel in range(1, feed.shape.channels + 1):
         yield "[[feed.channel]]"
         yield f"channel_id = {channel}"
@@ -195,6 +196,8 @@ def _channels_and_streams(feed: FeedLayout, next_port: Callable[[], int]) -> Ite
         yield f"source_stream_id = {stream}"
         yield f'name = "part {stream} of {feed.stream_count}"'
         yield f'group = "239.192.{10 + feed.feed_id}.{stream}:{next_port()}"'
+        if feed.takes_contributions:
+            yield f'contributions = "{endpoint}"'
 
 
 def render_policy(shape: Shape) -> str:

@@ -52,11 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop, defaults = StopSignal(), Limits()
     try:
         description = describe_feed(connection, arguments.feed)
+        endpoint = max((each.contribution_endpoint for each in description.source_streams), default="")  # or none
         options = ContributionOptions(
             feed=arguments.feed,
             folder=arguments.folder,
             source_format=arguments.source_format,
-            rpc_listen=listen_address(arguments.rpc_listen, description),
+            rpc_listen=listen_address(arguments.rpc_listen, description, endpoint),
             tls_certificate=arguments.tls_cert.read_bytes(),
             tls_key=arguments.tls_key.read_bytes(),
             messages_per_second=arguments.rate,
@@ -140,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rpc-listen",
         metavar="HOST:PORT",
-        help="address that serves contributors and gap fills (default: source_replay_endpoint of the cluster file)",
+        help="address that serves contributors and gap fills (default: that of the cluster file)",
     )
     parser.add_argument("--tls-cert", type=Path, required=True, metavar="FILE", help="TLS certificate (PEM)")
     parser.add_argument("--tls-key", type=Path, required=True, metavar="FILE", help="TLS private key (PEM)")

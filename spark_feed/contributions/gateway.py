@@ -131,16 +131,17 @@ class ContributionGateway:
         interface: str,
         sealer: SourceSealer | None = None,
     ) -> None:
-        if not description.takes_contributions:
+        contributed = [each for each in description.source_streams if each.contribution_endpoint]
+        if not contributed:
             raise GatewayError(
-                f"feed {description.name} takes no contributions; set takes_contributions = true in the cluster file, "
-                "or run tandemfeed source-gateway"
+                f'feed {description.name} takes no contributions; set contributions = "HOST:PORT" in a source '
+                "stream of the cluster file, or run tandemfeed source-gateway"
             )
         self._options, self._sealer, self._feed_id = options, sealer, description.feed_id
         self._session = options.session or description.session
         self._description, self._datagram_size_max = description, description.datagram_size_max or 1_472
         self._source_format = load_source_format(options.source_format)
-        self._groups = {each.source_stream_id: each.group.encode() for each in description.source_streams}
+        self._groups = {each.source_stream_id: each.group.encode() for each in contributed}
         self._failure: Exception | None = None
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._opened = ExitStack()
@@ -159,7 +160,12 @@ class ContributionGateway:
             self._sender = MulticastSender(self._context, interface, datagram_size_max=self._datagram_size_max)
             self._opened.callback(self._sender.close)
             self.verifier = TokenVerifier(source_gateway(options.feed), description.token_keys)
-            topics = {channel.topic: self._streams[channel.source_stream_ids[0]] for channel in description.channels}
+            topics = {
+                channel.topic: self._streams[stream_id]
+                for channel in description.channels
+                for stream_id in channel.source_stream_ids
+                if stream_id in self._streams
+            }
             self._rpc = self._serve(ContributionService(topics, self._fail))
             self._opened.callback(self._rpc.stop)
         except BaseException:

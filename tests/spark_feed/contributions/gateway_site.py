@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.spark_feed.contributions.gateway import ContributionGateway, ContributionOptions
 from tandemfeed.spark_feed.sending.gateway import describe_feed
 from tandemfeed.spark_feed.sending.source_reports import SourceReporter
-from tandemfeed.transport.process_shell import Connection, StopSignal
+from tandemfeed.transport.process_shell import Connection
 from tests.admin_server.cluster_files import ca_of, running_server, secret_of
 from tests.spark_feed.contributions.contribution_material import FORMATS, messages_in
 
@@ -29,7 +30,6 @@ name = "resale"
 session = 20261121
 message_model = "{formats}/tick.xml"
 source_replay_endpoint = "127.0.0.1:{rpc}"
-takes_contributions = true
 source_lines = "open"
 [[feed.table]]
 id = "contributions"
@@ -44,6 +44,7 @@ table = "contributions"
 source_stream_id = 1
 name = "contributions"
 group = "239.192.7.1:{group}"
+contributions = "127.0.0.1:{rpc}"
 [[feed.adapter]]
 adapter_id = 1
 name = "a"
@@ -65,6 +66,21 @@ contribute = ["resale.*"]
 [identity.bob]
 contribute = ["resale.ticks"]
 """
+
+
+class _Stop:
+    """A StopSignal that leaves the test's signals alone."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._fd = os.eventfd(0)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def set(self) -> None:
+        self.is_set = True
+        os.eventfd_write(self._fd, 1)
 
 
 class GatewaySite:
@@ -95,7 +111,7 @@ class GatewaySite:
                 feed=FEED,
                 folder=folder or self.folder,
                 source_format=FORMATS / "contribution.xml",
-                rpc_listen=description.source_replay_endpoint,
+                rpc_listen=description.source_streams[0].contribution_endpoint,
                 tls_certificate=(state / "certs" / "source.crt").read_bytes(),
                 tls_key=(state / "certs" / "source.key").read_bytes(),
                 **options,
@@ -103,7 +119,7 @@ class GatewaySite:
             description,
             LOOPBACK,
         )
-        stop = StopSignal()
+        stop: Any = _Stop()
         thread = threading.Thread(target=gateway.run, args=(stop,))
         reporter = SourceReporter(connection, FEED, None, gateway.describe, gateway.verifier, None, 0.1)
         with ExitStack() as running:
