@@ -31,7 +31,7 @@ from tandemfeed.v1 import (
 OK = grpc.StatusCode.OK
 FEED, CHANNEL, STREAM = "ticks", 1, 1
 CONTRIBUTED_TOPIC = "demo.ticks-2"
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 MESSAGE_MODEL = EXAMPLES / "message-model.xml"
 STUBS: dict[str, Callable[[grpc.Channel], Any]] = {
     "Authentication": admin_pb2_grpc.AuthenticationStub,
