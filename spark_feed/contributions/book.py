@@ -124,7 +124,7 @@ class ContributionBook:
         return FIRST_NUMBER if known is None else known.next_number
 
     def charge(self, identity: str, count: int, now_ns: int) -> None:
-        """Count requests as messages, because each costs as much.
+        """Count messages that an identity sends, new or not, and its other requests, before anything else is done.
 
         Raises:
             ContributionRefused: the identity makes too many.
@@ -156,9 +156,7 @@ class ContributionBook:
         """From now on, only this process contributes under the producer's name."""
         self._made(producer, now_ns).instance = instance
 
-    def begin(
-        self, producer: Producer, instance: bytes, first_number: int, sizes: list[int], hold_ns: int, now_ns: int
-    ) -> int:
+    def begin(self, producer: Producer, instance: bytes, first_number: int, sizes: list[int], hold_ns: int) -> int:
         """A process sends messages of consecutive numbers. The producer is busy until `accept` or `abandon`, unless
         none of them is new.
 
@@ -182,7 +180,7 @@ class ContributionBook:
             raise ContributionRefused(Why.BUSY, f"an earlier request of producer {producer.name!r} is not finished")
         repeated_count = min(known.next_number - first_number, len(sizes))
         if new := sizes[repeated_count:]:
-            self._require_room(producer.identity, len(new), sum(new), now_ns)
+            self._require_room(producer.identity, len(new), sum(new))
             known.is_busy = True
         return repeated_count
 
@@ -296,7 +294,7 @@ class ContributionBook:
             )
         return known
 
-    def _require_room(self, identity: str, count: int, size: int, now_ns: int) -> None:
+    def _require_room(self, identity: str, count: int, size: int) -> None:
         contributor, limits = self._contributors[identity], self.limits
         text = ""
         if contributor.pending_count + count > limits.pending_count_max:
@@ -307,7 +305,6 @@ class ContributionBook:
             text = f"{self.pending_count} messages are pending; at most {limits.stream_pending_count_max}"
         if text:
             raise ContributionRefused(Why.LIMIT, f"{text} may be; retry when some have been sent, or cancel some")
-        self.charge(identity, count, now_ns)
 
     def _add(self, each: Contribution, contributor: _Contributor, known: _Producer, now_ns: int) -> None:
         known.pending[each.number] = each

@@ -197,10 +197,12 @@ class ContributedStream:
             QueueFailed: the disk failed; the gateway must end.
         """
         now_ns = self._clock_ns()
+        with self._lock:
+            self._book.charge(producer.identity, len(messages), now_ns)
         self._check(messages)
         with self._lock:
             sizes = [len(each) for each in messages]
-            repeated = self._book.begin(producer, instance, first_number, sizes, hold_ns, now_ns)
+            repeated = self._book.begin(producer, instance, first_number, sizes, hold_ns)
         new, number = messages[repeated:], first_number + repeated
         if new:
             items = [

@@ -32,8 +32,9 @@ def opened(*producers: Producer, limits: Limits | None = None) -> ContributionBo
 
 def send(book: ContributionBook, producer: Producer, count: int, *, hold_ns: int = 0, item: int = 0) -> None:
     """Contribute messages with the producer's next numbers."""
+    book.charge(producer.identity, count, NOW)
     first = book.next_number(producer)
-    assert book.begin(producer, A, first, [10] * count, hold_ns, NOW) == 0
+    assert book.begin(producer, A, first, [10] * count, hold_ns) == 0
     release = NOW + hold_ns if hold_ns else 0
     book.accept((Contribution(item + at, producer, first + at, release, bytes(10)) for at in range(count)), NOW)
 
@@ -47,48 +48,51 @@ def refusal(book: ContributionBook, *arguments: object) -> Why:
 def test_a_message_that_is_sent_again_is_not_accepted_again() -> None:
     book = opened(ALICE)
     send(book, ALICE, 3)
-    assert book.begin(ALICE, A, 2, [10, 10], 0, NOW) == 2
-    assert book.begin(ALICE, A, 2, [10, 10, 10], 0, NOW) == 2  # numbers 2 and 3 again, and 4
+    assert book.begin(ALICE, A, 2, [10, 10], 0) == 2
+    assert book.begin(ALICE, A, 2, [10, 10, 10], 0) == 2  # numbers 2 and 3 again, and 4
     assert [each.number for each in book.pending()] == [1, 2, 3]
 
 
 def test_numbers_continue_without_gaps() -> None:
     book = opened(ALICE)
-    assert refusal(book, ALICE, A, 2, [10], 0, NOW) is Why.OUT_OF_ORDER
-    assert refusal(book, ALICE, A, 0, [10], 0, NOW) is Why.OUT_OF_ORDER
+    assert refusal(book, ALICE, A, 2, [10], 0) is Why.OUT_OF_ORDER
+    assert refusal(book, ALICE, A, 0, [10], 0) is Why.OUT_OF_ORDER
 
 
 def test_while_a_request_is_in_progress_another_of_its_producer_waits() -> None:
     book = opened(ALICE, BOB)
-    book.begin(ALICE, A, 1, [10], 0, NOW)
-    assert refusal(book, ALICE, A, 1, [10], 0, NOW) is Why.BUSY
-    assert book.begin(BOB, A, 1, [10], 0, NOW) == 0
+    book.begin(ALICE, A, 1, [10], 0)
+    assert refusal(book, ALICE, A, 1, [10], 0) is Why.BUSY
+    assert book.begin(BOB, A, 1, [10], 0) == 0
     book.abandon(ALICE)
-    assert book.begin(ALICE, A, 1, [10], 0, NOW) == 0
+    assert book.begin(ALICE, A, 1, [10], 0) == 0
 
 
 def test_the_process_that_opened_a_producer_last_contributes_and_no_other() -> None:
     book = opened(ALICE)
-    assert refusal(book, BOB, A, 1, [10], 0, NOW) is Why.NOT_OPEN
+    assert refusal(book, BOB, A, 1, [10], 0) is Why.NOT_OPEN
     assert book.may_open(ALICE, B)
     book.opened(ALICE, B, NOW)
-    assert refusal(book, ALICE, A, 1, [10], 0, NOW) is Why.SUPERSEDED
+    assert refusal(book, ALICE, A, 1, [10], 0) is Why.SUPERSEDED
     assert not book.may_open(ALICE, B)
 
 
 def test_an_identity_that_sends_too_much_waits_and_another_does_not() -> None:
     book = opened(ALICE, BOB, limits=Limits(pending_count_max=5, pending_size_max=100, messages_per_second=6))
     send(book, ALICE, 5)
-    assert refusal(book, ALICE, A, 6, [10], 0, NOW) is Why.LIMIT
+    assert refusal(book, ALICE, A, 6, [10], 0) is Why.LIMIT
     send(book, BOB, 5)
     book.take_due(20, NOW)
-    assert refusal(book, ALICE, A, 6, [101], 0, NOW) is Why.LIMIT
+    assert refusal(book, ALICE, A, 6, [101], 0) is Why.LIMIT
     send(book, ALICE, 5)
     book.take_due(20, NOW)
     send(book, ALICE, 5)  # what is saved up has been spent, and more
     book.take_due(20, NOW)
-    assert refusal(book, ALICE, A, 16, [10], 0, NOW) is Why.LIMIT
-    assert book.begin(ALICE, A, 16, [10], 0, NOW + SECOND) == 0
+    with pytest.raises(ContributionRefused, match="more than 6 messages a second") as refused:
+        book.charge("alice", 1, NOW)
+    assert refused.value.why is Why.LIMIT
+    book.charge("alice", 1, NOW + SECOND)
+    book.charge("bob", 1, NOW)
 
 
 def test_an_identity_has_a_limited_number_of_producers() -> None:
@@ -157,7 +161,7 @@ class BookMachine(RuleBasedStateMachine):
     )  # fmt: skip
     def contribute(self, producer: Producer, back: int, count: int, hold: int, fails: bool) -> None:
         first = max(self.book.next_number(producer) - back, 1)
-        repeated = self.book.begin(producer, A, first, [1] * count, hold * SECOND, self.now)
+        repeated = self.book.begin(producer, A, first, [1] * count, hold * SECOND)
         if repeated == count:
             return
         if fails:
