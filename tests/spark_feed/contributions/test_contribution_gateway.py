@@ -21,7 +21,7 @@ from tandemfeed.client_lib import (
     ContributionSuperseded,
     LimitReached,
 )
-from tandemfeed.client_lib.contribution import cli
+from tandemfeed.client_lib.commands import contribute
 from tandemfeed.spark_feed.contributions.book import Limits
 from tandemfeed.spark_feed.contributions.gateway import ContributionGateway
 from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
@@ -196,8 +196,8 @@ def test_the_command_contributes_lines_resumes_and_cancels(
 
     def run(text: str, *more: str) -> tuple[int, list[str], str]:
         monkeypatch.setattr("sys.stdin", io.StringIO(text))
-        monkeypatch.setattr(cli, "configure_logging", lambda *_: None)  # it would keep this test's stderr
-        status = cli.main([TOPIC, *options, *more])
+        monkeypatch.setattr(contribute, "configure_logging", lambda *_: None)  # it would keep this test's stderr
+        status = contribute.main([TOPIC, *options, *more])
         out, err = capsys.readouterr()
         return status, [line for line in out.splitlines() if "event" not in line], err
 
