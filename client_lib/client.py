@@ -193,7 +193,7 @@ class Client:
             topic: of a channel, without wildcards.
             producer: under which name messages are numbered: each process of an identity needs its own, and uses it
                 again after a restart. Letters, digits, '_', '-' and '.'.
-            timeout_s: for how long a call tries to get an answer, while the gateway restarts or is full.
+            timeout_s: for how long a call is tried again, while the gateway restarts or is full; 0: never.
 
         Raises:
             AuthorizationRefused: the topic takes no contributions, or they are not granted.

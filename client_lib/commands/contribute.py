@@ -7,22 +7,19 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from decimal import Decimal
 from itertools import islice
 from typing import Any
 
 from tandemfeed.client_lib.client import connect
+from tandemfeed.client_lib.commands.running import run_command
 from tandemfeed.client_lib.contribution.contribution import Contribution, ContributionId
-from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.messages.message import MessageClasses
 from tandemfeed.client_lib.messages.sbe_writing import SbeWriteError
 from tandemfeed.transport.process_shell import add_connection_arguments, configure_logging, connection_from
 
-EXIT_REFUSED = 2
 
-
-class BadLine(Exception):
+class BadLine(ValueError):
     """A line of the input cannot be contributed; the text says which, and why."""
 
 
@@ -32,26 +29,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     connection = connection_from(parser, arguments)
     configure_logging("contribute", arguments.log_level)
-    try:
-        with ExitStack() as opened:
-            client = opened.enter_context(
-                connect(
-                    admin=connection.admin,
-                    ca=connection.ca_pem,
-                    identity=connection.identity,
-                    secret=connection.credential,
-                    interface=connection.interface,
-                )
-            )
+
+    def work() -> int:
+        with connect(
+            admin=connection.admin,
+            ca=connection.ca_pem,
+            identity=connection.identity,
+            secret=connection.credential,
+            interface=connection.interface,
+        ) as client:
             contribution = client.contribute(arguments.topic, producer=arguments.producer, timeout_s=arguments.timeout)
             if arguments.cancel is not None:
                 _cancel(contribution, arguments.cancel)
             else:
                 _send(contribution, sys.stdin, hold_s=arguments.hold, is_resumed=arguments.resume)
-    except (ClientError, BadLine, OSError) as refused:
-        print(f"tandemfeed contribute: {refused}", file=sys.stderr)
-        return EXIT_REFUSED
-    return 0
+        return 0
+
+    return run_command("contribute", work)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         help="read nothing; cancel these numbers of the producer, or all that is pending",
     )
     parser.add_argument(
-        "--timeout", type=float, default=30.0, metavar="S", help="for how long to try each call (default %(default)g)"
+        "--timeout", type=float, default=30.0, metavar="S", help="for how long to try again (default %(default)g)"
     )
     add_connection_arguments(parser)
     return parser

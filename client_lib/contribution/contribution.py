@@ -31,7 +31,7 @@ from tandemfeed.transport.calls.server_names import ADMIN_SERVER, source_gateway
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, contribution_pb2, contribution_pb2_grpc
 
 INSTANCE_SIZE = 16
-CALL_TIMEOUT_S = 12.0  # a gateway gives up after 10 s
+CALL_TIMEOUT_S = 12.0  # of each try: a gateway gives up after 10 s
 PAUSE_S, PAUSE_MAX_S = 0.05, 1.0
 # The gateway is away, restarting, busy or full; or the token expired or was revoked.
 UNANSWERED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
@@ -231,7 +231,7 @@ class Contribution:
                 return stub.FindContributionGateway(request, timeout=timeout_s)
 
         try:
-            return ask_active(self._session.servers, ask, self._timeout_s)
+            return ask_active(self._session.servers, ask, max(self._timeout_s, CALL_TIMEOUT_S))
         except grpc.RpcError as error:
             raise client_error(error, self._session.servers.current, (self.topic,)) from error
 
@@ -282,7 +282,7 @@ class Contribution:
             token = self._session.current_token()
             try:
                 self._session.ensure_token()
-                return call(request, timeout=min(CALL_TIMEOUT_S, max(give_up_at_s - time.monotonic(), 0.1)))
+                return call(request, timeout=CALL_TIMEOUT_S)
             except grpc.RpcError as error:
                 code, details = status_of(error)
                 is_stale = code is grpc.StatusCode.PERMISSION_DENIED and not is_renewed
