@@ -42,10 +42,10 @@ from tandemfeed.feedcore.replica.effects import (
     ServerRequest,
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
-from tandemfeed.transport.calls.login import TokenSource
 from tandemfeed.transport.calls.server_names import adapter_server, check_certificate, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from tandemfeed.transport.metrics import CounterCollector, serve_metrics

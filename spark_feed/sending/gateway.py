@@ -38,10 +38,10 @@ from tandemfeed.spark_feed.sending.send_core import AllSent, SendCore, SendPacke
 from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.channels import open_channel
-from tandemfeed.transport.calls.login import TokenSource
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, check_certificate, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.process_shell import Connection, StopSignal, alone_with, announce, announce_ready
