@@ -23,8 +23,10 @@ DISK_VARIABLE = "TANDEMFEED_DISK"  # SIZE:FOLDER: mount a small disk on this fol
 PR_SET_PDEATHSIG = 1
 EXTRAS = {"subscribe": "client", "snapshot": "client", "replay": "client", "losses": "client", "stubs": "client",
           "journal": "journal", "adapter": "cluster", "convert": "cluster", "admin": "cluster",
-          "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark", "ticks": "spark"}  # fmt: skip
-IN_BACKGROUND = {"source-job", "ticks", "forger"}  # not in the path of a message, so they must not delay one
+          "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark", "ticks": "spark",
+          "bars": "spark", "reconcile": "spark"}  # fmt: skip
+# Not in the path of a message, so they must not delay one.
+IN_BACKGROUND = {"source-job", "ticks", "bars", "reconcile", "forger"}
 # Joins streams that are running. Its modules and kernels take seconds of a processor to load.
 LOADED_IN_BACKGROUND = {"adapter"}
 SUMMARIES = {
@@ -35,6 +37,8 @@ SUMMARIES = {
     "source-job": "number a recording into the source journal (Spark)",
     "source-gateway": "multicast the source journal and fill gaps of adapters",
     "ticks": "make a recording: generate or ingest ticks",
+    "bars": "write bars of trades and quotes into Parquet",
+    "reconcile": "prove from journals that source and adapters agree",
     "subscribe": "follow a feed: live view, statistics, or messages in a format",
     "snapshot": "print the last message of each symbol",
     "replay": "repeat a feed's history, at recorded or another speed",
@@ -44,6 +48,7 @@ SUMMARIES = {
     "demo": "run a cluster, kill its active adapter twice, and report",
     "drill": "inject faults into a running cluster and report",
     "bench": "run a benchmark",
+    "capacity": "compute how many adapters, executors and how much bandwidth a load needs",
     "hiccups": "measure how long this machine pauses",
     "completion": "print a script that completes these commands in a shell",
     "witness": "record everything a feed delivers (used by demo and drill)",
