@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args, overload
@@ -46,6 +46,9 @@ class Options(TypedDict, total=False):
             10 ten times as fast. 0 (default): immediately. These two need `on_lag="replay"`.
         cursor: a name, or the path of a file: where the application's last run ended, the subscription begins, and how
             far the application has handled it is kept there. `start` counts for topics that are new to the cursor.
+        where: deliver only messages whose fields have these values, by the field's name: one value, a list or set of
+            values, or a tuple (lowest, highest), of which either may be None. All fields must match. The library
+            filters after the merge, as for symbols.
         on_event: called with each event, in its place in the stream, by iterators that do not yield events. Without it,
             losses and alarms are logged as warnings, other events as information.
         on_lag: what happens if the application reads more slowly than messages arrive. "replay" (default): messages
@@ -77,6 +80,7 @@ class Options(TypedDict, total=False):
     until: Time | None
     speed: float
     cursor: str | Path | None
+    where: Mapping[str, Any]
     on_event: Callable[[Event], object] | None
     on_lag: OnLag
     lag_max: int
@@ -143,7 +147,7 @@ class Client:
             AuthenticationRefused: the server no longer accepts the identity and secret.
             AdminUnavailable: no administration server answered.
             HistoryUnavailable: no adapter said where the time is with which to start.
-            ValueError: no message has the field `conflate_by`.
+            ValueError: no message has the field `conflate_by` or a field of `where`, or such a value.
             CursorUnusable: the cursor's file cannot be read, is of another feed, or is used by another process.
         """
         if not isinstance(topics, Iterable) or not all(isinstance(topic, str) for topic in topics):
@@ -174,6 +178,7 @@ class Client:
             lag_policy=lag_policy,
             loss_folder=options.get("loss_report"),
             playback=_playback(options),
+            where=options.get("where"),
             verify=options.get("verify", "alarm"),
             transport=options.get("transport", "auto"),
             merger_config=config,

@@ -40,7 +40,7 @@ SUMMARIES = {
     "ticks": "make a recording: generate or ingest ticks",
     "bars": "write bars of trades and quotes into Parquet",
     "reconcile": "prove from journals that source and adapters agree",
-    "subscribe": "follow a feed: live view, statistics, or messages in a format",
+    "subscribe": "follow a feed: live view, statistics or messages",
     "snapshot": "print the last message of each symbol",
     "replay": "repeat a feed's history, at recorded or another speed",
     "losses": "show what subscriptions lost, and what became of it",
