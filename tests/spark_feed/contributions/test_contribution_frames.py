@@ -72,10 +72,10 @@ def test_whatever_bytes_come_they_are_framed_or_refused(orders: tuple[Any, Frame
 
 
 def test_a_message_that_is_too_long_or_of_another_template_is_refused_with_the_reason() -> None:
-    maker = FrameMaker(SOURCE_FORMAT, 80)
-    with pytest.raises(MessageRefused, match="82 bytes; at most 80"):
-        maker.frame(trade(1))
-    maker = FrameMaker(SOURCE_FORMAT, 100)
+    size = len(trade(1))
+    with pytest.raises(MessageRefused, match=f"{size} bytes; at most {size - 1} fit"):
+        FrameMaker(SOURCE_FORMAT, size - 1).frame(trade(1))
+    maker = FrameMaker(SOURCE_FORMAT, size)
     other = bytearray(trade(1))
     other[2] = 99
     with pytest.raises(MessageRefused, match="template 99 is not in the source format contribution, which has Trade"):
