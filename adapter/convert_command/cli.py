@@ -175,7 +175,7 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
     output = open_output(arguments.to, documents.model, arguments.kind)
     out, read, written = np.zeros(OUT_SIZE, np.uint8), 0, 0
     refused: list[DeadLetter] = []
-    findings = Findings()
+    findings, streams = Findings(), dict[bytes, int]()
     began = time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -183,7 +183,8 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
         for chunk in joined(READERS[name](given, findings), keeps_times=reads_send_time(documents.table)):
             if arguments.strict and (findings.refused or findings.is_incomplete):
                 break
-            packet = chunk.source_packet(feed_id=0, source_stream_id=0, session=arguments.session)
+            stream = streams.setdefault(chunk.session, len(streams))
+            packet = chunk.source_packet(feed_id=0, source_stream_id=stream, session=arguments.session)
             done = 0
             while done < chunk.message_count:
                 result = converter.convert(packet, done, chunk.message_count - done, out, 0, OUT_SIZE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -18,7 +18,14 @@ from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder
 from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
 from tandemfeed.adapter.conversion.formats.line_merge import LineMerge, Missing
 from tandemfeed.adapter.conversion.formats.lobster import read_lobster
-from tandemfeed.adapter.conversion.formats.mdp3 import MdpDeliver, MdpEffect, MdpGap, MdpNumbering
+from tandemfeed.adapter.conversion.formats.mdp3 import (
+    MdpDeliver,
+    MdpEffect,
+    MdpGap,
+    MdpNumbering,
+    MdpPacket,
+    decode_mdp_packet,
+)
 from tandemfeed.adapter.conversion.formats.moldudp64 import decode_mold_packet
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions, read_tick_file
 from tandemfeed.adapter.convert_command.compressed import DecompressedFile
@@ -212,32 +219,55 @@ def _mold(given: Input, findings: Findings) -> Iterator[FrameChunk]:
 
 
 def _mdp3(given: Input, findings: Findings) -> Iterator[FrameChunk]:
-    """Merges both lines of a channel, if both were captured. Messages missing on both leave no gap in the numbers."""
-    numbering = MdpNumbering()
+    return _numbered_packets(given, findings, lambda payload: (b"", decode_mdp_packet(payload)))
 
-    def chunks(effects: list[MdpEffect]) -> Iterator[FrameChunk]:
+
+def _numbered_packets(
+    given: Input, findings: Findings, decode: Callable[[bytes], tuple[bytes, MdpPacket]]
+) -> Iterator[FrameChunk]:
+    """Streams whose numbers count packets, each once. Messages missing on all lines leave no gap in the numbers.
+
+    Args:
+        decode: (stream, packet) of a datagram.
+    """
+    streams: dict[bytes, MdpNumbering] = {}
+
+    def chunks(stream: bytes, effects: list[MdpEffect]) -> Iterator[FrameChunk]:
         for effect in effects:
             if isinstance(effect, MdpDeliver):
-                yield effect.chunk
+                yield replace(effect.chunk, session=stream)
             elif isinstance(effect, MdpGap):
                 end = effect.first_packet + effect.packet_count
-                findings.missing.append(Missing("packets", effect.first_packet, end))
+                what = f"packets of {stream.decode('latin-1')}" if stream else "packets"
+                findings.missing.append(Missing(what, effect.first_packet, end))
 
     for datagram in _datagrams(given, findings):
+        try:
+            stream, packet = decode(datagram.payload)
+        except FormatError as reason:
+            findings.refuse(datagram, str(reason))
+            continue
+        numbering = streams.setdefault(stream, MdpNumbering())
         now_ns, due_ns = datagram.captured_at_ns, numbering.next_deadline_ns()
         if due_ns is not None and due_ns <= now_ns:
-            yield from chunks(numbering.on_deadline(now_ns))
-        malformed = numbering.malformed
-        yield from chunks(numbering.on_packet(datagram.payload, now_ns))
-        if numbering.malformed != malformed:
-            findings.refuse(datagram, "its messages do not fill it")
-    while (due_ns := numbering.next_deadline_ns()) is not None:
-        yield from chunks(numbering.on_deadline(due_ns))
-    findings.duplicate_count = numbering.duplicates
+            yield from chunks(stream, numbering.on_deadline(now_ns))
+        yield from chunks(stream, numbering.take(packet, now_ns))
+    for stream, numbering in streams.items():
+        while (due_ns := numbering.next_deadline_ns()) is not None:
+            yield from chunks(stream, numbering.on_deadline(due_ns))
+        findings.duplicate_count += numbering.duplicates
 
 
 def _packets(given: Input, findings: Findings) -> Iterator[FrameChunk]:
-    return _merged(given, findings, PacketDecoder(given.source_format).decode)
+    decoder = PacketDecoder(given.source_format)
+    if not decoder.header.counts_packets:
+        return _merged(given, findings, decoder.decode)
+
+    def decode(payload: bytes) -> tuple[bytes, MdpPacket]:
+        packet = decoder.packet(payload)
+        return packet.stream, MdpPacket(packet.sequence, packet.sent_at_ns, packet.message_count, packet.frames)
+
+    return _numbered_packets(given, findings, decode)
 
 
 def _lobster(given: Input, findings: Findings) -> Iterator[FrameChunk]:

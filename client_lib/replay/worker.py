@@ -25,7 +25,7 @@ import grpc
 from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.login.grant import GrantedAdapter
 from tandemfeed.client_lib.login.session import Session
-from tandemfeed.client_lib.stream.pending_replay import PendingReplay
+from tandemfeed.client_lib.replay.pending_replay import PendingReplay
 from tandemfeed.feedcore.merge.effects import RequestReplay
 from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc

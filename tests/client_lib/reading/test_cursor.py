@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tandemfeed.client_lib import CursorUnusable, Takeover
+from tandemfeed.client_lib import CursorUnusable, NotStored, StoredAgain, Takeover
 from tandemfeed.client_lib.items import Batch
-from tandemfeed.client_lib.stream.cursor import Cursor
+from tandemfeed.client_lib.reading.cursor import Cursor
 from tandemfeed.feedcore.merge.effects import Gap, SessionChanged
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, encode_runs
 from tandemfeed.feedcore.wire.position import Run
@@ -34,6 +34,7 @@ from tests.client_lib.toy_cluster import (
     note,
     packet,
 )
+from tests.small_disk import SmallDisk
 
 ROUNDS = int(os.environ.get("TANDEMFEED_KILL_ROUNDS", "3"))
 LINEAGES = {1: ((1, 1),), 2: ((1, 1), (2, 8))}
@@ -327,3 +328,41 @@ def test_a_cursor_of_a_name_is_in_the_state_folder(
     assert numbers(cluster, "model", 5) == [1, 2, 3, 4, 5]  # type: ignore[arg-type]
     stored = json.loads((tmp_path / "tandemfeed" / "cursors" / "model.json").read_bytes())
     assert stored["topics"][TOPIC]["sources"] == {"1": 6}
+
+
+def test_a_full_disk_does_not_stop_a_stream_and_the_position_is_stored_later(
+    cluster: ToyCluster, sending: Sending, tmp_path: Path
+) -> None:
+    folder = tmp_path / "disk"
+    events: list[Any] = []
+    sending.send(packet(1, 1, 5), packet(6, 6, 5))
+    with SmallDisk(folder, "64k"):
+        path, filler = folder / "model.json", folder / "filler"
+        with (
+            cluster.connect() as feed,
+            feed.subscribe(TOPIC, start="first", cursor=path, on_event=events.append) as reader,
+        ):
+            filler.write_bytes(bytes(48 << 10))
+            with contextlib.suppress(OSError), open(filler, "ab", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+            for message in reader:
+                reader.store_handled()
+                if message.origin.message_seq == 7:
+                    break
+            (failed,) = (each for each in events if isinstance(each, NotStored))
+            assert failed.reason == (
+                f"cannot write {path}: No space left on device; the position is kept in memory meanwhile; free some "
+                "space on its disk"
+            )
+            with pytest.raises(CursorUnusable, match="No space left on device; the position is kept in memory"):
+                reader.store_cursor()
+            filler.unlink()
+        assert StoredAgain(str(path)) in events
+        assert numbers(cluster, path, 3) == [8, 9, 10]
+
+
+def test_a_folder_that_cannot_be_made_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(CursorUnusable, match=r"model\.json: .*File exists"):
+        Cursor(tmp_path / "file" / "model.json").open()

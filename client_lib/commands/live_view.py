@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,7 @@ class LiveFigures:
             "unconfirmed": counters[Counter.MERGE_UNCONFIRMED],
             "datagrams": statistics.datagrams,
             "refusals": dict(statistics.refusals),
+            "lag": asdict(statistics.lag),
         }
         self._messages = self._batches = 0
         self._latencies.clear()

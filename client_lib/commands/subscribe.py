@@ -1,28 +1,28 @@
-"""Subscribe to a feed: show a live view, statistics as JSON lines, or the messages; optionally record them."""
+"""Subscribe to a feed: show a live view, statistics, or the messages in a format; optionally record them."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
-import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any, get_args
 
 from rich.console import Console
 from rich.live import Live as LiveDisplay
 
 from tandemfeed.client_lib.client import connect
-from tandemfeed.client_lib.errors import ClientError
+from tandemfeed.client_lib.commands.live_view import LiveFigures, alarm_text, render
+from tandemfeed.client_lib.commands.outputs import add_output_arguments, open_output
+from tandemfeed.client_lib.commands.running import EXIT_REFUSED, Interruption, run_command
 from tandemfeed.client_lib.items import Batch, Filled, Item, Revoked
-from tandemfeed.client_lib.live_view import LiveFigures, alarm_text, render
+from tandemfeed.client_lib.reading.lag import OnLag
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
-from tandemfeed.client_lib.stream.starts import Start
+from tandemfeed.client_lib.stream.starts import Start, utc
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import Transport
@@ -39,7 +39,7 @@ from tandemfeed.transport.process_shell import (
 from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
 
 INTERVAL_NS = 1_000_000_000
-EXIT_REFUSED = 2
+NAMED_STARTS: dict[str, Start] = {"live": "live", "first": "first", "snapshot": "snapshot"}
 ALARMS_SHOWN = 10  # every packet of a faulty adapter may differ
 
 
@@ -50,9 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     connection = connection_from(parser, arguments)
     request_short_slices()
     configure_logging("subscribe", arguments.log_level)
-    try:
+
+    def work() -> int:
         with (
-            _Interruption() as interruption,
+            Interruption() as interruption,
             _sole_recorder(arguments.record),
             connect(
                 admin=connection.admin,
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 arguments.topic,
                 feed=arguments.feed,
                 start=_start(arguments.start),
+                on_lag=arguments.on_lag,
                 confirm=arguments.confirm,
                 compare=arguments.compare,
                 verify=arguments.verify,
@@ -74,15 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             interruption.set_target(subscription)
             tune_for_low_latency()
             return _follow(subscription, arguments)
-    except ClientError as refused:
-        print(f"tandemfeed subscribe: {type(refused).__name__}: {refused}", file=sys.stderr)
-        return EXIT_REFUSED
-    except BrokenPipeError:  # the reader of the output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as failed:
-        print(f"tandemfeed subscribe: {failed}", file=sys.stderr)
-        return EXIT_REFUSED
+
+    return run_command("subscribe", work)
 
 
 def _sole_recorder(path: Path | None) -> contextlib.AbstractContextManager[None]:
@@ -107,8 +102,9 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         type=_start_part,
-        metavar="live|first|TOPIC=SEQ",
-        help="begin live, with the session's first message, or a topic with a message_seq (repeatable; default live)",
+        metavar="live|first|snapshot|TIME|TOPIC=SEQ",
+        help="begin live, with the session's first message, with the last message of each symbol, with what the source "
+        "sent since a time (2026-11-22T14:30Z), or a topic with a message_seq (repeatable; default live)",
     )
     parser.add_argument(
         "--confirm",
@@ -136,9 +132,14 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="auto: multicast, and unicast to adapters from which no multicast arrives (default %(default)s)",
     )
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print one JSON line per second instead of a live view")
-    output.add_argument("--print", action="store_true", help="print the decoded messages and the in-band events")
+    parser.add_argument(
+        "--on-lag",
+        choices=get_args(OnLag),
+        default="replay",
+        help="what to do with messages that arrive faster than they are printed (default %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print statistics, one JSON line per second")
+    add_output_arguments(parser, None)
     parser.add_argument("--count", type=_message_count, metavar="N", help="stop after exactly N messages")
     parser.add_argument("--until-end", action="store_true", help="stop when the feed ends")
     parser.add_argument(
@@ -151,50 +152,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _start_part(text: str) -> tuple[str, int]:
+def _start_part(text: str) -> Start:
     topic, _, number = text.rpartition("=")
-    if text in ("live", "first"):
-        return text, 0
+    if text in NAMED_STARTS:
+        return NAMED_STARTS[text]
+    with contextlib.suppress(ValueError):
+        return utc(datetime.fromisoformat(text))
     if not topic or not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not valid; use live, first or TOPIC=SEQ, SEQ from 1 on")
-    return topic, int(number)
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not valid; use live, first, snapshot, a time, or TOPIC=SEQ, SEQ from 1 on"
+        )
+    return {topic: int(number)}
 
 
-def _start(parts: list[tuple[str, int]]) -> Start:
-    if ("first", 0) in parts:
-        return "first"
-    return {topic: number for topic, number in parts if number} or "live"
+def _start(parts: list[Start]) -> Start:
+    """The one start that was given, or the first messages of several topics."""
+    firsts = {topic: number for part in parts if isinstance(part, dict) for topic, number in part.items()}
+    others = [part for part in parts if not isinstance(part, dict)]
+    return firsts or (others[-1] if others else "live")
 
 
 def _message_count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages; expected 1, 2, 3, …")
     return int(text)
-
-
-class _Interruption:
-    """Turns SIGTERM and SIGINT into a clean end: of the process while it connects, later of the subscription."""
-
-    def __init__(self) -> None:
-        self._subscription: Subscription[Any] | None = None
-        self._old: dict[int, Any] = {}
-
-    def __enter__(self) -> _Interruption:
-        self._old = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-
-    def set_target(self, subscription: Subscription[Any]) -> None:
-        """Make later signals stop this subscription."""
-        self._subscription = subscription
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self._subscription is None:
-            raise SystemExit(0)
-        self._subscription.stop()
 
 
 def _follow(subscription: Subscription[Any], arguments: argparse.Namespace) -> int:
@@ -254,8 +235,9 @@ def _output(
     arguments: argparse.Namespace, subscription: Subscription[Any], figures: LiveFigures
 ) -> Iterator[tuple[Callable[[Iterable[Item]], None], Callable[[], None]]]:
     """The functions to call for the items of each poll, and each second."""
-    if arguments.print:
-        yield _print_items, lambda: None
+    if arguments.format is not None:
+        with open_output(arguments) as output:
+            yield output.write, lambda: None
     elif arguments.json:
         announce_ready(feed=subscription.grant.feed_name, groups=subscription.statistics().groups)
         yield (lambda _items: None), (lambda: print(json.dumps(figures.interval()), flush=True))
@@ -266,17 +248,3 @@ def _output(
                 lambda _items: None,
                 lambda: display.update(render(figures.interval(), names, figures.last_events), refresh=True),
             )
-
-
-def _print_items(items: Iterable[Item]) -> None:
-    for item in items:
-        if isinstance(item, Filled):
-            print(f"# late, fills an earlier gap: {item.batch}")
-        elif not isinstance(item, Batch):
-            print(f"# {item}")
-            continue
-        batch = item.batch if isinstance(item, Filled) else item
-        for message in batch.messages():
-            origin = message.origin
-            print(f"{origin.message_seq} {origin.source_stream_id}:{origin.source_seq} {message}")
-    sys.stdout.flush()

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from tandemfeed.client_lib.recording.record import DeliveryRecord
@@ -27,12 +28,12 @@ def start(cluster: ToyCluster, tmp_path: Path) -> Start:
     (tmp_path / "ca.pem").write_bytes(cluster.ca_pem)
     (tmp_path / "secret").write_text(SECRET + "\n")
 
-    def run(*options: str, secret: str = SECRET) -> subprocess.Popen[str]:
+    def run(*options: str, secret: str = SECRET, command: str = "subscribe") -> subprocess.Popen[str]:
         (tmp_path / "secret").write_text(secret + "\n")
         connection = ["--admin", cluster.admin_rpc.endpoint, "--ca", str(tmp_path / "ca.pem"), "--identity", IDENTITY]
         return subprocess.Popen(
             [
-                sys.executable, "-c", "import sys; from tandemfeed.client_lib.cli import main; sys.exit(main())",
+                sys.executable, "-m", "tandemfeed.deploy.command", command,
                 "--feed", "equities", *connection, "--secret-file", str(tmp_path / "secret"), *options,
             ],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -68,20 +69,20 @@ def test_the_command_records_until_the_end_and_prints_json_lines(
 
 
 def test_the_command_prints_messages(cluster: ToyCluster, start: Start) -> None:
-    process = start("--start", "first", "--print", "--count", "10")
+    process = start("--start", "first", "--as", "text", "--count", "10")
     output, errors = feed_until_it_ends(cluster, process)
     assert process.returncode == 0, errors
     assert "10 1:10 Note(number=1000010, text='note-001000010')" in output.splitlines()
 
 
 def test_count_is_exact_though_a_packet_has_more_messages(cluster: ToyCluster, start: Start, tmp_path: Path) -> None:
-    for output_option in ("--print", "--json"):
+    for output_option in ("--as=text", "--json"):
         record = tmp_path / output_option
         process = start("--start", "first", output_option, "--count", "7", "--record", str(record))
         output, errors = feed_until_it_ends(cluster, process)
         assert process.returncode == 0, errors
         lines = output.splitlines()
-        if output_option == "--print":
+        if output_option == "--as=text":
             assert [int(line.split()[0]) for line in lines if not line.startswith("#")] == [1, 2, 3, 4, 5, 6, 7]
         else:
             assert json.loads(lines[-1])["messages"] == 7
@@ -161,3 +162,17 @@ def test_a_divergence_raises_an_alarm(cluster: ToyCluster, start: Start) -> None
     assert process.returncode == 0, errors
     assert "ALARM: adapters" in errors
     assert "sent different content at channel 1" in str(figures["alarm"])
+
+
+def test_history_is_replayed_into_a_table(cluster: ToyCluster, start: Start, tmp_path: Path) -> None:
+    table = tmp_path / "notes.parquet"
+    output, errors = feed_until_it_ends(cluster, start("--as", "parquet", "-o", str(table), command="replay"))
+    assert (output, errors) == ("", "")
+    assert pyarrow.parquet.read_table(table).column("number").to_pylist() == list(range(1_000_001, 1_000_011))
+
+
+def test_a_snapshot_is_printed(cluster: ToyCluster, start: Start) -> None:
+    process = start("--by", "text", "--as", "json", "--kind", "Note", command="snapshot")
+    output, errors = feed_until_it_ends(cluster, process)
+    assert process.returncode == 0, errors
+    assert [json.loads(line)["message_seq"] for line in output.splitlines() if "Note" in line] == list(range(1, 11))

@@ -25,6 +25,8 @@ from typing import Any
 
 from tandemfeed.client_lib.items import Batch
 from tandemfeed.client_lib.messages.message import Message
+from tandemfeed.client_lib.reading.storage import REMEDIES
+from tandemfeed.client_lib.state_folder import state_folder
 from tandemfeed.feedcore.documents.names import TITLE_RULE, is_title
 from tandemfeed.feedcore.merge.place import Place, ResumePoint
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
@@ -73,8 +75,7 @@ def cursor_file(cursor: str | Path) -> Path:
         return cursor
     if not is_title(cursor):
         raise ValueError(f"cursor is {cursor!r}; {TITLE_RULE}; or give a Path")
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "tandemfeed" / "cursors" / f"{cursor}.json"
+    return state_folder() / "cursors" / f"{cursor}.json"
 
 
 class Cursor:
@@ -103,14 +104,15 @@ class Cursor:
         Raises:
             CursorUnusable.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = self.path.with_suffix(".lock")
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.enter_context(alone_with(lock, f"another process uses the cursor {self.path}; give it another"))
             document = json.loads(self.path.read_bytes()) if self.path.exists() else None
         except (OSError, ValueError) as wrong:
             self._lock.close()
-            raise CursorUnusable(f"{self.path}: {wrong}") from wrong
+            remedy = f"; {REMEDIES[wrong.errno]}" if isinstance(wrong, OSError) and wrong.errno in REMEDIES else ""
+            raise CursorUnusable(f"{self.path}: {wrong}{remedy}") from wrong
         if document is not None:
             self._read(document)
 
@@ -135,6 +137,11 @@ class Cursor:
         if self._feed not in ("", feed):
             raise CursorUnusable(f"{self.path} is of feed {self._feed!r}, not {feed!r}; give another cursor")
         self._feed = feed
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics of which something was handled, so that they continue there."""
+        return frozenset(topic for topic, position in self._positions.items() if position.next_input_seq)
 
     def position(self, topic: str) -> TopicPosition | None:
         """How far a topic was handled; None if nothing of it was."""
@@ -164,9 +171,14 @@ class Cursor:
         return max(0.0, (self._store_at_ns - time.monotonic_ns()) / 1e9)
 
     def write(self, snapshot: dict[str, Any]) -> None:
-        """Replace the file, if there is anything new; on return, it is on the disk."""
-        self._store_at_ns, self.is_dirty = time.monotonic_ns() + STORE_EVERY_NS, False
+        """Replace the file, if there is anything new; on return, it is on the disk.
+
+        Raises:
+            OSError: it cannot be written; the old file is intact.
+        """
+        self._store_at_ns = time.monotonic_ns() + STORE_EVERY_NS
         if snapshot == self._stored:
+            self.is_dirty = False
             return
         temporary = self.path.with_suffix(".new")
         with open(temporary, "wb") as file:
@@ -179,7 +191,7 @@ class Cursor:
             os.fsync(folder)
         finally:
             os.close(folder)
-        self._stored = snapshot
+        self._stored, self.is_dirty = snapshot, False
 
     def close(self) -> None:
         """Unlock the file."""
@@ -190,6 +202,7 @@ class Cursor:
         packet, former = batch.packet, self._positions.get(topic)
         is_same_session = former is not None and former.session == packet.session
         sources = dict(former.sources) if former is not None and is_same_session else {}
+        sources.update(batch.skipped)
         next_message_seq = packet.first_message_seq
         for run in packet.runs:
             count = min(max(next_input_seq - run.first_input_seq, 0), run.source_count)

@@ -10,8 +10,8 @@ import pytest
 from tandemfeed.client_lib import Client
 from tandemfeed.client_lib.items import Batch, Item
 from tandemfeed.client_lib.login.grant import GrantedAdapter
-from tandemfeed.client_lib.stream.pending_replay import PendingReplay
-from tandemfeed.client_lib.stream.replay import Replayed, ReplayEnded, ReplayWorker
+from tandemfeed.client_lib.replay.pending_replay import PendingReplay
+from tandemfeed.client_lib.replay.worker import Replayed, ReplayEnded, ReplayWorker
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import CatchingUp, CaughtUp, Gap, RequestReplay
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_output_packet

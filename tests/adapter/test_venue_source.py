@@ -1,4 +1,4 @@
-"""An adapter receives an exchange's MoldUDP64 streams over real sockets: two lines with loss, and a request server."""
+"""An adapter receives a venue's own lines over real sockets, by its documents: loss, and a request server."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ import zmq
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.moldudp64 import (
     MOLD_HEADER,
-    MoldTranslation,
     encode_end_of_session,
     encode_mold_packet,
     encode_mold_request,
 )
-from tandemfeed.adapter.mold_source import MoldSource
+from tandemfeed.adapter.conversion.formats.packet_translation import PacketTranslation
+from tandemfeed.adapter.venue_source import VenueLines, VenueSource
 from tandemfeed.client_lib import Batch, connect
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.feedcore.replica.effects import RequestSource
 from tandemfeed.feedcore.replica.input.source_tracker import SourceTracker, TrackerConfig
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
 from tandemfeed.transport.dgram import BadGroup, MulticastSender
 from tandemfeed.transport.request_socket import RequestSocket, parse_server
+from tandemfeed.v1 import common_pb2
 from tests.adapter.processes.adapter_processes import AdapterUnderTest
 from tests.admin_server.cluster_files import running_server, secret_of
 
@@ -44,6 +47,16 @@ def message(number: int) -> bytes:
 
 def packet(first: int, last: int, session: bytes = SESSION) -> bytes:
     return encode_mold_packet(session, first, [message(number) for number in range(first, last + 1)])
+
+
+def itch() -> SourceFormat:
+    return load_source_format(document("itch50.xml"))
+
+
+def receiver(context: zmq.Context[Any], lines: VenueLines) -> VenueSource:
+    stream = common_pb2.SourceStreamDescription(source_stream_id=STREAM, group=GROUPS[0])
+    feed = common_pb2.FeedDescription(name="equities", feed_id=FEED, session=DAY, source_streams=[stream])
+    return VenueSource(context, LOOPBACK, feed, {STREAM: itch()}, lines)
 
 
 class Venue:
@@ -93,9 +106,7 @@ def venue() -> Iterator[Venue]:
 def test_messages_that_both_lines_lost_come_from_the_venue_and_every_message_arrives_once(
     context: zmq.Context[Any], venue: Venue
 ) -> None:
-    source = MoldSource(
-        context, LOOPBACK, {STREAM: GROUPS}, feed_id=FEED, session=DAY, request_servers={STREAM: venue.address}
-    )
+    source = receiver(context, VenueLines(((STREAM, GROUPS[1]),), ((STREAM, venue.address),)))
     sender = MulticastSender(context, LOOPBACK)
     tracker = SourceTracker(STREAM, TrackerConfig())
     tracker.anchor(1, 0)
@@ -130,7 +141,7 @@ def test_messages_that_both_lines_lost_come_from_the_venue_and_every_message_arr
 
 
 def test_heartbeats_and_the_end_of_the_session_reach_the_source_stream() -> None:
-    translation = MoldTranslation(FEED, STREAM, DAY)
+    translation = PacketTranslation(itch(), FEED, STREAM, DAY, None)
     assert translation.request(1, 5) is None, "the name of the session is not yet known"
     packets = [packet(4, 5), encode_mold_packet(SESSION, 6, []), encode_end_of_session(SESSION, 6)]
     made = [decode_source_packet(translation.source_packet(each) or b"", FEED) for each in packets]
@@ -142,7 +153,7 @@ def test_heartbeats_and_the_end_of_the_session_reach_the_source_stream() -> None
 
 
 def test_packets_of_another_session_and_malformed_ones_are_counted_and_dropped() -> None:
-    translation = MoldTranslation(FEED, STREAM, DAY)
+    translation = PacketTranslation(itch(), FEED, STREAM, DAY, None)
     assert translation.source_packet(packet(1, 1)) is not None
     assert translation.source_packet(packet(1, 1, b"YESTERDAY ")) is None
     assert translation.source_packet(packet(1, 2)[:-1]) is None
@@ -168,10 +179,25 @@ def test_a_bad_request_server_is_refused_by_name(server: str) -> None:
 
 
 def test_a_stream_without_a_request_server_requests_nothing(context: zmq.Context[Any]) -> None:
-    source = MoldSource(context, LOOPBACK, {STREAM: GROUPS[:1]}, feed_id=FEED, session=DAY, request_servers={})
+    source = receiver(context, VenueLines())
     source.request(RequestSource(STREAM, 1, 2))
     assert len(source.lines) == 1
     source.lines[0].close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (VenueLines(lines=((8, GROUPS[1]),)), "--line 8=.*: feed equities has source streams 7"),
+        (VenueLines(request_servers=((8, "10.1.2.3:5"),)), "--request-server 8=.*: feed equities has source streams 7"),
+        (VenueLines(channels=((STREAM, "A"),)), "--channel 7=A: a channel must be a number"),
+    ],
+)
+def test_lines_of_streams_that_the_feed_does_not_have_are_refused(
+    context: zmq.Context[Any], lines: VenueLines, reason: str
+) -> None:
+    with pytest.raises(BadGroup, match=reason):
+        receiver(context, lines)
 
 
 # Converts one message of ITCH 5.0 to the example's model.
@@ -209,11 +235,11 @@ def test_adapters_on_an_exchange_lose_nothing_when_lines_lose_packets_and_the_ac
     table = tmp_path / "table.xml"
     table.write_text(TABLE)
     venue = Venue(trades)
-    mold = ["--moldudp64", "--line", f"1={LINES['B'].decode()}", "--request-server", f"1={venue.address}"]
+    own_lines = ["--venue-lines", "--line", f"1={LINES['B'].decode()}", "--request-server", f"1={venue.address}"]
     documents = ["--source-format", str(document("itch50.xml")), "--table", str(table)]
     sender = MulticastSender(context, LOOPBACK)
     with running_server(tmp_path) as server:
-        adapters = {name: AdapterUnderTest(server, name, tmp_path, extra=[*mold, *documents]) for name in "ab"}
+        adapters = {name: AdapterUnderTest(server, name, tmp_path, extra=[*own_lines, *documents]) for name in "ab"}
         try:
             adapters["a"].await_state("active")
             adapters["b"].await_state("synchronized")

@@ -18,10 +18,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
-from tandemfeed.client_lib.errors import AuthorizationRefused
+from tandemfeed.client_lib.errors import AuthorizationRefused, TooSlow
 from tandemfeed.client_lib.items import Batch, Event, Item, Revoked
 from tandemfeed.client_lib.messages.message import Message, MessageClasses
-from tandemfeed.client_lib.stream.cursor import Cursor
+from tandemfeed.client_lib.reading.cursor import Cursor, CursorUnusable
+from tandemfeed.client_lib.reading.lag import Disconnected, LagPolicy
+from tandemfeed.client_lib.reading.storage import NotStored, StoredAgain
 from tandemfeed.client_lib.tables import Batches
 
 HANDED_OVER_COUNT_MAX = 64
@@ -84,11 +86,14 @@ class Readable(ABC, Generic[M]):
         kind: the class of the messages to yield; None: all.
         on_event: called with each event by readings that do not yield events.
         cursor: keeps how far the application has handled the subscription.
+        lag_policy: what happens if the application is slow.
     """
 
-    def __init__(self, kind: type[M] | None, on_event: Callable[[Event], object], cursor: Cursor | None) -> None:
-        self._kind, self._on_event, self.cursor = kind, on_event, cursor
-        self._is_left = False
+    def __init__(
+        self, kind: type[M] | None, on_event: Callable[[Event], object], cursor: Cursor | None, lag_policy: LagPolicy
+    ) -> None:
+        self._kind, self._on_event, self.cursor, self.lag_policy = kind, on_event, cursor, lag_policy
+        self._is_left = self._is_not_stored = False
         self._polled: list[Item] = []
         self._pushed_back: M | None = None  # the message whose handler raised in `run`
         self._source = ItemSource(self, self._on_handled)
@@ -227,6 +232,8 @@ class Readable(ABC, Generic[M]):
         self._on_event(event)
         if isinstance(event, Revoked) and event.is_last:
             raise AuthorizationRefused(event.reason, event.topics)
+        if isinstance(event, Disconnected):
+            raise TooSlow(event.reason)
 
     def _on_handled(self, item: Item) -> None:
         if self.cursor is not None:
@@ -246,19 +253,39 @@ class Readable(ABC, Generic[M]):
 
     def store_cursor(self) -> None:
         """Store how far the application has handled the subscription, including the message or batch that it has now,
-        and the cursor's note: on return, they are on the disk."""
-        self._store_cursor(is_present_handled=True)
+        and the cursor's note: on return, they are on the disk.
 
-    def _store_cursor(self, *, is_present_handled: bool) -> None:
-        cursor, present = self.cursor, self._source.present
+        Raises:
+            CursorUnusable: the file cannot be written; the text says what to do. The subscription continues.
+        """
+        failed = self._store_cursor(is_present_handled=True)
+        if failed is not None:
+            raise CursorUnusable(failed.reason)
+
+    def _store_cursor(self, *, is_present_handled: bool) -> NotStored | None:
+        """Store the cursor, or report once that this fails; the position stays in memory, and is stored later."""
+        cursor = self.cursor
         assert cursor is not None, "the subscription has no cursor"
-        if not isinstance(present, Batch) or (cursor.given is None and not is_present_handled):
-            cursor.write(cursor.snapshot())
-            return
-        given = cursor.given
+        try:
+            cursor.write(self._snapshot(cursor, is_present_handled=is_present_handled))
+        except OSError as error:
+            failed = NotStored.because(cursor.path, error, "the position is kept in memory")
+            if not self._is_not_stored:
+                self._is_not_stored = True
+                self._on_event(failed)
+            return failed
+        if self._is_not_stored:
+            self._is_not_stored = False
+            self._on_event(StoredAgain(str(cursor.path)))
+        return None
+
+    def _snapshot(self, cursor: Cursor, *, is_present_handled: bool) -> dict[str, Any]:
+        present, given = self._source.present, cursor.given
+        if not isinstance(present, Batch) or (given is None and not is_present_handled):
+            return cursor.snapshot()
         if is_present_handled:
             given = None if given is None else present.message_after(given)
-        cursor.write(cursor.snapshot(self.topic_of(present.channel_id), present, given))
+        return cursor.snapshot(self.topic_of(present.channel_id), present, given)
 
     def _leave(self, kind: object) -> None:
         """The application leaves the subscription. Args: kind: of the exception with which it does, or None."""
@@ -341,7 +368,8 @@ class _PollingThread:
     def __init__(self, subscription: Readable[Any]) -> None:
         self._subscription = subscription
         self._handed_over: asyncio.Queue[list[Item] | BaseException | None] = asyncio.Queue()
-        self._room = threading.Semaphore(HANDED_OVER_COUNT_MAX)
+        reads_ahead = subscription.lag_policy.reads_ahead  # then what waits must wait there
+        self._room = threading.Semaphore(1 if reads_ahead else HANDED_OVER_COUNT_MAX)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="tandemfeed-subscription", daemon=True)
         self._thread.start()
