@@ -50,7 +50,7 @@ SUMMARIES = {
     "demo": "run a cluster, kill its active adapter twice, and report",
     "drill": "inject faults into a running cluster and report",
     "bench": "run a benchmark",
-    "capacity": "compute how many adapters, executors and how much bandwidth a load needs",
+    "capacity": "compute the adapters, executors and bandwidth of a load",
     "hiccups": "measure how long this machine pauses",
     "completion": "print a script that completes these commands in a shell",
     "witness": "record everything a feed delivers (used by demo and drill)",
