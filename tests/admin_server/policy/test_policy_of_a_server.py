@@ -118,11 +118,16 @@ def test_the_keys_of_a_lost_channel_are_replaced_and_sent_to_those_who_stay(tmp_
 
 
 def test_an_expired_right_ends_its_streams(tmp_path: Path) -> None:
-    until = datetime.now(UTC) + timedelta(seconds=2)
-    rule = f'[[rule]]\nto = ["stranger"]\nactions = ["subscribe"]\ntopics = ["#"]\nuntil = {until.isoformat()}\n'
-    with running_server(tmp_path, policy_text=POLICY + rule) as server, channel_as(server, "stranger") as channel:
+    def rule(until: datetime) -> str:
+        return f'[[rule]]\nto = ["stranger"]\nactions = ["subscribe"]\ntopics = ["#"]\nuntil = {until.isoformat()}\n'
+
+    policy = POLICY + rule(datetime.now(UTC) + timedelta(days=1))
+    with running_server(tmp_path, policy_text=policy) as server, channel_as(server, "stranger") as channel:
         stream = grants(channel)
         assert topics_of(next(stream)) == ["equities.ticks"]
+        until = datetime.now(UTC) + timedelta(seconds=2)  # later than the reload, on most machines
+        write_policy(server, POLICY + rule(until))
+        assert run(server, "reload") == 0
         list(stream)
         assert datetime.now(UTC) >= until
         with pytest.raises(RefusedRequest, match="not granted"):
