@@ -11,36 +11,27 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tandemfeed.adapter.conversion import CompiledConverter
-from tandemfeed.adapter.conversion.dead_letters import DeadLetter
+from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
 from tandemfeed.adapter.conversion.table.reasons import REFUSALS as REFUSALS_OF_MESSAGES
 from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction
 from tandemfeed.adapter.convert_command import compiling, dead_letters, sniffing
+from tandemfeed.adapter.convert_command.converting import Result, convert_all
 from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
 from tandemfeed.adapter.convert_command.explaining import explain, users_functions
 from tandemfeed.adapter.convert_command.findings import report_findings
-from tandemfeed.adapter.convert_command.joining import joined, reads_send_time
+from tandemfeed.adapter.convert_command.inputs import READ_ERRORS, Findings, Input, Line
 from tandemfeed.adapter.convert_command.outputs import KINDS, open_output
-from tandemfeed.adapter.convert_command.reading import (
-    CAPTURE_READERS,
-    READ_ERRORS,
-    READERS,
-    Findings,
-    Input,
-    Line,
-    default_reader,
-)
+from tandemfeed.adapter.convert_command.reading import CAPTURE_READERS, READERS, default_reader
+from tandemfeed.adapter.convert_command.send_times import reads_send_time
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.commands.options import REFUSALS
 
-OUT_SIZE = 8 << 20  # output space for one call, in bytes
-REFUSED_SHOWN = 5
 BYTES_SHOWN = 40  # bytes shown of a refused message
 
 
@@ -169,52 +160,46 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
         return 2
     console = Console(stderr=True)
     converter = CompiledConverter(documents.table, report=partial(console.print, markup=False))
-    options = TableOptions(arguments.symbol, arguments.time_unit)
-    given = Input(tuple(arguments.inputs), documents.source_format, options, tuple(arguments.lines))
-    total = sum(path.stat().st_size for path in given.paths)
+    given = Input(
+        tuple(arguments.inputs),
+        documents.source_format,
+        TableOptions(arguments.symbol, arguments.time_unit),
+        tuple(arguments.lines),
+        keeps_times=reads_send_time(documents.table),
+    )
     output = open_output(arguments.to, documents.model, arguments.kind)
-    out, read, written = np.zeros(OUT_SIZE, np.uint8), 0, 0
-    refused: list[DeadLetter] = []
-    findings = Findings()
-    began = time.perf_counter()
+    findings, began = Findings(), time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        total = sum(path.stat().st_size for path in given.paths)
         bar = progress.add_task(given.paths[0].name, total=total, status="")
-        for chunk in joined(READERS[name](given, findings), keeps_times=reads_send_time(documents.table)):
-            if arguments.strict and (findings.refused or findings.is_incomplete):
-                break
-            packet = chunk.source_packet(feed_id=0, source_stream_id=0, session=arguments.session)
-            done = 0
-            while done < chunk.message_count:
-                result = converter.convert(packet, done, chunk.message_count - done, out, 0, OUT_SIZE)
-                output.write(out[: result.end])
-                done += result.source_count
-                written += result.message_count
-            read += chunk.message_count
-            refused += converter.take_dead_letters()[: REFUSED_SHOWN - len(refused)]
-            progress.update(bar, advance=len(chunk.frames), status=f"{read:,} messages")
-    output.close()
-    _report(converter, refused, read, written, time.perf_counter() - began, console)
+
+        def advance(chunk: FrameChunk, result: Result) -> None:
+            progress.update(bar, advance=len(chunk.frames), status=f"{result.read:,} messages")
+
+        result = convert_all(
+            converter, given, name, output, findings, session=arguments.session, is_strict=arguments.strict,
+            on_chunk=advance,
+        )  # fmt: skip
+    _report(converter, result, time.perf_counter() - began, console)
     counts = converter.counts()
-    if read and sum(counts[reason.name.lower()] for reason in REFUSALS_OF_MESSAGES) == read:
-        what = f"none of the {read:,} messages follows the source format {documents.source_format.name!r}"
+    if result.read and sum(counts[reason.name.lower()] for reason in REFUSALS_OF_MESSAGES) == result.read:
+        what = f"none of the {result.read:,} messages follows the source format {documents.source_format.name!r}"
         advice = "choose another reader, source format or --session"
         print(f"convert: {given.paths[0]}: {what}; {advice}", file=sys.stderr)
         return 2
-    return report_findings(findings, arguments, written, console)
+    return report_findings(findings, arguments, result.written, console)
 
 
-def _report(
-    converter: CompiledConverter, refused: list[DeadLetter], read: int, written: int, seconds: float, console: Console
-) -> None:
-    rate = read / seconds if seconds else 0.0
-    console.print(f"{read:,} messages read, {written:,} written, {rate:,.0f} per second")
+def _report(converter: CompiledConverter, result: Result, seconds: float, console: Console) -> None:
+    rate = result.read / seconds if seconds else 0.0
+    console.print(f"{result.read:,} messages read, {result.written:,} written, {rate:,.0f} per second")
     for reason, count in converter.counts().items():
         if count:
             console.print(f"  {reason}: {count:,}")
     for name, failure in converter.function_failures().items():
         console.print(f"  function {name} failed: {failure}", markup=False)
-    for letter in refused:
+    for origin, letter in result.refused:
         name = letter.message or f"type {letter.type_id}"
         shown = letter.frame[:BYTES_SHOWN].hex(" ")
-        console.print(f"  message {letter.source_seq}, {name}: {letter.reason.name.lower()}: {shown}")
+        console.print(f"  message {origin}, {name}: {letter.reason.name.lower()}: {shown}")

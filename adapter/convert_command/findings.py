@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tandemfeed.adapter.convert_command.reading import Findings
+from tandemfeed.adapter.convert_command.inputs import Findings
 
 SHOWN_MAX = 5
 MISSING_FILE = "missing.csv"
