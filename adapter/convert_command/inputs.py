@@ -57,6 +57,25 @@ class Input:
     keeps_times: bool = False
 
 
+class StreamReport(NamedTuple):
+    """What a capture has of one stream.
+
+    Attributes:
+        first, last: the numbers of its first and last message, or packet.
+        messages: that were delivered.
+        duplicates, missing: messages, or packets, that came again on any line, and that came on none.
+        restarts: how often the numbers started again at 1.
+    """
+
+    stream: str
+    first: int
+    last: int
+    messages: int
+    duplicates: int
+    missing: int
+    restarts: int
+
+
 @dataclass(slots=True)
 class Findings:
     """What a reader finds wrong with its input.
@@ -70,6 +89,7 @@ class Findings:
         duplicate_count: messages dropped because another line's copy was delivered; for CME, packets.
         unnumbered_count: messages without a sequence number, among which nothing can be found missing or repeated.
         restarts: the streams whose numbers started again at 1, once for each time.
+        streams: what captures have of each stream.
         damage: where files cannot be read further, and why.
         origin: names a message of the newest chunk, from its number in it.
     """
@@ -82,6 +102,7 @@ class Findings:
     duplicate_count: int = 0
     unnumbered_count: int = 0
     restarts: list[str] = field(default_factory=list)
+    streams: list[StreamReport] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     origin: Callable[[int], str] = str
 

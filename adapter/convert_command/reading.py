@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeAlias
 
+import numpy as np
+
 from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
 from tandemfeed.adapter.conversion.formats.dbn import read_dbn
+from tandemfeed.adapter.conversion.formats.frame_walk import FrameWalk
 from tandemfeed.adapter.conversion.formats.lobster import read_lobster
 from tandemfeed.adapter.conversion.formats.tick_table import read_tick_file
 from tandemfeed.adapter.convert_command.captures.capture_reading import read_captures
@@ -29,7 +32,23 @@ def _binary_file(given: Input, findings: Findings) -> Iterator[FrameChunk]:
 
 def _dbn(given: Input, findings: Findings) -> Iterator[FrameChunk]:
     for path in given.paths:
-        yield from until_damage(read_dbn(path.read_bytes()).chunks(MESSAGES_MAX), path, findings)
+        records = read_dbn(path.read_bytes()).records
+        yield from until_damage(_whole_frames(records, given.source_format), path, findings)
+
+
+def _whole_frames(data: bytes, source_format: SourceFormat) -> Iterator[FrameChunk]:
+    """The frames that fill some bytes, in chunks, numbered from 1.
+
+    Raises:
+        FormatError: after those that are whole, with the offset.
+    """
+    walk, view, start, sequence = FrameWalk(source_format.framing), np.frombuffer(data, np.uint8), 0, 1
+    while start < len(data):
+        end, count = walk.skip(view, start, MESSAGES_MAX)
+        if not count:
+            raise FormatError(f"offset {start}: no whole record begins here, but {len(data) - start} bytes are left")
+        yield FrameChunk(data[start:end], count, sequence)
+        start, sequence = end, sequence + count
 
 
 def _lobster(given: Input, findings: Findings) -> Iterator[FrameChunk]:

@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from tandemfeed.adapter.conversion.formats.capture import CaptureReader, Datagram
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
@@ -52,7 +53,8 @@ def repeated(
         step: added to the numbers each time.
     """
     start, size, is_big_endian, _ = protocol.parts[SEQUENCE_PART].tolist()
-    place, order = slice(start, start + size), "big" if is_big_endian else "little"
+    place = slice(start, start + size)
+    order: Literal["big", "little"] = "big" if is_big_endian else "little"
     for turn in range(times):
         for each in datagrams:
             payload = bytearray(each.payload)

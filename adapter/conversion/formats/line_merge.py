@@ -31,6 +31,7 @@ class Missing(NamedTuple):
 class _Stream:
     name: str
     next: int
+    duplicate_count: int = 0
     end: int = 0  # as far as any packet shows the stream to go
     held: dict[int, tuple[FrameChunk, int]] = field(default_factory=dict)  # by first number; when to give up
     order: list[int] = field(default_factory=list)  # a heap of the numbers in `held`
@@ -47,7 +48,6 @@ class LineMerge:
 
     Attributes:
         missing: what was given up.
-        duplicate_count: the messages, or packets, that were dropped because they had been delivered.
     """
 
     def __init__(
@@ -61,7 +61,15 @@ class LineMerge:
         self._later_part, self._hold_ns, self._is_by_packet, self._name = later_part, hold_ns, is_by_packet, name
         self._streams: dict[bytes, _Stream] = {}
         self.missing: list[Missing] = []
-        self.duplicate_count = 0
+
+    @property
+    def duplicate_count(self) -> int:
+        """The messages, or packets, that were dropped because they had been delivered."""
+        return sum(stream.duplicate_count for stream in self._streams.values())
+
+    def duplicates_in(self, session: bytes) -> int:
+        """Those of one stream."""
+        return self._streams[session].duplicate_count if session in self._streams else 0
 
     def _count(self, chunk: FrameChunk) -> int:
         """How many numbers a chunk takes."""
@@ -91,10 +99,10 @@ class LineMerge:
         end = self._end(chunk)
         early = stream.held.get(chunk.sequence)
         if end <= stream.next or (early is not None and self._end(early[0]) >= end):
-            self.duplicate_count += self._count(chunk)
+            stream.duplicate_count += self._count(chunk)
             return
         if early is not None:  # a part of this packet
-            self.duplicate_count += self._count(early[0])
+            stream.duplicate_count += self._count(early[0])
         else:
             heapq.heappush(stream.order, chunk.sequence)
         stream.held[chunk.sequence] = chunk, captured_at_ns + self._hold_ns
@@ -125,7 +133,7 @@ class LineMerge:
             first = heapq.heappop(stream.order)
             chunk, _ = stream.held.pop(first)
             end = self._end(chunk)
-            self.duplicate_count += min(end, stream.next) - first
+            stream.duplicate_count += min(end, stream.next) - first
             if end > stream.next:
                 yield chunk if first == stream.next else self._later_part(chunk, stream.next)
                 stream.next = end

@@ -11,8 +11,10 @@ import numpy as np
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.convert_command.captures.capture_walk import CaptureWalk, Datagrams, destination
 from tandemfeed.adapter.convert_command.captures.keys import KeyTable
+from tandemfeed.adapter.convert_command.captures.line_groups import line_groups
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
 from tandemfeed.adapter.convert_command.captures.rows import FLOW, FRAME, Words
+from tandemfeed.adapter.convert_command.captures.stream_kernels import SESSION_SIZE
 from tandemfeed.adapter.convert_command.captures.stream_merge import Chunk, StreamMerge
 from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 from tandemfeed.adapter.convert_command.inputs import Findings, Input, note_damage, until_damage
@@ -39,13 +41,15 @@ class _Reading:
     def __init__(self, protocol: Protocol, given: Input, findings: Findings) -> None:
         self._given, self._findings = given, findings
         self._flows = KeyTable()
+        self._protocol = protocol
         self._groups: Words = np.zeros(0, np.int64)
+        self._has_groups = False
         self._file = ""
         self._merge = StreamMerge(
             protocol,
             given.source_format,
             keeps_times=given.keeps_times,
-            group_name=lambda group: "",
+            group_name=self._group_name,
             refuse=self._refuse,
         )
         findings.missing, findings.restarts = self._merge.missing, self._merge.restarts
@@ -53,6 +57,8 @@ class _Reading:
     def file(self, path: Path) -> Iterator[FrameChunk]:
         """The messages of a file, as far as they do not wait for later ones."""
         findings, self._file = self._findings, path.name
+        if path == self._given.paths[0]:
+            self._find_groups(path)
         before = findings.passed_over
         with DecompressedFile(path) as file:
             walk = CaptureWalk(file, self._flows)
@@ -66,13 +72,28 @@ class _Reading:
         """The last messages."""
         yield from map(self._noted, self._merge.finish())
         self._count()
+        self._findings.streams = self._merge.reports()
 
     def _datagrams(self, datagrams: Datagrams) -> Iterator[FrameChunk]:
-        for flow in range(len(self._groups), len(self._flows)):
-            self._groups = np.append(self._groups, 0 if self._is_read(flow) else -1)
+        for flow in range(len(self._groups), len(self._flows)):  # destinations that came later
+            group = flow if self._has_groups else 0
+            self._groups = np.append(self._groups, group if self._is_read(flow) else -1)
         self._findings.datagram_count += int(np.count_nonzero(self._groups[datagrams.rows[:, FLOW]] >= 0))
         yield from map(self._noted, self._merge.take(datagrams, self._groups))
         self._count()
+
+    def _find_groups(self, path: Path) -> None:
+        groups = line_groups(path, self._protocol, self._flows)
+        self._has_groups = not self._protocol.settings[SESSION_SIZE] or len(set(groups)) > 1
+        for flow, group in enumerate(groups):
+            self._groups = np.append(self._groups, group if self._is_read(flow) else -1)
+
+    def _group_name(self, group: int) -> str:
+        """The destinations of a group; empty if the session's name suffices."""
+        if not self._has_groups:
+            return ""
+        flows = np.flatnonzero(self._groups == group).tolist()
+        return " and ".join(written(*each) for each in sorted(destination(self._flows[flow]) for flow in flows))
 
     def _is_read(self, flow: int) -> bool:
         lines = self._given.lines

@@ -24,6 +24,7 @@ from tandemfeed.adapter.convert_command.captures.rows import (
     STREAM,
     UNREAD,
 )
+from tandemfeed.adapter.convert_command.frame_kernels import copy_bytes
 from tandemfeed.adapter.kernel_cache import compiled, compiled_part
 
 SEQUENCE_MAX, UNNUMBERED_SEQUENCE = 1 << 62, -1
@@ -59,12 +60,15 @@ SETTINGS = 14
     IS_BEGUN,
     IS_HELD,  # datagrams wait for earlier ones: the stream is merged in Python
     NEWEST_NS,  # the venue's newest sending time
-) = range(5)
-STREAM_COLUMNS = 5
+    FIRST,  # the first number
+    DUPLICATES,  # messages, or packets, that were delivered already
+    DELIVERED,  # messages
+) = range(8)
+STREAM_COLUMNS = 8
 
 # What `merge_rows` keeps between calls: of the chunk that is being filled, and counts.
-CHUNK_SIZE, CHUNK_COUNT, CHUNK_SPANS, CHUNK_SENT_NS, DUPLICATES, UNNUMBERED = range(6)
-PROGRESS = 6
+CHUNK_SIZE, CHUNK_COUNT, CHUNK_SPANS, CHUNK_SENT_NS, UNNUMBERED = range(5)
+PROGRESS = 5
 
 # Columns of a span: messages of a chunk that are consecutive in their stream.
 SPAN_INDEX, SPAN_STREAM, SPAN_SEQUENCE, SPAN_END = range(4)
@@ -165,6 +169,29 @@ def read_headers(data, rows, first, groups, parts, settings, keys, slots, key_co
     return rows.shape[0]
 
 
+@compiled()
+def digest_rows(data, rows, settings, is_by_packet, digests):  # type: ignore[no-untyped-def]
+    """Digest what has a row's number: the packet, or its first message; 0: a datagram without one.
+
+    Args:
+        digests: receives a digest for each row.
+    """
+    for number in range(rows.shape[0]):
+        row = rows[number]
+        digests[number] = 0
+        if row[STATUS] > APART or row[COUNT] == 0:
+            continue
+        at, end = row[START], row[START] + row[SIZE]
+        if not is_by_packet:
+            at = row[FRAMES]
+            length = number_at(data, at + settings[LENGTH_AT], settings[LENGTH_SIZE], settings[IS_BIG_ENDIAN])
+            end = at + length * settings[LENGTH_UNIT] + settings[FRAME_ADDS]
+        digest = np.uint64(14_695_981_039_346_656_037)
+        for place in range(at, end):
+            digest = (digest ^ np.uint64(data[place])) * np.uint64(1_099_511_628_211)  # FNV-1a
+        digests[number] = np.int64(digest | np.uint64(1))
+
+
 @compiled_part
 def is_in_chunk(row, size, stream, out, spans, progress, limits):  # type: ignore[no-untyped-def]
     """True if there is room in the chunk for a row's messages."""
@@ -215,27 +242,27 @@ def merge_rows(data, rows, first, streams, limits, out, spans, progress):  # typ
         if count > 0 or limits[IS_BY_PACKET]:
             if not stream[IS_BEGUN]:
                 stream[IS_BEGUN] = 1
-                stream[NEXT] = 1 if is_unnumbered else row[SEQUENCE]
+                stream[NEXT] = stream[FIRST] = 1 if is_unnumbered else row[SEQUENCE]
             sequence = stream[NEXT] if is_unnumbered else row[SEQUENCE]
             after = sequence + (1 if limits[IS_BY_PACKET] else count)
             is_reset = limits[IS_BY_PACKET] and sequence == 1 and stream[NEXT] > 2 and row[SENT_NS] > stream[NEWEST_NS]
             if stream[IS_HELD] or is_reset or (sequence != stream[NEXT] and after > stream[NEXT]):
                 return number, LEFT
             if sequence < stream[NEXT]:
-                progress[DUPLICATES] += after - sequence
+                stream[DUPLICATES] += after - sequence
             else:
                 size = row[START] + row[SIZE] - row[FRAMES]
                 if not is_in_chunk(row, size, row[STREAM], out, spans, progress, limits):
                     return number, FULL
                 if progress[CHUNK_COUNT] == 0:
                     progress[CHUNK_SENT_NS] = row[SENT_NS]
-                for place in range(size):
-                    out[progress[CHUNK_SIZE] + place] = data[row[FRAMES] + place]
+                copy_bytes(data, row[FRAMES], out, progress[CHUNK_SIZE], size)
                 progress[CHUNK_SIZE] += size
                 if count > 0:
                     put_span(row[STREAM], sequence, after, count, spans, progress)
                 progress[UNNUMBERED] += count if is_unnumbered else 0
                 stream[NEXT] = after
+                stream[DELIVERED] += count
                 stream[NEWEST_NS] = row[SENT_NS]
             if row[STATUS] == APART and progress[CHUNK_COUNT]:
                 return number + 1, FULL

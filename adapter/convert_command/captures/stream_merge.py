@@ -6,6 +6,7 @@ in which packets wait for earlier ones goes to `LineMerge`, until none wait.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -40,8 +41,10 @@ from tandemfeed.adapter.convert_command.captures.stream_kernels import (
     CHUNK_SENT_NS,
     CHUNK_SIZE,
     CHUNK_SPANS,
+    DELIVERED,
     DUPLICATES,
     END,
+    FIRST,
     FULL,
     GROUP_SIZE,
     IS_BEGUN,
@@ -60,6 +63,7 @@ from tandemfeed.adapter.convert_command.captures.stream_kernels import (
     merge_rows,
     read_headers,
 )
+from tandemfeed.adapter.convert_command.inputs import StreamReport
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 MESSAGES_MAX = 20_000  # of a chunk; the progress bar moves after each
@@ -124,12 +128,30 @@ class StreamMerge:
     @property
     def duplicate_count(self) -> int:
         """The messages, or packets, that were dropped because they had been delivered."""
-        return int(self._progress[DUPLICATES]) + self._merge.duplicate_count
+        return int(self._streams[:, DUPLICATES].sum()) + self._merge.duplicate_count
 
     @property
     def unnumbered_count(self) -> int:
         """The messages without a number."""
         return int(self._progress[UNNUMBERED])
+
+    def reports(self) -> list[StreamReport]:
+        """What is known of each stream that has messages."""
+        lost = Counter[str]()
+        for stream, first, end in self.missing:
+            lost[stream] += end - first
+        found = []
+        for number, state in enumerate(self._streams[: len(self._keys)]):
+            if state[IS_BEGUN]:
+                name = self.name(number)
+                duplicates = int(state[DUPLICATES]) + self._merge.duplicates_in(_session(number))
+                found.append(
+                    StreamReport(
+                        name, int(state[FIRST]), int(state[NEXT]) - 1, int(state[DELIVERED]), duplicates, lost[name],
+                        self.restarts.count(name),
+                    )
+                )  # fmt: skip
+        return found
 
     def name(self, stream: int) -> str:
         """A stream's name, for reports: its session, and its destinations if there is more than one such stream."""
