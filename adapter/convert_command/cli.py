@@ -21,6 +21,7 @@ from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
 from tandemfeed.adapter.conversion.table.reasons import REFUSALS as REFUSALS_OF_MESSAGES
 from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction
 from tandemfeed.adapter.convert_command import compiling, dead_letters, sniffing
+from tandemfeed.adapter.convert_command.captures.compile_ahead import compile_captures_reported
 from tandemfeed.adapter.convert_command.converting import Result, convert_all
 from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
 from tandemfeed.adapter.convert_command.explaining import explain, users_functions
@@ -160,6 +161,8 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
         return 2
     console = Console(stderr=True)
     converter = CompiledConverter(documents.table, report=partial(console.print, markup=False))
+    if name in CAPTURE_READERS:
+        compile_captures_reported(partial(console.print, markup=False))
     given = Input(
         tuple(arguments.inputs),
         documents.source_format,

@@ -92,6 +92,11 @@ class CaptureWalk:
                 yield self._alone(frame, datagram)
             yield from self._walk()
 
+    def compile(self, *, is_pcapng: bool) -> None:
+        """Compile the walk over one kind of file, before anything is read."""
+        self.reader.frames.is_pcapng = is_pcapng
+        self._step()
+
     def _walk(self) -> Iterator[Datagrams]:
         """Walk as far as there are whole records that the kernel reads."""
         while True:

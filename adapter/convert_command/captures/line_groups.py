@@ -31,7 +31,7 @@ def line_groups(path: Path, protocol: Protocol, flows: KeyTable) -> list[int]:
     Raises:
         OSError: the file cannot be read.
     """
-    seen = _Contents(protocol, flows)
+    seen = Contents(protocol, flows)
     with DecompressedFile(path) as file:
         try:
             for datagrams in CaptureWalk(file, flows):
@@ -42,7 +42,7 @@ def line_groups(path: Path, protocol: Protocol, flows: KeyTable) -> list[int]:
     return seen.groups()
 
 
-class _Contents:
+class Contents:
     """What was sent under which number, and where."""
 
     def __init__(self, protocol: Protocol, flows: KeyTable) -> None:
@@ -53,12 +53,12 @@ class _Contents:
     def add(self, datagrams: Datagrams) -> int:
         """Add datagrams; returns how many there are."""
         data, rows = datagrams
-        protocol, sessions, done = self._protocol, self._sessions, 0
+        protocol, sessions, done = self._protocol, self._sessions, -1
         together = np.zeros(len(self._flows), np.int64)
         while done < len(rows):
             sessions.make_room()
             done = read_headers(
-                data, rows, done, together, protocol.parts, protocol.settings, sessions.keys, sessions.slots,
+                data, rows, max(done, 0), together, protocol.parts, protocol.settings, sessions.keys, sessions.slots,
                 sessions.counts,
             )  # fmt: skip
         contents = np.empty((len(rows), 4), np.int64)

@@ -42,6 +42,7 @@ from tandemfeed.adapter.convert_command.captures.stream_kernels import (
     CHUNK_SIZE,
     CHUNK_SPANS,
     DELIVERED,
+    DONE,
     DUPLICATES,
     END,
     FIRST,
@@ -194,11 +195,11 @@ class StreamMerge:
             yield self._take_chunk()
 
     def _read_headers(self, datagrams: Datagrams, groups: Words) -> None:
-        protocol, keys, done = self._protocol, self._keys, 0
+        protocol, keys, done = self._protocol, self._keys, -1
         while done < len(datagrams.rows):
             keys.make_room()
             done = read_headers(
-                *datagrams, done, groups, protocol.parts, protocol.settings, keys.keys, keys.slots, keys.counts
+                *datagrams, max(done, 0), groups, protocol.parts, protocol.settings, keys.keys, keys.slots, keys.counts
             )
         if len(keys) > len(self._streams):
             more = np.zeros((len(keys.keys) - len(self._streams), STREAM_COLUMNS), np.int64)
@@ -213,8 +214,8 @@ class StreamMerge:
         return "its number has more than 62 bits"
 
     def _merge_rows(self, data: Bytes, rows: Words) -> Iterator[Chunk]:
-        done = 0
-        while done < len(rows):
+        done, why = 0, FULL
+        while why != DONE:
             done, why = merge_rows(
                 data, rows, done, self._streams, self._limits, self._out, self._spans, self._progress
             )

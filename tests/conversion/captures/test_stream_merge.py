@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.dispatcher import Dispatcher
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.capture import CaptureReader
@@ -23,6 +24,7 @@ from tandemfeed.adapter.conversion.formats.line_merge import HOLD_NS, LineMerge,
 from tandemfeed.adapter.conversion.formats.mdp3 import MDP_HEADER, decode_mdp_packet
 from tandemfeed.adapter.conversion.formats.moldudp64 import MOLD_HEADER, decode_mold_packet
 from tandemfeed.adapter.convert_command.captures import stream_merge
+from tandemfeed.adapter.convert_command.captures.compile_ahead import compile_captures
 from tandemfeed.adapter.convert_command.captures.protocols import MDP_HOLD_NS
 from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 from tandemfeed.adapter.convert_command.inputs import Findings, Input
@@ -182,3 +184,12 @@ def test_a_chunk_is_written_before_its_space_is_used_again(tmp_path: Path, monke
     assert [each.message_count for each in chunks][:2] == [3, 3] or sum(each.message_count for each in chunks) == 8
     assert b"".join(each.frames for each in chunks) == b"".join(mold_packet(1, n, n + 1)[20:] for n in range(1, 9))
     assert BytesIO(chunks[0].frames).read(2) == b"\0\1"
+
+
+def test_everything_is_compiled_in_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_captures()
+    compiled_now: list[str] = []
+    monkeypatch.setattr(Dispatcher, "compile", lambda self, signature: compiled_now.append(str(self)))
+    write_pcap(tmp_path / "day.pcap", [(mold_packet(1, n, n + 1), (bytes(4), 1)) for n in (1, 2, 4, 3)], 1)
+    list(READERS["moldudp64"](Input((tmp_path / "day.pcap",), ITCH), Findings()))
+    assert compiled_now == []
