@@ -28,11 +28,13 @@ from tandemfeed.adapter.convert_command.explaining import explain, users_functio
 from tandemfeed.adapter.convert_command.findings import report_findings
 from tandemfeed.adapter.convert_command.inputs import READ_ERRORS, Findings, Input, Line
 from tandemfeed.adapter.convert_command.outputs import KINDS, open_output
+from tandemfeed.adapter.convert_command.partitions import Partitioning
 from tandemfeed.adapter.convert_command.reading import CAPTURE_READERS, READERS, default_reader
 from tandemfeed.adapter.convert_command.send_times import reads_send_time
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.commands.options import REFUSALS
 
+BUCKETS_MAX = 256
 BYTES_SHOWN = 40  # bytes shown of a refused message
 
 
@@ -90,6 +92,14 @@ def _add_file_arguments(task: argparse.ArgumentParser) -> None:
     task.add_argument(
         "--as", dest="kind", choices=KINDS, default="parquet", help="output format (default: %(default)s)"
     )
+    task.add_argument(
+        "--partition",
+        dest="buckets",
+        type=_buckets,
+        default=0,
+        metavar="BUCKETS",
+        help="add Parquet files in folders by day, message type and this many buckets of instruments",
+    )
     task.add_argument("--reader", choices=sorted(READERS), help="the file's layout (default: by the source format)")
     task.add_argument(
         "--session", type=_trading_day, default=0, metavar="YYYYMMDD", help="trading day, for times since midnight"
@@ -117,6 +127,12 @@ def _trading_day(text: str) -> int:
         return int(datetime.datetime.strptime(text, "%Y%m%d").strftime("%Y%m%d"))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a day YYYYMMDD, such as 20260131") from None
+
+
+def _buckets(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= BUCKETS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of buckets from 1 to {BUCKETS_MAX}")
+    return int(text)
 
 
 def _line(text: str) -> Line:
@@ -159,6 +175,9 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
     if arguments.lines and name not in CAPTURE_READERS:
         print(f"convert: --line selects from captures; the reader {name} reads none", file=sys.stderr)
         return 2
+    if arguments.buckets and arguments.kind != "parquet":
+        print(f"convert: --partition writes Parquet; it cannot be combined with --as {arguments.kind}", file=sys.stderr)
+        return 2
     console = Console(stderr=True)
     converter = CompiledConverter(documents.table, report=partial(console.print, markup=False))
     if name in CAPTURE_READERS:
@@ -170,7 +189,7 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
         tuple(arguments.lines),
         keeps_times=reads_send_time(documents.table),
     )
-    output = open_output(arguments.to, documents.model, arguments.kind)
+    output = open_output(arguments.to, documents.model, arguments.kind, _partitioning(arguments))
     findings, began = Findings(), time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -192,6 +211,13 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
         print(f"convert: {given.paths[0]}: {what}; {advice}", file=sys.stderr)
         return 2
     return report_findings(findings, arguments, result.written, console)
+
+
+def _partitioning(arguments: argparse.Namespace) -> Partitioning | None:
+    if not arguments.buckets:
+        return None
+    day = datetime.datetime.strptime(str(arguments.session), "%Y%m%d").date() if arguments.session else None
+    return Partitioning(arguments.buckets, day=day)
 
 
 def _report(converter: CompiledConverter, result: Result, seconds: float, console: Console) -> None:

@@ -19,7 +19,7 @@ from tandemfeed.adapter.convert_command.captures.rows import APART, FLOW, SEQUEN
 from tandemfeed.adapter.convert_command.captures.stream_kernels import SESSION_SIZE, digest_rows, read_headers
 from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 
-DATAGRAMS_MAX = 200_000  # looked at; the lines of a channel differ by milliseconds
+DATAGRAMS_MAX = 50_000  # looked at; the lines of a channel differ by milliseconds
 
 
 def line_groups(path: Path, protocol: Protocol, flows: KeyTable) -> list[int]:

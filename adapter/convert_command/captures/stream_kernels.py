@@ -28,6 +28,7 @@ from tandemfeed.adapter.convert_command.frame_kernels import copy_bytes
 from tandemfeed.adapter.kernel_cache import compiled, compiled_part
 
 SEQUENCE_MAX, UNNUMBERED_SEQUENCE = 1 << 62, -1
+DIGEST_SIZE = 64  # bytes of a packet or message that are compared: numbers, times, the first values
 GROUP_SIZE = 4  # bytes of a stream's key that number the group of its destinations; the session follows
 
 # A header's parts, by row: each has an offset, a size (0: absent), 1 for big-endian, and a factor.
@@ -187,7 +188,7 @@ def digest_rows(data, rows, settings, is_by_packet, digests):  # type: ignore[no
             length = number_at(data, at + settings[LENGTH_AT], settings[LENGTH_SIZE], settings[IS_BIG_ENDIAN])
             end = at + length * settings[LENGTH_UNIT] + settings[FRAME_ADDS]
         digest = np.uint64(14_695_981_039_346_656_037)
-        for place in range(at, end):
+        for place in range(at, min(end, at + DIGEST_SIZE)):
             digest = (digest ^ np.uint64(data[place])) * np.uint64(1_099_511_628_211)  # FNV-1a
         digests[number] = np.int64(digest | np.uint64(1))
 
