@@ -8,10 +8,12 @@ from pathlib import Path
 
 import grpc
 
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.documents import ConversionFiles, DocumentsMissing
 from tandemfeed.adapter.feed_settings import FeedSettingsUnknown
-from tandemfeed.adapter.process import AdapterOptions, AdapterProcess, MoldOptions
+from tandemfeed.adapter.process import AdapterOptions, AdapterProcess
 from tandemfeed.adapter.reporting.registry import AnotherProcessRuns
+from tandemfeed.adapter.venue_source import VenueLines
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal import JournalError
 from tandemfeed.transport.calls.login import AuthenticationRefused
@@ -61,21 +63,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tls-cert", required=True, type=Path, metavar="FILE", help="this adapter's certificate (PEM)")
     parser.add_argument("--tls-key", required=True, type=Path, metavar="FILE", help="the certificate's key (PEM)")
     parser.add_argument(
-        "--moldudp64", action="store_true", help="receive the source streams as an exchange's own MoldUDP64 streams"
+        "--venue-lines",
+        action="store_true",
+        help="receive the source streams from the venue's own lines, by <packet> and <framing> of the source format",
     )
     parser.add_argument(
         "--line",
         action="append",
         default=[],
         metavar="STREAM=GROUP",
-        help="a second or further MoldUDP64 line of a source stream",
+        help="a second or further line of a source stream",
     )
     parser.add_argument(
         "--request-server",
         action="append",
         default=[],
         metavar="STREAM=HOST:PORT",
-        help="the venue's MoldUDP64 request server for a source stream",
+        help="the venue's request server for a source stream",
+    )
+    parser.add_argument(
+        "--channel",
+        action="append",
+        default=[],
+        metavar="STREAM=NUMBER",
+        help="the channel that a source stream consists of, if the venue's packet header has one",
     )
     parser.add_argument(
         "--replace", action="store_true", help="replace the process that runs as this adapter now; that process ends"
@@ -86,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     request_short_slices()
     configure_logging(f"adapter-{arguments.name}", arguments.log_level)
     connection = connection_from(parser, arguments)
-    mold = _mold_options(parser, arguments)
+    venue = _venue_options(parser, arguments)
     if (arguments.source_format is None) is not (arguments.table is None):
         parser.error(
             "--source-format and --table belong together; give both, or neither to use those of the cluster file"
@@ -103,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.tls_cert.read_bytes(),
             arguments.tls_key.read_bytes(),
             arguments.metrics_port,
-            mold,
+            venue,
             arguments.dead_letters,
             arguments.replace,
             arguments.reflection,
@@ -122,24 +133,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         JournalError,
         BadGroup,
         AuthenticationRefused,
+        FormatError,
         OSError,
     ) as refused:
         parser.exit(2, f"adapter: {refused}\n")
     return 0
 
 
-def _mold_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> MoldOptions | None:
-    if not arguments.moldudp64:
-        if arguments.line or arguments.request_server:
-            parser.error("--line and --request-server apply to MoldUDP64 streams only; add --moldudp64")
+def _venue_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> VenueLines | None:
+    given = {"--line": arguments.line, "--request-server": arguments.request_server, "--channel": arguments.channel}
+    if not arguments.venue_lines:
+        if any(given.values()):
+            parser.error(f"{', '.join(given)} apply to a venue's own lines only; add --venue-lines")
         return None
-    lines = tuple(_of_stream(parser, "--line", text) for text in arguments.line)
-    servers = dict(_of_stream(parser, "--request-server", text) for text in arguments.request_server)
-    return MoldOptions(lines, servers)
+    return VenueLines(*(tuple(_of_stream(parser, option, text) for text in texts) for option, texts in given.items()))
 
 
 def _of_stream(parser: argparse.ArgumentParser, option: str, text: str) -> tuple[int, str]:
     stream, separator, place = text.partition("=")
     if not separator or not stream.isdigit():
-        parser.error(f"{option} is {text!r}; it must be STREAM=ADDRESS, such as 1=239.192.1.1:5001")
+        parser.error(f"{option} is {text!r}; it must be STREAM=VALUE, such as 1=239.192.1.1:5001")
     return int(stream), place

@@ -17,7 +17,6 @@ from tandemfeed.adapter.documents import ConversionFiles, claimed_conversions, c
 from tandemfeed.adapter.feed_settings import engine_config
 from tandemfeed.adapter.loop import AdapterLoop, SourceLine
 from tandemfeed.adapter.mailbox import Mailbox
-from tandemfeed.adapter.mold_source import MoldSource
 from tandemfeed.adapter.peers.peer_calls import PeerCalls, ServerAddress
 from tandemfeed.adapter.peers.peer_input import PeerInput
 from tandemfeed.adapter.peers.services import ROLES_BY_SERVICE, AdapterSyncService
@@ -30,7 +29,9 @@ from tandemfeed.adapter.reporting.registry import AnotherProcessRuns, Registry, 
 from tandemfeed.adapter.reporting.reports import Reporter
 from tandemfeed.adapter.sealed_source import SealedLine
 from tandemfeed.adapter.subscribers import Subscribers
+from tandemfeed.adapter.venue_source import VenueLines, VenueSource
 from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
@@ -42,12 +43,12 @@ from tandemfeed.feedcore.replica.effects import (
     ServerRequest,
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
-from tandemfeed.transport.calls.login import TokenSource
 from tandemfeed.transport.calls.server_names import adapter_server, check_certificate, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.calls.tokens import TokenVerifier
-from tandemfeed.transport.dgram import BadGroup, MulticastReceiver, MulticastSender
+from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
 from tandemfeed.transport.metrics import CounterCollector, serve_metrics
 from tandemfeed.transport.process_shell import Connection, StopSignal, announce_ready
 from tandemfeed.transport.scheduling import call_in_background, keep_objects, tune_for_low_latency
@@ -62,25 +63,13 @@ LOG = logging.getLogger("tandemfeed.adapter.process")
 
 
 @dataclass(frozen=True, slots=True)
-class MoldOptions:
-    """The source streams come from an exchange over MoldUDP64.
-
-    Attributes:
-        lines: (source_stream_id, group): lines in addition to the feed's own groups.
-        request_servers: source_stream_id -> "IPV4:PORT".
-    """
-
-    lines: tuple[tuple[int, str], ...]
-    request_servers: dict[int, str]
-
-
-@dataclass(frozen=True, slots=True)
 class AdapterOptions:
     """The command line's options.
 
     Attributes:
         own_files: by which to convert all channels; None: by the documents of the feed's definition.
         dead_letters: folder of the dead-letter journal; None: next to the output journal.
+        venue: the source streams are a venue's own lines; None: the feed's source sends them.
         replace: replace the process that runs as this adapter.
         reflection: describe the services to administrators.
     """
@@ -93,7 +82,7 @@ class AdapterOptions:
     tls_certificate: bytes
     tls_key: bytes = field(repr=False)
     metrics_port: int
-    mold: MoldOptions | None = None
+    venue: VenueLines | None = None
     dead_letters: Path | None = None
     replace: bool = False
     reflection: bool = False
@@ -257,10 +246,10 @@ class AdapterProcess:
         self._replay_service.feed = feed.name
         self._replay_service.topics = {each.channel_id: each.topic for each in feed.channels}
         self._subscribers.begin(registered, lambda channel_id: engine.replicas[channel_id].state)
-        mold = self._mold_source(feed) if self._options.mold is not None else None
+        venue = self._venue_source(feed, files)
         lines: Sequence[SourceLine] = (
-            mold.lines
-            if mold is not None
+            venue.lines
+            if venue is not None
             else [self._source_line(feed, stream.group) for stream in feed.source_streams]
         )
         self._loop = AdapterLoop(
@@ -278,7 +267,7 @@ class AdapterProcess:
             ask_server=self._ask_server,
             on_report_due=lambda: self._registry.report(admin_pb2.AdapterReport(state=self._reporter.state())),
             report_interval_ns=registered.sync_interval_ns,
-            ask_source=mold.request if mold is not None else None,
+            ask_source=venue.request if venue is not None else None,
             collect_refused=self._dead_letters.collect,
             forged=self._reporter.forged,
             unicast=self._subscribers.unicast,
@@ -290,23 +279,17 @@ class AdapterProcess:
         heard = MulticastReceiver(self._context, self._connection.interface, group)
         return SealedLine(heard, self._source_opener, self._counters) if feed.source_is_sealed else heard
 
-    def _mold_source(self, feed: common_pb2.FeedDescription) -> MoldSource:
-        options = self._options.mold
-        assert options is not None
-        groups = {stream.source_stream_id: [stream.group] for stream in feed.source_streams}
-        for stream, group in options.lines:
-            if stream not in groups:
-                known = ", ".join(map(str, groups))
-                raise BadGroup(f"--line {stream}={group}: feed {feed.name} has source streams {known}, not {stream}")
-            groups[stream].append(group)
-        return MoldSource(
-            self._context,
-            self._connection.interface,
-            groups,
-            feed_id=feed.feed_id,
-            session=feed.session,
-            request_servers=options.request_servers,
-        )
+    def _venue_source(
+        self, feed: common_pb2.FeedDescription, files: Mapping[int, ConversionFiles]
+    ) -> VenueSource | None:
+        if self._options.venue is None:
+            return None
+        formats = {
+            stream: load_source_format(files[channel.channel_id].source_format)
+            for channel in feed.channels
+            for stream in channel.source_stream_ids
+        }
+        return VenueSource(self._context, self._connection.interface, feed, formats, self._options.venue)
 
     # ---- the admin server's orders; in the registry's thread ----
 

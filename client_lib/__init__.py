@@ -16,22 +16,30 @@ from tandemfeed.client_lib.errors import (
     AuthorizationRefused,
     ClientError,
     FeedUnknown,
+    HistoryUnavailable,
     LimitReached,
+    TooSlow,
 )
 from tandemfeed.client_lib.items import (
     Batch,
     ChannelsChanged,
     Event,
     Filled,
+    HistoryShortened,
     Item,
     ModelChanged,
     Revoked,
+    SnapshotTaken,
     SourceSpan,
 )
+from tandemfeed.client_lib.losses.loss import Loss, LossCause, Outcome
+from tandemfeed.client_lib.losses.loss_report import read_losses
 from tandemfeed.client_lib.messages.message import Message, MessageClasses, Origin, load_messages
 from tandemfeed.client_lib.messages.sbe_reading import SbeReadError, Unlisted
 from tandemfeed.client_lib.messages.sbe_writing import SbeWriteError
-from tandemfeed.client_lib.stream.cursor import Cursor, CursorUnusable
+from tandemfeed.client_lib.reading.cursor import Cursor, CursorUnusable
+from tandemfeed.client_lib.reading.lag import Disconnected, Dropped, Lag, LagEnded, Lagging
+from tandemfeed.client_lib.reading.storage import NotStored, StoredAgain
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, DistrustReason
 from tandemfeed.client_lib.stream.subscription import Subscription
@@ -70,37 +78,52 @@ __all__ = [
     "ConfirmationResumed",
     "Cursor",
     "CursorUnusable",
+    "Disconnected",
     "DistrustReason",
     "Distrusted",
     "Diverged",
+    "Dropped",
     "Ended",
     "Event",
     "FeedUnknown",
     "Filled",
     "Gap",
     "GapReason",
+    "HistoryShortened",
+    "HistoryUnavailable",
     "Item",
+    "Lag",
+    "LagEnded",
+    "Lagging",
     "LimitReached",
     "Live",
+    "Loss",
+    "LossCause",
     "MergerConfig",
     "Message",
     "MessageClasses",
     "ModelChanged",
+    "NotStored",
     "Numbered",
     "Origin",
+    "Outcome",
     "Provisional",
     "ProvisionalGap",
     "Revoked",
     "SbeReadError",
     "SbeWriteError",
+    "SnapshotTaken",
     "SourceGap",
     "SourceSpan",
     "Stale",
+    "StoredAgain",
     "Subscription",
     "SubscriptionStatistics",
     "Takeover",
+    "TooSlow",
     "UnicastChosen",
     "Unlisted",
     "connect",
     "load_messages",
+    "read_losses",
 ]

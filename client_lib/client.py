@@ -12,8 +12,10 @@ from tandemfeed.client_lib.items import Event
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.message import Message
-from tandemfeed.client_lib.stream.cursor import Cursor, cursor_file
-from tandemfeed.client_lib.stream.starts import Start, check_start
+from tandemfeed.client_lib.reading.cursor import Cursor, cursor_file
+from tandemfeed.client_lib.reading.lag import LAG_MAX, LagPolicy, OnLag
+from tandemfeed.client_lib.replay.playback import Playback
+from tandemfeed.client_lib.stream.starts import Start, Time, check_start, time_of
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import Transport
@@ -32,12 +34,29 @@ class Options(TypedDict, total=False):
 
     Attributes:
         feed: the feed's name; needed only if several feeds have the topics.
-        start: "live" (default): with the first packet received; "first": with the first message of the session; or the
-            first `message_seq` by topic. Past messages are replayed from the adapters' journals.
+        start: "live" (default): with the first packet received; "first": with the first message of the session;
+            "snapshot": with the last message of each type and key (`conflate_by`), then live; a time (`datetime` with a
+            zone, `numpy.datetime64`, or nanoseconds since 1970): with the first packet that has what the source sent
+            since then; or the first `message_seq` by topic. Past messages are replayed from the adapters' journals. If
+            they do not reach back to a time or a snapshot's beginning, `HistoryShortened` says where they begin.
+        until: a time, as for `start`: the subscription ends with what the source sent before it. With a time that is
+            over, it ends when that was delivered.
+        speed: deliver messages at the intervals at which the source sent them, divided by this number: 1 as recorded,
+            10 ten times as fast. 0 (default): immediately. These two need `on_lag="replay"`.
         cursor: a name, or the path of a file: where the application's last run ended, the subscription begins, and how
             far the application has handled it is kept there. `start` counts for topics that are new to the cursor.
         on_event: called with each event, in its place in the stream, by iterators that do not yield events. Without it,
             losses and alarms are logged as warnings, other events as information.
+        on_lag: what happens if the application reads more slowly than messages arrive. "replay" (default): messages
+            wait in receive queues, and those beyond are replayed from the adapters' journals. The others receive in a
+            thread while the application works, and act when more than `lag_max` messages wait: "drop" drops the
+            oldest, and yields `Dropped`; "conflate" keeps the newest message of each type and key; "disconnect" ends
+            the subscription with `TooSlow`.
+        lag_max: that number of messages (default 100,000).
+        conflate_by: the field that is the key (default "symbol"), a text or an integer, for `on_lag="conflate"`, which
+            keeps all messages without it, and for a snapshot, which has the last of each type of these.
+        loss_report: the folder of the loss report, which `tandemfeed losses` shows (default: `losses` in
+            ~/.local/state/tandemfeed, or in XDG_STATE_HOME).
         confirm: 2 delivers only messages that two adapters transmitted identically. This excludes errors and forgeries
             of a single adapter, but it waits for the slower adapter, and yields a `Gap` if only one is alive.
         compare: which second copies are compared with the delivered one; a difference yields `Diverged`.
@@ -54,8 +73,14 @@ class Options(TypedDict, total=False):
 
     feed: str
     start: Start
+    until: Time | None
+    speed: float
     cursor: str | Path | None
     on_event: Callable[[Event], object] | None
+    on_lag: OnLag
+    lag_max: int
+    conflate_by: str
+    loss_report: Path | None
     confirm: Literal[1, 2]
     compare: CompareMode
     verify: VerifyMode
@@ -114,6 +139,8 @@ class Client:
             LimitReached: the identity has as many subscriptions open as it may have.
             AuthenticationRefused: the server no longer accepts the identity and secret.
             AdminUnavailable: no administration server answered.
+            HistoryUnavailable: no adapter said where the time is with which to start.
+            ValueError: no message has the field `conflate_by`.
             CursorUnusable: the cursor's file cannot be read, is of another feed, or is used by another process.
         """
         if not isinstance(topics, Iterable) or not all(isinstance(topic, str) for topic in topics):
@@ -128,6 +155,9 @@ class Client:
         cursor = options.get("cursor")
         config = options.get("merger_config") or MergerConfig()
         config = replace(config, confirm=options.get("confirm", 1), compare=options.get("compare", "full"))
+        lag_policy = LagPolicy(
+            options.get("on_lag", "replay"), options.get("lag_max", LAG_MAX), options.get("conflate_by", "symbol")
+        )
         subscription = Subscription(
             self._session,
             self._grants,
@@ -138,6 +168,9 @@ class Client:
             cursor=None if cursor is None else Cursor(cursor_file(cursor)),
             kind=kind,
             on_event=options.get("on_event"),
+            lag_policy=lag_policy,
+            loss_folder=options.get("loss_report"),
+            playback=_playback(options),
             verify=options.get("verify", "alarm"),
             transport=options.get("transport", "auto"),
             merger_config=config,
@@ -246,6 +279,22 @@ def _credential(
         return TokenFile(Path(token_file))
     assert secret is not None
     return secret
+
+
+def _playback(options: Options) -> Playback | None:
+    """Raises ValueError: the options cannot be used together."""
+    until, speed = options.get("until"), options.get("speed", 0)
+    if not isinstance(speed, int | float) or not 0 <= speed < float("inf"):
+        raise ValueError(f"speed is {speed!r}; it must be 0 (without waiting) or a positive number")
+    if until is None and not speed:
+        return None
+    if options.get("on_lag", "replay") != "replay":
+        raise ValueError("until and speed need on_lag='replay', because what is played back waits")
+    if until is not None and not isinstance(until, Time):
+        raise ValueError(f"until is {until!r}; it must be a time")
+    if until is not None:
+        check_start(until)
+    return Playback(None if until is None else time_of(until), speed)
 
 
 def _check_text(**arguments: object) -> None:

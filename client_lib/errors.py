@@ -36,6 +36,14 @@ class LimitReached(ClientError):
     """The identity has as many subscriptions open as the policy or the server allows."""
 
 
+class TooSlow(ClientError):
+    """The application reads more slowly than messages arrive, and `on_lag="disconnect"` has ended the subscription."""
+
+
+class HistoryUnavailable(ClientError):
+    """No adapter said where the subscription is to begin."""
+
+
 class AdminUnavailable(ClientError):
     """No administration server answered: it is down, unreachable or too slow, or has the wrong certificate."""
 

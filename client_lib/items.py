@@ -9,16 +9,18 @@ provisional, `input_seq` and `message_seq` only grow within each epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tandemfeed.client_lib.messages.message import Message, Origin, new_message
+from tandemfeed.client_lib.messages.message import Message, MessageClasses, Origin, new_message
+from tandemfeed.client_lib.reading.lag import LagEvent
+from tandemfeed.client_lib.reading.storage import StorageEvent
 from tandemfeed.client_lib.stream.stream_trust import Distrusted
 from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
-from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, is_array
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, MessageModel, is_array
 from tandemfeed.feedcore.merge.effects import MergeEvent
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, message_frames
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 
 NO_LINEAGE = Lineage()
+NOTHING_SKIPPED: Mapping[int, int] = {}
 
 
 class SourceSpan(NamedTuple):
@@ -61,6 +64,8 @@ class Batch:
         received_at_ns: the wall clock when the loop delivered the batch.
         received_monotonic_ns: the same moment on the monotonic clock, for intervals.
         lineage: the history that the batch's numbers belong to; only for subscriptions with a durable cursor.
+        skipped: the next `source_seq` of source streams, after batches before this one that a slow application was not
+            given.
 
     If only some symbols of the channel are granted, the batch has only their messages: `message_count`, `payload`,
     `message_seqs`, `arrays` and `messages` are about these, while `sources`, `end_message_seq` and the packet's numbers
@@ -76,6 +81,7 @@ class Batch:
         "packet",
         "received_at_ns",
         "received_monotonic_ns",
+        "skipped",
     )
 
     def __init__(
@@ -94,6 +100,7 @@ class Batch:
         self.received_monotonic_ns = received_monotonic_ns
         self._decoder = decoder
         self.lineage = NO_LINEAGE
+        self.skipped: Mapping[int, int] = NOTHING_SKIPPED
 
     def __repr__(self) -> str:
         return (
@@ -159,6 +166,16 @@ class Batch:
         return bool(self.packet.flags & OutputFlag.PROVISIONAL)
 
     @property
+    def model(self) -> MessageModel:
+        """The message model that the messages are of."""
+        return self._decoder.model
+
+    @property
+    def classes(self) -> MessageClasses:
+        """The classes of the messages."""
+        return self._decoder.classes
+
+    @property
     def payload(self) -> memoryview:
         """The batch's message frames, concatenated (docs/protocol.md clause 3.3)."""
         return memoryview(self.packet.payload)[self.packet.messages_offset :]
@@ -191,6 +208,29 @@ class Batch:
         places = np.arange(packet.message_count) if self._places is None else self._places
         part = packet._replace(payload=payload)
         return Batch(part, self.received_at_ns, self.received_monotonic_ns, self._decoder, places[message_count:])
+
+    def chosen(self, mask: NDArray[np.bool_]) -> Batch:
+        """The batch with only some of its messages, at its place in the stream. Args: mask: for each message.
+
+        Raises:
+            PacketRefused: MALFORMED: the adapter framed its messages incorrectly.
+        """
+        frames, packet, start = self._frames(), self.packet, self.packet.messages_offset
+        wanted = np.flatnonzero(mask)
+        parts = [packet.payload[offset : offset + length] for offset, length in (frames[at] for at in wanted.tolist())]
+        places = wanted if self._places is None else self._places[wanted]
+        part = packet._replace(payload=b"".join((packet.payload[:start], *parts)))
+        batch = Batch(part, self.received_at_ns, self.received_monotonic_ns, self._decoder, places)
+        batch.lineage, batch.skipped = self.lineage, self.skipped
+        return batch
+
+    def next_source_seqs(self) -> dict[int, int]:
+        """After this batch and what was skipped before it, by source stream."""
+        return {**self.skipped, **{run.source_stream_id: run.end_source_seq for run in self.packet.runs}}
+
+    def skip(self, former: Batch) -> None:
+        """Note that a batch right before this one was removed."""
+        self.skipped = {**former.next_source_seqs(), **self.skipped}
 
     def sources(self) -> list[SourceSpan]:
         """The source messages that the batch consumes, in order. Consecutive batches consume different ones."""
@@ -309,5 +349,34 @@ class ModelChanged:
     version: str
 
 
-Event: TypeAlias = MergeEvent | Filled | Distrusted | UnicastChosen | Revoked | ChannelsChanged | ModelChanged
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """With `start="snapshot"`: the channel's snapshot is complete, and its stream continues with the next message.
+
+    Attributes:
+        message_count: messages in the snapshot.
+    """
+
+    channel_id: int
+    message_count: int
+    next_message_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryShortened:
+    """No adapter has the channel's whole history since the time with which the subscription was to begin. It begins
+    with the oldest message that there is.
+
+    Attributes:
+        at_ns: when the source sent it.
+    """
+
+    channel_id: int
+    first_message_seq: int
+    at_ns: int
+
+
+GrantEvent: TypeAlias = Revoked | ChannelsChanged | ModelChanged
+StartEvent: TypeAlias = HistoryShortened | SnapshotTaken
+Event: TypeAlias = MergeEvent | Filled | Distrusted | UnicastChosen | GrantEvent | StartEvent | LagEvent | StorageEvent
 Item: TypeAlias = Batch | Event

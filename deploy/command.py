@@ -21,10 +21,12 @@ LEASH_VARIABLE = "TANDEMFEED_LEASH"  # if set, this process dies with its parent
 HOST_VARIABLE = "TANDEMFEED_HOST"  # path of the network namespace to enter
 DISK_VARIABLE = "TANDEMFEED_DISK"  # SIZE:FOLDER: mount a small disk on this folder, for this process only
 PR_SET_PDEATHSIG = 1
-EXTRAS = {"subscribe": "client", "stubs": "client", "journal": "journal", "adapter": "cluster", "convert": "cluster",
-          "admin": "cluster", "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark",
-          "ticks": "spark"}  # fmt: skip
-IN_BACKGROUND = {"source-job", "ticks", "forger"}  # not in the path of a message, so they must not delay one
+EXTRAS = {"subscribe": "client", "snapshot": "client", "replay": "client", "losses": "client", "stubs": "client",
+          "journal": "journal", "adapter": "cluster", "convert": "cluster", "admin": "cluster",
+          "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark", "ticks": "spark",
+          "bars": "spark", "reconcile": "spark"}  # fmt: skip
+# Not in the path of a message, so they must not delay one.
+IN_BACKGROUND = {"source-job", "ticks", "bars", "reconcile", "forger"}
 # Joins streams that are running. Its modules and kernels take seconds of a processor to load.
 LOADED_IN_BACKGROUND = {"adapter"}
 SUMMARIES = {
@@ -35,12 +37,18 @@ SUMMARIES = {
     "source-job": "number a recording into the source journal (Spark)",
     "source-gateway": "multicast the source journal and fill gaps of adapters",
     "ticks": "make a recording: generate or ingest ticks",
-    "subscribe": "follow a feed: live view, JSON lines or messages",
+    "bars": "write bars of trades and quotes into Parquet",
+    "reconcile": "prove from journals that source and adapters agree",
+    "subscribe": "follow a feed: live view, statistics, or messages in a format",
+    "snapshot": "print the last message of each symbol",
+    "replay": "repeat a feed's history, at recorded or another speed",
+    "losses": "show what subscriptions lost, and what became of it",
     "stubs": "write the classes of a message model's messages, for editors",
     "journal": "read, check and maintain a journal",
     "demo": "run a cluster, kill its active adapter twice, and report",
     "drill": "inject faults into a running cluster and report",
     "bench": "run a benchmark",
+    "capacity": "compute how many adapters, executors and how much bandwidth a load needs",
     "hiccups": "measure how long this machine pauses",
     "completion": "print a script that completes these commands in a shell",
     "witness": "record everything a feed delivers (used by demo and drill)",

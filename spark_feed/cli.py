@@ -282,7 +282,7 @@ def _job_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder of the quarantine table, with the rows that make no message (default: quarantine in the journal)",
     )
-    parser.add_argument("--master", default="local[1]", help="Spark master (default %(default)s)")
+    parser.add_argument("--master", default="", help="Spark master (default: that of spark-submit, or local[1])")
     parser.add_argument("--driver-memory", default="512m", help="memory of the JVM (default %(default)s)")
     add_process_arguments(parser)
     return parser
@@ -308,6 +308,7 @@ def _message_count(text: str) -> int:
 
 def gateway(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed source-gateway`: sends the packets of the source journal."""
+    from tandemfeed.spark_feed.sending.faults import FaultPlan
     from tandemfeed.spark_feed.sending.gateway import (
         GatewayCollector,
         GatewayError,
@@ -341,6 +342,8 @@ def gateway(argv: Sequence[str] | None = None) -> int:
             session=arguments.session,
             former_journal=arguments.former_journal,
             reflection=arguments.reflection,
+            faults=FaultPlan.parse(arguments.fault),
+            fault_seed=arguments.fault_seed,
         )
         sealer = sealer_of(connection, description)
         with sole_gateway(arguments.journal, description):
@@ -396,6 +399,21 @@ def _gateway_parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         help="journal of the previous session, from which adapters fill gaps in that session",
+    )
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="NAME=X",
+        help="make faults to test consumers with: loss, duplicate or reorder=SHARE of packets, burst=MILLISECONDS a "
+        "second, reset=SECONDS between repetitions; repeatable",
+    )
+    parser.add_argument(
+        "--fault-seed",
+        type=int,
+        default=1,
+        metavar="S",
+        help="the same seed makes the same faults (default %(default)s)",
     )
     parser.add_argument(
         "--wait-for-start", action="store_true", help='send nothing until the line "start" arrives on standard input'

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
+
 from hypothesis import settings
 
 from tandemfeed.deploy.isolation import enter_isolated_network
 
 pytest_plugins = ["tests.interruption"]
+# Subscriptions keep loss reports there, and must not write to the developer's own.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tandemfeed-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Must run at import, before any thread or child process starts.
 ISOLATION = enter_isolated_network()
 

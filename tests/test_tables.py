@@ -13,7 +13,7 @@ from rich.console import Console
 from tandemfeed.admin_server.command.status_page import print_feeds, print_status
 from tandemfeed.admin_server.policy.commands import print_policy
 from tandemfeed.benchmarks.cli import main as bench
-from tandemfeed.client_lib.live_view import render
+from tandemfeed.client_lib.commands.live_view import render
 from tandemfeed.deploy.command import main as command
 from tandemfeed.deploy.demo.report import print_report
 from tandemfeed.deploy.drills.ledger import RoundFigures

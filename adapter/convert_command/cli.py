@@ -28,9 +28,9 @@ from tandemfeed.adapter.convert_command.explaining import explain, users_functio
 from tandemfeed.adapter.convert_command.findings import report_findings
 from tandemfeed.adapter.convert_command.inputs import READ_ERRORS, Findings, Input, Line
 from tandemfeed.adapter.convert_command.outputs import KINDS, open_output
+from tandemfeed.adapter.convert_command.packet_values import reads_packet
 from tandemfeed.adapter.convert_command.partitions import Partitioning
 from tandemfeed.adapter.convert_command.reading import CAPTURE_READERS, READERS, default_reader
-from tandemfeed.adapter.convert_command.send_times import reads_send_time
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.commands.options import REFUSALS
 
@@ -187,7 +187,8 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
         documents.source_format,
         TableOptions(arguments.symbol, arguments.time_unit),
         tuple(arguments.lines),
-        keeps_times=reads_send_time(documents.table),
+        keeps_times=reads_packet(documents.table, "sent_at_ns"),
+        keeps_streams=reads_packet(documents.table, "source_stream_id"),
     )
     output = open_output(arguments.to, documents.model, arguments.kind, _partitioning(arguments))
     findings, began = Findings(), time.perf_counter()

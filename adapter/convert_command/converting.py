@@ -56,11 +56,12 @@ def convert_all(
     Raises:
         FormatError: an input cannot be read at all.
     """
-    result, room = Result(), _Room(output)
+    result, room, streams = Result(), _Room(output), dict[bytes, int]()
     for chunk in READERS[reader](given, findings):
         if is_strict and (findings.refused or findings.is_incomplete):
             break
-        packet = chunk.source_packet(feed_id=0, source_stream_id=0, session=session)
+        stream = streams.setdefault(chunk.session, len(streams))
+        packet = chunk.source_packet(feed_id=0, source_stream_id=stream, session=session)
         result.written += room.convert(converter, packet, chunk.message_count)
         result.read += chunk.message_count
         for letter in converter.take_dead_letters()[: REFUSED_SHOWN - len(result.refused)]:

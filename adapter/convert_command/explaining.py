@@ -76,7 +76,8 @@ def _conversion(table: ConverterTable, conversion: Conversion) -> Iterator[str]:
         given = ", ".join(f"{name} {_name(operand)}" for name, operand in action.operands.items())
         book = table.books[action.book].name
         when = f" if {_guard(action.guard)}" if action.guard else ""
-        yield f"    book {book!r} by {_name(action.key)}: {action.action} {given}{when}"
+        by = _name(action.key) if action.key else "the order"
+        yield f"    book {book!r} by {by}: {action.action} {given}{when}"
     yield from _written(table, conversion, target.name if target else "", "    ")
 
 

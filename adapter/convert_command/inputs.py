@@ -48,6 +48,7 @@ class Input:
         paths: the files; each continues the one before it.
         lines: the only lines of captures that are read; empty: all.
         keeps_times: messages that were sent at different times are not in one chunk, because the table reads the time.
+        keeps_streams: messages of different streams are not in one chunk, because the table reads the stream.
     """
 
     paths: tuple[Path, ...]
@@ -55,6 +56,7 @@ class Input:
     options: TableOptions = field(default_factory=TableOptions)
     lines: tuple[Line, ...] = ()
     keeps_times: bool = False
+    keeps_streams: bool = False
 
 
 class StreamReport(NamedTuple):

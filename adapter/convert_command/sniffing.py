@@ -11,10 +11,11 @@ import contextlib
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
@@ -23,6 +24,7 @@ from tandemfeed.adapter.conversion.formats.capture_file import PCAP_MAGICS, SECT
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.conversion.formats.dbn import DBN_MAGIC
 from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder
 from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
 from tandemfeed.adapter.conversion.formats.lobster import COLUMNS as LOBSTER_COLUMNS
 from tandemfeed.adapter.conversion.formats.mdp3 import decode_mdp_packet
@@ -31,6 +33,7 @@ from tandemfeed.adapter.conversion.formats.tick_table import ALIASES
 from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 from tandemfeed.adapter.convert_command.inputs import READ_ERRORS
 from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 SUMMARY = "find out what a file is, and how to convert it"
 DATAGRAMS_MAX = 2_000  # looked at
@@ -42,14 +45,20 @@ CAPTURE_MAGICS = {SECTION_HEADER.to_bytes(4, "big")} | {
 }
 PARQUET_MAGIC = b"PAR1"
 
-# By reader: the frames of a datagram's messages. A decoder refuses what its protocol's header does not describe.
+# The frames of a datagram's messages. A decoder refuses what its protocol's header does not describe.
 Decode = Callable[[bytes], bytes]
-PROTOCOLS: dict[str, Decode] = {
-    "moldudp64": lambda payload: decode_mold_packet(payload, may_be_unnumbered=True).frames,
-    "iex-tp": lambda payload: decode_iex_segment(payload).frames,
-    "mdp3": lambda payload: decode_mdp_packet(payload).frames,
-}
-SHIPPED_BY_READER = {"moldudp64": ("itch50",), "iex-tp": ("iex",), "mdp3": ("mdp3",), "binary-file": ("itch50",)}
+
+
+class Protocol(NamedTuple):
+    """A protocol of datagrams.
+
+    Attributes:
+        formats: the source formats whose messages it may carry, and the options of `convert file` for each.
+    """
+
+    name: str
+    decode: Decode
+    formats: tuple[tuple[SourceFormat, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -69,13 +78,21 @@ def add_to(tasks: Any) -> None:
     """Add the task and its options."""
     task = tasks.add_parser("sniff", allow_abbrev=False, help=SUMMARY, description=SUMMARY)
     task.add_argument("inputs", type=Path, nargs="+", metavar="FILE")
+    task.add_argument(
+        "--source-format",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="also try this source format, whose <packet> describes a venue's datagrams; may be repeated",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a verdict for each file. Exit status 0; 1 if no reader fits one of them."""
-    unknown = 0
+    unknown, own = 0, [load_source_format(path) for path in arguments.source_format]
     for path in arguments.inputs:
-        verdict = sniff(path)
+        verdict = sniff(path, own)
         lines = [f"{path}: {line}" for line in verdict.lines]
         if verdict.options:
             lines.append(f"convert it with: tandemfeed convert file {path} {verdict.options} --to FOLDER")
@@ -84,18 +101,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if unknown else 0
 
 
-def sniff(path: Path) -> Verdict:
+def sniff(path: Path, own: Sequence[SourceFormat] = ()) -> Verdict:
     """Look at the beginning of a file.
 
+    Args:
+        own: source formats to try, beside the shipped ones.
+
     Raises:
-        OSError: it cannot be read.
+        FormatError: one of them does not describe numbered packets.
+        OSError: the file cannot be read.
     """
+    protocols = [*map(_described, own), *_shipped_protocols()]
     with DecompressedFile(path) as file:
         start = file.peek(BYTES_MAX)[:BYTES_MAX]
         if not start:
             return Verdict([f"cannot be decompressed: {file.damage}" if file.damage else "empty"])
         if start[:4] in CAPTURE_MAGICS:
-            return _capture(CaptureReader(file))
+            return _capture(CaptureReader(file), protocols)
         if start.startswith(DBN_MAGIC):
             return Verdict(["Databento DBN"], "--shipped dbn")
         if start.startswith(PARQUET_MAGIC):
@@ -103,7 +125,34 @@ def sniff(path: Path) -> Verdict:
         return _text(start) or _binary_file(file) or Verdict(["none of the readers recognises it"])
 
 
-def _capture(reader: CaptureReader) -> Verdict:
+def _described(own: SourceFormat) -> Protocol:
+    """The protocol that a source format describes."""
+    decoder = PacketDecoder(own)
+    options = f"--source-format {own.document} --table TABLE --message-model MODEL"
+    return Protocol(decoder.header.name, lambda payload: decoder.packet(payload).frames, ((own, options),))
+
+
+@cache
+def _shipped_protocols() -> tuple[Protocol, ...]:
+    itch, iex = (load_source_format(document(f"{name}.xml")) for name in ("itch50", "iex"))
+    return (
+        Protocol("moldudp64", _mold_frames, ((itch, "--shipped itch50 --reader moldudp64"),)),
+        Protocol(
+            "iex-tp", lambda datagram: decode_iex_segment(datagram).frames, ((iex, "--shipped iex --reader iex-tp"),)
+        ),
+        Protocol("mdp3", lambda datagram: decode_mdp_packet(datagram).frames),  # CME's schema is not shipped
+    )
+
+
+def _iex_frames(datagram: bytes) -> bytes:
+    return decode_iex_segment(datagram).frames
+
+
+def _mold_frames(datagram: bytes) -> bytes:
+    return decode_mold_packet(datagram, may_be_unnumbered=True).frames
+
+
+def _capture(reader: CaptureReader, protocols: Sequence[Protocol]) -> Verdict:
     datagrams: list[Datagram] = []
     verdict = Verdict()
     try:
@@ -113,33 +162,32 @@ def _capture(reader: CaptureReader) -> Verdict:
     verdict.lines.append(
         f"a capture; {len(datagrams):,} datagrams looked at, {reader.passed_over:,} frames without one"
     )
-    found: Counter[tuple[str, str]] = Counter()
+    found: Counter[str] = Counter()
     by_place: dict[str, list[bytes]] = {}
     for each in datagrams:
         by_place.setdefault(each.where, []).append(each.payload)
     for where, payloads in by_place.items():
-        name, packets = _protocol(payloads)
-        if name is None:
-            verdict.lines.append(f"  {where}: {len(payloads):,} datagrams of no known protocol")
-            continue
-        shipped = _shipped(name, packets)
-        messages = f"messages of {shipped}" if shipped else "messages of no shipped format"
-        verdict.lines.append(f"  {where}: {len(payloads):,} datagrams of {name}, {messages}")
-        if shipped:
-            found[name, shipped] += len(payloads)
+        what, options = _recognised(payloads, protocols)
+        verdict.lines.append(f"  {where}: {len(payloads):,} datagrams of {what}")
+        if options:
+            found[options] += len(payloads)
     if found:
-        ((name, shipped), _) = found.most_common(1)[0]
-        verdict.options = f"--shipped {shipped} --reader {name}"
+        ((verdict.options, _),) = found.most_common(1)
     return verdict
 
 
-def _protocol(payloads: list[bytes]) -> tuple[str | None, list[bytes]]:
-    """The reader whose decoder accepts the datagrams of one destination, and the frames of each that it accepts."""
-    for name, decode in PROTOCOLS.items():
-        packets = list(_decoded(decode, payloads))
-        if len(packets) >= FITTING_LEAST * len(payloads):
-            return name, packets
-    return None, []
+def _recognised(payloads: list[bytes], protocols: Sequence[Protocol]) -> tuple[str, str]:
+    """(what the datagrams of one destination are; options of `convert file`, empty if no format has the messages)."""
+    what = "no known protocol"
+    for protocol in protocols:
+        packets = list(_decoded(protocol.decode, payloads))
+        if len(packets) < FITTING_LEAST * len(payloads):
+            continue
+        for source_format, options in protocol.formats:
+            if _has_messages(source_format, packets):
+                return f"{protocol.name}, messages of {source_format.name}", options
+        what = f"{protocol.name}, messages of no known format; give the venue's with --source-format"
+    return what, ""
 
 
 def _decoded(decode: Decode, payloads: list[bytes]) -> Iterator[bytes]:
@@ -148,18 +196,15 @@ def _decoded(decode: Decode, payloads: list[bytes]) -> Iterator[bytes]:
             yield decode(payload)
 
 
-def _shipped(reader: str, packets: list[bytes]) -> str | None:
-    """The shipped format that knows the messages in these frames."""
-    for name in SHIPPED_BY_READER[reader]:
-        is_known = list(itertools.islice(_known_messages(name, packets), MESSAGES_MAX))
-        if is_known and sum(is_known) >= FITTING_LEAST * len(is_known):
-            return name
-    return None
+def _has_messages(source_format: SourceFormat, packets: list[bytes]) -> bool:
+    """True if the format knows the messages in these frames."""
+    is_known = list(itertools.islice(_known_messages(source_format, packets), MESSAGES_MAX))
+    return bool(is_known) and sum(is_known) >= FITTING_LEAST * len(is_known)
 
 
-def _known_messages(name: str, packets: list[bytes]) -> Iterator[bool]:
-    """Of each message, whether a shipped format has it; False for the rest of a packet whose frames it cannot find."""
-    messages = FrameReader(load_source_format(document(f"{name}.xml")))
+def _known_messages(source_format: SourceFormat, packets: list[bytes]) -> Iterator[bool]:
+    """Of each message, whether a format has it; False for the rest of a packet whose frames it cannot find."""
+    messages = FrameReader(source_format)
     for frames in packets:
         view = memoryview(frames)
         try:
@@ -170,14 +215,11 @@ def _known_messages(name: str, packets: list[bytes]) -> Iterator[bool]:
 
 
 def _binary_file(file: DecompressedFile) -> Verdict | None:
-    for name in SHIPPED_BY_READER["binary-file"]:
-        source_format = load_source_format(document(f"{name}.xml"))
-        try:
-            first = next(read_binary_file(file, source_format, MESSAGES_MAX), None)
-            if first is not None and _shipped("binary-file", [first.frames]) == name:
-                return Verdict([f"messages of {name}, each after its length"], f"--shipped {name}")
-        except READ_ERRORS:
-            continue
+    source_format = load_source_format(document("itch50.xml"))
+    with contextlib.suppress(*READ_ERRORS):
+        first = next(read_binary_file(file, source_format, MESSAGES_MAX), None)
+        if first is not None and _has_messages(source_format, [first.frames]):
+            return Verdict(["messages of itch50, each after its length"], "--shipped itch50")
     return None
 
 

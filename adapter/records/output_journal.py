@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.feedcore.wire.provisional_commit import COMMIT_MAGIC, decode_commit
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
-from tandemfeed.journal.read.sequence_marks import MARK_EVERY, SequenceMarks
+from tandemfeed.journal.read.sequence_marks import MARK_EVERY, UNBOUNDED, SequenceMarks
 
 LOG = logging.getLogger("tandemfeed.adapter.records.output_journal")
 BLOCK_SIZE = 32 << 20
@@ -214,6 +215,35 @@ class OutputJournal:
                 return
             if packet.message_count and packet.end_message_seq > first_message_seq:
                 yield _retransmission(packet)
+
+    def locate(self, channel_id: int, at_unix_ns: int, session: int = 0) -> tuple[int, int]:
+        """(message_seq, time) of the first packet of a session (0: the newest) whose newest source message was sent at
+        this time or later, by the source's clock. If there is none: where the next packet begins, and 0. (0, 0): there
+        is nothing of this session.
+
+        A search for the mark before it takes some reads, because packets are in the order in which they were sent.
+        """
+        with self._lock:
+            channel = self._channels.get((session or self.newest_session, channel_id))
+            marks = None if channel is None else (channel.by_message.first_seqs[:], channel.by_message.indices[:])
+        if not marks or not marks[0]:
+            return 0, 0
+        first_seqs, indices = marks
+        at_mark = max(bisect_left(indices, at_unix_ns, key=self._sent_at_ns) - 1, 0)
+        end_seq = first_seqs[at_mark + 2] if at_mark + 2 < len(first_seqs) else UNBOUNDED
+        next_seq = first_seqs[at_mark]
+        for packet in self._lookup(session, channel_id, next_seq, end_seq, by_message=True):
+            if packet.source_sent_at_ns >= at_unix_ns:
+                return packet.first_message_seq, packet.source_sent_at_ns
+            next_seq = packet.end_message_seq
+        return next_seq, 0
+
+    def _sent_at_ns(self, index: int) -> int:
+        """When the newest source message of the packet at a place in the journal was sent."""
+        try:
+            return decode_output_packet(self._journal.read(index)).source_sent_at_ns
+        except (NoSuchRecord, PacketRefused):
+            return 0  # released by retention meanwhile, and so it is among the oldest
 
     def replay_provisional(
         self, channel_id: int, stream: int, first_source_seq: int, end_source_seq: int, session: int = 0

@@ -58,6 +58,15 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
             finally:
                 await in_thread(context, chunks.close)
 
+    async def Locate(  # noqa: N802
+        self, request: replay_pb2.LocateRequest, context: grpc.ServicerContext
+    ) -> replay_pb2.LocateReply:
+        """Where a channel was at a time."""
+        self._check_caller(request.channel_id, context)
+        wanted = request.channel_id, request.at_unix_ns, request.session
+        message_seq, at_unix_ns = await in_thread(context, self._journal.locate, *wanted)
+        return replay_pb2.LocateReply(message_seq=message_seq, at_unix_ns=at_unix_ns)
+
     def _chunks(
         self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext, pace: ReplayPace
     ) -> Generator[Sequence[bytes], None, None]:

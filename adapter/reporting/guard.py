@@ -19,8 +19,9 @@ from tandemfeed.transport.calls.admin_servers import AdminServers
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.credentials import from_words
 from tandemfeed.transport.calls.death_notice import DeathNoticeSender
-from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
+from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.process_shell import Connection, configure_logging
 from tandemfeed.transport.scheduling import run_in_background
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc

@@ -21,9 +21,10 @@ import grpc
 
 from tandemfeed.transport.calls.admin_servers import TRY_TIMEOUT_S, AdminServers, is_elsewhere
 from tandemfeed.transport.calls.channels import open_channel, status_of
-from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
+from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import failure_text
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
@@ -180,6 +181,7 @@ class Registry:
             try:
                 if not is_first:
                     self._register_once()
+                    LOG.info("registered again", extra={"server": self._asked})
                 is_first, level = False, logging.WARNING
                 self._attend()
                 why = "the server ended the stream"
@@ -189,8 +191,8 @@ class Registry:
                     self._on_replaced(refusal)
                     return
                 error, why = failed, str(failed)[:300]  # ValueError: the channel was closed under us
-                if isinstance(failed, grpc.RpcError) and status_of(failed)[0] is grpc.StatusCode.UNAUTHENTICATED:
-                    self._tokens.renew()
+                if self._tokens.renew_after(failed):
+                    continue
             if not self._stopped.is_set():
                 LOG.log(level, "lost the admin server; retrying", extra={"why": why})
                 level = logging.DEBUG  # warn once per outage

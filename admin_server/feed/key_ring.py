@@ -34,7 +34,7 @@ class KeyRing:
         self.channel_ids = (SOURCE, *channel_ids) if source_is_sealed else tuple(channel_ids)
         self._keys: dict[int, list[ChannelKey]] = {}
         self._changing = threading.Lock()
-        self._to_replace: set[int] = set()
+        self._to_replace: dict[int, int] = {}  # channel_id -> how soon the new key becomes valid
         self.next_change_unix_ns = 0
         self.refresh(time.time_ns())
 
@@ -76,19 +76,22 @@ class KeyRing:
         Raises:
             RecordsUnavailable: the next `refresh` does it, and is due immediately.
         """
+        self._replace(channel_ids, self._records.key_times.rotation_lead_ns)
+
+    def replace_all(self) -> None:
+        """Replace every key, also that of the source, because it may be in wrong hands. Behaves like `replace`."""
+        self._replace(self.channel_ids, self._records.key_times.distrust_lead_ns)
+
+    def _replace(self, channel_ids: Iterable[int], lead_ns: int) -> None:
         with self._changing:
-            self._to_replace.update(channel_ids)
+            self._to_replace.update(dict.fromkeys(channel_ids, lead_ns))
             self.next_change_unix_ns = 0
             self._refresh(time.time_ns())
 
-    def replace_all(self) -> None:
-        """Replace every key, also that of the source. Behaves like `replace`."""
-        self.replace(self.channel_ids)
-
     def _refresh(self, now_unix_ns: int) -> None:
         for channel_id in sorted(self._to_replace):
-            self._records.replace_stream_key(self._feed_id, channel_id)
-            self._to_replace.discard(channel_id)
+            self._records.replace_stream_key(self._feed_id, channel_id, self._to_replace[channel_id])
+            del self._to_replace[channel_id]
         keys = {channel_id: self._records.stream_keys(self._feed_id, channel_id) for channel_id in self.channel_ids}
         self._keys = keys
         times = [time_ns for each in keys.values() for time_ns in self._changes(each)]

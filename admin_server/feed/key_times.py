@@ -18,6 +18,8 @@ class KeyTimes:
         lead_ns: how long after its creation a successor becomes valid.
         rotation_lead_ns: the same when a key is replaced because a reader lost its right: short, because that reader
             has the former key; long enough for the others to receive the new one.
+        distrust_lead_ns: the same when every key is replaced, because records or tokens are in wrong hands: everybody
+            has to log in again before it receives the new keys.
         rotation_kept_ns: how long readers still accept the former key: packets sealed with it may still arrive.
     """
 
@@ -25,10 +27,11 @@ class KeyTimes:
     overlap_ns: int = 86_400 * SECOND
     lead_ns: int = 60 * SECOND
     rotation_lead_ns: int = 300 * MILLISECOND
+    distrust_lead_ns: int = 800 * MILLISECOND
     rotation_kept_ns: int = 10 * SECOND
 
     def __post_init__(self) -> None:
-        assert 0 < self.rotation_lead_ns < self.rotation_kept_ns
+        assert 0 < self.rotation_lead_ns <= self.distrust_lead_ns < self.rotation_kept_ns
         assert 0 < self.lead_ns < self.overlap_ns < self.valid_ns  # one key is valid at any time
 
     def renew_at_ns(self, last_expires_unix_ns: int) -> int:

@@ -217,11 +217,19 @@ class IdentityBook:
                 self._require_known(name)
             if name == by:
                 raise IdentityRefused(f"{name} is the identity that you use; disable it as another one")
-            if not self.record_of(name).is_disabled:
-                # Tokens too, because services that have no policy accept them, and because it may be enabled later.
-                marks = {"is_disabled": True, "disabled_reason": reason, "tokens_from_unix_ns": time.time_ns()}
-                self._change("identity disabled", name, by, {"reason": reason}, **marks)
-            self._on_disabled(self.disabled)
+            record = self.record_of(name)
+            if record.is_disabled:
+                self._on_disabled(self.disabled)  # what may have failed before
+                return
+            # Tokens too, because services that have no policy accept them, and because it may be enabled later.
+            marks = {"is_disabled": True, "disabled_reason": reason, "tokens_from_unix_ns": time.time_ns()}
+            self._audit.write("identity disabled", identity=name, by=by, reason=reason)
+            record = self._recorded(name, msgspec.structs.replace(record, **marks))
+            try:
+                self._on_disabled(self.disabled | {name})  # before its calls end, so that they say what it loses
+            finally:
+                self._identities[name] = record
+                self._refuse_tokens(name)
 
     def enable(self, name: str, by: str) -> None:
         """Return its rights to an identity.
@@ -248,8 +256,11 @@ class IdentityBook:
             self._refuse_tokens(name)
 
     def _record(self, name: str, record: IdentityRecord) -> None:
+        self._identities[name] = self._recorded(name, record)
+
+    def _recorded(self, name: str, record: IdentityRecord) -> IdentityRecord:
         self._writable().note_document(IDENTITY, name, msgspec.json.encode(record))
-        self._identities[name] = record
+        return record
 
     def _writable(self) -> ClusterRecords:
         if self._records is None:

@@ -36,6 +36,8 @@ class PolicyGate:
         """Why an identity may not call with a token that it got at this time; None: it may."""
         if name not in self._policy.policy.identities:
             return f"{name} is no longer in the policy"
+        if name in self._policy.disabled:
+            return f"{name} is disabled"
         return self._why_refused(name, issued_unix_ns)
 
     def excess(self, name: str) -> str | None:

@@ -179,10 +179,10 @@ class ClusterRecords(LeaseRecords, Protocol):
         """
         ...
 
-    def replace_stream_key(self, feed_id: int, channel_id: int) -> None:
+    def replace_stream_key(self, feed_id: int, channel_id: int, lead_ns: int) -> None:
         """Create a new key of the channel, which a reader lost the right to. Durable when this returns.
 
-        It becomes valid `key_times.rotation_lead_ns` from now. Every other key of the channel expires
+        It becomes valid `lead_ns` from now. Every other key of the channel expires
         `rotation_kept_ns` from now, or is deleted if it has not become valid yet.
         """
         ...

@@ -316,10 +316,10 @@ class Store:
     def _next_begins_ns(self, keys: list[ChannelKey], now_unix_ns: int) -> int | None:
         return self.key_times.next_begins_ns(keys[-1].expires_unix_ns if keys else None, now_unix_ns)
 
-    def replace_stream_key(self, feed_id: int, channel_id: int) -> None:
+    def replace_stream_key(self, feed_id: int, channel_id: int, lead_ns: int) -> None:
         """Create a new key, and let the channel's other keys expire soon; on the disk when this returns."""
         now_unix_ns, times, channel = time.time_ns(), self.key_times, (feed_id, channel_id)
-        begins = now_unix_ns + times.rotation_lead_ns
+        begins = now_unix_ns + lead_ns
         with self._changed() as database:
             database.execute(
                 "DELETE FROM channel_keys WHERE feed_id = ? AND channel_id = ? AND not_before_unix_ns > ?",

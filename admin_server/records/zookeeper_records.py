@@ -257,7 +257,7 @@ class ZooKeeperRecords:
 
         return [self._key_from(row, feed_id, channel_id) for row in self._until_done(attempt)]
 
-    def replace_stream_key(self, feed_id: int, channel_id: int) -> None:
+    def replace_stream_key(self, feed_id: int, channel_id: int, lead_ns: int) -> None:
         """Create a new key, and let the channel's other keys expire soon."""
 
         def attempt() -> list[Row]:
@@ -266,7 +266,7 @@ class ZooKeeperRecords:
             ends = now + times.rotation_kept_ns
             begun = [row for row in rows or [] if row["not_before_unix_ns"] <= now < row["expires_unix_ns"]]
             kept = [{**row, "expires_unix_ns": min(row["expires_unix_ns"], ends)} for row in begun]
-            return self._add_key(feed_id, channel_id, kept, version, now + times.rotation_lead_ns)
+            return self._add_key(feed_id, channel_id, kept, version, now + lead_ns)
 
         self._until_done(attempt)
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
 
-# "live": with the first packet received; "first": with the first message of the session; by topic: with this
-# message_seq, and live on channels that the mapping does not name.
-Start: TypeAlias = Literal["live", "first"] | Mapping[str, int]
+import numpy as np
+
+# "live": with the first packet received; "first": with the first message of the session; "snapshot": with the last
+# message of each key, then live; a time (a number is nanoseconds since 1970): with what the source sent since then; by
+# topic: with this message_seq, and live on channels that the mapping does not name.
+Time: TypeAlias = datetime | np.datetime64 | int
+Start: TypeAlias = Literal["live", "first", "snapshot"] | Time | Mapping[str, int]
 FIRST_MESSAGE = 1
+NS_MIN = 1_000_000_000_000_000  # twelve days after 1970: smaller numbers are not meant as times
+OLDEST_NS = 0
 
 
 def check_start(start: object) -> None:
@@ -23,12 +30,41 @@ def check_start(start: object) -> None:
                 raise ValueError(
                     f"start has {topic!r}: {message_seq!r}; expected a topic and a message_seq of at least 1"
                 )
-    elif start not in ("live", "first"):
-        raise ValueError(f"start is {start!r}; it must be 'live', 'first', or message_seqs by topic")
+    elif isinstance(start, int) and not isinstance(start, bool):
+        if start < NS_MIN:
+            raise ValueError(f"start is {start}; a number is a time in ns since 1970; give message_seqs by topic")
+    elif isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ValueError(f"start is {start!r} without a time zone; give one, for instance datetime.UTC")
+    elif isinstance(start, np.datetime64):
+        if np.isnat(start):
+            raise ValueError("start is NaT; expected a time")
+    elif start not in ("live", "first", "snapshot"):
+        raise ValueError(
+            f"start is {start!r}; it must be 'live', 'first', 'snapshot', a time, or message_seqs by topic"
+        )
 
 
-def first_message_of(start: Start, topic: str) -> int | None:
-    """The `message_seq` with which a channel begins; None: live."""
+def time_of(start: Start) -> int | None:
+    """The time since which messages are to be located, in ns since 1970; None: the start names no time."""
+    if isinstance(start, np.datetime64):
+        return int(start.astype("datetime64[ns]").astype(np.int64))
+    if isinstance(start, datetime):
+        since = start.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+        return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+    if isinstance(start, int):
+        return start
+    return OLDEST_NS if start == "snapshot" else None
+
+
+def utc(at: datetime) -> datetime:
+    """A time with its zone; one without is taken as UTC."""
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def first_message_of(start: Any, topic: str) -> int | None:
+    """The `message_seq` with which a channel begins; None: live. Args: start: one that names no time."""
     if isinstance(start, Mapping):
-        return start.get(topic)
+        found: int | None = start.get(topic)
+        return found
     return FIRST_MESSAGE if start == "first" else None

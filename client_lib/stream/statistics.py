@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tandemfeed.client_lib.reading.lag import NO_LAG, Lag
 from tandemfeed.feedcore.wire.lineage import EpochStart
 
 
@@ -41,6 +42,7 @@ class SubscriptionStatistics:
         refusals: the numbers of refused packets that are not zero, by reason.
         groups: the joined multicast groups.
         unicast_endpoints: adapter_id -> the address of the unicast connection to it.
+        lag: how far the application is behind.
     """
 
     datagrams: int
@@ -51,3 +53,4 @@ class SubscriptionStatistics:
     groups: tuple[str, ...]
     active_adapter_id: int
     unicast_endpoints: Mapping[int, str]
+    lag: Lag = NO_LAG

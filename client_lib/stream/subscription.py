@@ -1,59 +1,49 @@
-"""The loop of one subscription: sockets, merger, items. The shell is deliberately dull: it has no sequence arithmetic.
+"""One subscription as its application holds it: opened when it is first used, polled, modified, closed.
 
-The loop runs in the thread that polls or iterates; no other thread handles messages. Two background threads (replay,
-grant) reach the loop only through the mailbox.
-
-All queues are bounded: datagrams in ZeroMQ's queue of each receiver (`receive_queue_count_max`; replay fills the loss
-after an overflow), letters in the mailbox (MAILBOX_COUNT_MAX; replay slows down), early packets in the merger
-(`MergerConfig.held_count_max`), and the result of a `poll` by DRAIN_COUNT_MAX datagrams for each group.
-
-The loop must never raise because of a peer's data: refused packets are counted by reason.
+The work is in `Loop` (sockets, threads) and `Channels` (trust, merge); how an application reads it is in `Readable`.
 """
 
 from __future__ import annotations
 
-import random
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
 
-from tandemfeed.client_lib.items import Batch, ChannelsChanged, Event, Item, ModelChanged, Revoked
-from tandemfeed.client_lib.items import Filled as FilledItem
-from tandemfeed.client_lib.login.grant import Grant, GrantedSymbols, TopicsRevoked
+from tandemfeed.client_lib.items import Event, HistoryShortened, Item
+from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
+from tandemfeed.client_lib.losses.loss_report import LossReport
+from tandemfeed.client_lib.losses.loss_watch import LossWatch
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.messages.message import MessageClasses
-from tandemfeed.client_lib.stream.cursor import Cursor, TopicPosition
-from tandemfeed.client_lib.stream.event_log import log_event
-from tandemfeed.client_lib.stream.grant_box import GrantBox
-from tandemfeed.client_lib.stream.mailbox import Mailbox
-from tandemfeed.client_lib.stream.reading import M, Readable
-from tandemfeed.client_lib.stream.receivers import Receiver, Receivers
-from tandemfeed.client_lib.stream.replay import Replayed, ReplayEnded, ReplayWorker
-from tandemfeed.client_lib.stream.starts import Start, first_message_of
-from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
-from tandemfeed.client_lib.stream.stream_trust import StreamTrust, Verdict, VerifyMode
-from tandemfeed.client_lib.stream.symbol_filter import SymbolFilter
+from tandemfeed.client_lib.reading.conflation import check_key
+from tandemfeed.client_lib.reading.cursor import Cursor
+from tandemfeed.client_lib.reading.event_log import log_event
+from tandemfeed.client_lib.reading.lag import Dropped, Lag, LagPolicy
+from tandemfeed.client_lib.reading.read_ahead import ReadAhead
+from tandemfeed.client_lib.reading.reading import M, Readable
+from tandemfeed.client_lib.replay.locating import locate
+from tandemfeed.client_lib.replay.playback import Playback
+from tandemfeed.client_lib.state_folder import state_folder
+from tandemfeed.client_lib.stream.channels import Channels
+from tandemfeed.client_lib.stream.loop import Letters, Loop
+from tandemfeed.client_lib.stream.receivers import Receivers
+from tandemfeed.client_lib.stream.starts import Start, time_of
+from tandemfeed.client_lib.stream.statistics import SubscriptionStatistics
+from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.transport_choice import Transport
-from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
-from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.merge.effects import RequestReplay
 from tandemfeed.feedcore.topics import TopicEntry
-from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet
-from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
-from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature, StreamOpener
 from tandemfeed.transport.unicast.wire import CurveKeys
 
-# Datagrams per group and turn: 2 to 4 ms of work. A turn in which a late line only repeats what was delivered must be
-# short, because on a busy machine it takes four times as long, and nothing is delivered meanwhile.
-DRAIN_COUNT_MAX = 32
-MAILBOX_COUNT_MAX = 256
+PLAYBACK_STEP_NS = 50_000_000  # at most, so that `stop` and time-outs are noticed
 
 
 class Subscription(Readable[M]):
@@ -68,6 +58,9 @@ class Subscription(Readable[M]):
         kind: the class of the messages to deliver; None: all.
         on_event: called with each event, in its place in the stream, by readings that do not yield events; None: it is
             logged.
+        lag_policy: what happens if the application is slow.
+        loss_folder: of the loss report; None: in the user's state folder.
+        playback: when to deliver what is received, and when to end; None: immediately, and never.
     """
 
     def __init__(
@@ -82,6 +75,9 @@ class Subscription(Readable[M]):
         cursor: Cursor | None = None,
         kind: type[M] | None = None,
         on_event: Callable[[Event], object] | None = None,
+        lag_policy: LagPolicy | None = None,
+        loss_folder: Path | None = None,
+        playback: Playback | None = None,
         verify: VerifyMode = "alarm",
         transport: Transport = "auto",
         merger_config: MergerConfig | None = None,
@@ -89,19 +85,20 @@ class Subscription(Readable[M]):
         receive_queue_count_max: int = 100_000,
     ) -> None:
         self._session, self._grants, self._interface = session, grants, interface
-        self._topics: dict[int, str] = {}  # by channel, also of those that are not granted any more
         self._request = feed, tuple(topics), grant_timeout_s
-        super().__init__(kind, on_event or log_event, cursor)
-        self._start = start
+        super().__init__(kind, on_event or log_event, cursor, lag_policy or LagPolicy())
+        self._start, self._playback = start, playback
+        self._loss_folder = loss_folder or state_folder() / "losses"
         self._verify: VerifyMode = verify
         self._transport: Transport = transport
         self._merger_config = merger_config
         self._receive_queue_count_max = receive_queue_count_max
         self.counters = CounterSet()
-        self._is_open = self._is_stopping = self._is_disposed = False
+        self._is_stopping = self._is_disposed = False
         self._opening_lock, self._loop_lock = threading.Lock(), threading.Lock()
         self._loop_thread: int | None = None
-        self._last_item: Revoked | None = None
+        self._opened: Loop | None = None
+        self._ahead: ReadAhead | None = None
 
     def open(self) -> None:
         """Subscribe, and join the adapters' streams. Idempotent; everything that needs it calls it.
@@ -110,83 +107,91 @@ class Subscription(Readable[M]):
             ClientError: as `Client.subscribe` lists them.
         """
         with self._opening_lock:
-            if not self._is_open and not self._is_stopping:
+            if self._opened is None and not self._is_stopping:
                 try:
-                    self._open()
+                    self._opened = self._open()
+                    if self.lag_policy.reads_ahead:
+                        self._ahead = ReadAhead(self._poll_ahead, self._opened.stop, self.lag_policy)
                 except BaseException:
                     if self.cursor is not None:
                         self.cursor.close()
                     raise
-                self._is_open = True
 
-    def _open(self) -> None:
+    def _open(self) -> Loop:
         if self.cursor is not None:
             self.cursor.open()
         feed, topics, grant_timeout_s = self._request
-        self._mailbox: Mailbox[Replayed | ReplayEnded] = Mailbox(MAILBOX_COUNT_MAX)
-        self._grant_box = GrantBox(self._mailbox.wake)
+        letters = Letters()
         keys = CurveKeys.generate()  # for this subscription only
         unicast_key = b"" if self._transport == "multicast" else keys.public
         try:
-            self._id, self._grant = self._grants.subscribe(
-                feed, topics, self._grant_box.put, grant_timeout_s, unicast_key
+            self._id, grant = self._grants.subscribe(feed, topics, letters.grants.put, grant_timeout_s, unicast_key)
+        except BaseException:
+            letters.mailbox.close()
+            raise
+
+        def channels(request_replay: Callable[[RequestReplay], None]) -> Channels:
+            if self.cursor is not None:
+                self.cursor.check_feed(grant.feed_name)
+            start, shortened = self._locate(grant)
+            made = Channels(
+                grant,
+                self.counters,
+                request_replay,
+                start=start,
+                snapshot_by=self.lag_policy.conflate_by if self._start == "snapshot" else "",
+                cursor=self.cursor,
+                verify=self._verify,
+                merger_config=self._merger_config,
             )
-        except BaseException:
-            self._mailbox.close()
-            raise
-        self._decoder = _decoder_of(self._grant)
-        self._opener = StreamOpener(self._grant.feed_id)
-        self._trusts: dict[int, StreamTrust] = {}
-        self._mergers: dict[int, SessionMerger] = {}
-        self._begun: dict[int, tuple[int, int, int]] = {}  # by channel: source messages that were handled in part
-        if self.cursor is not None:
-            self.cursor.check_feed(self._grant.feed_name)
-        for channel_id, topic in self._grant.topics_by_channel.items():
-            position = None if self.cursor is None else self.cursor.position(topic)
-            if position is None or not position.next_input_seq:
-                self._add_channel(channel_id, first_message_of(self._start, topic))
-            else:
-                self._resume_channel(channel_id, position)
-        self._filters: dict[int, SymbolFilter] = {}  # of the channels of which only some symbols are granted
-        self._filtered_symbols: Mapping[int, GrantedSymbols] = {}
-        self._ended: set[int] = set()
-        self._ready: deque[Item] = deque()
-        self._datagrams = 0
-        self._replayed_packets = 0
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._poller = zmq.Poller()
-        self._poller.register(self._mailbox.fd, zmq.POLLIN)
-        self._receivers = Receivers(
-            self._context,
-            self._poller,
-            self._interface,
-            self._transport,
-            keys,
-            receive_queue_count_max=self._receive_queue_count_max,
-        )
-        self._known_keys: set[int] = set()
-        self._replay = ReplayWorker(self._session, self._mailbox.put)
+            if self._start == "snapshot" or self.lag_policy.on_lag == "conflate":
+                check_key(self.lag_policy.conflate_by, made.decoder)
+            made.ready += shortened
+            return made
+
+        def receivers(context: zmq.Context[Any], poller: zmq.Poller) -> Receivers:
+            queue_count_max = self._receive_queue_count_max
+            return Receivers(
+                context, poller, self._interface, self._transport, keys, receive_queue_count_max=queue_count_max
+            )
+
         try:
-            self._apply_grant(self._grant)
+            reports_lag = not self.lag_policy.reads_ahead
+            self._report = LossReport(self._loss_folder, grant.feed_name)
+            return Loop(self._session, letters, self._report, channels, receivers, reports_lag=reports_lag)
         except BaseException:
-            self._dispose()
+            self._grants.cancel(self._id)
             raise
+
+    def _locate(self, grant: Grant) -> tuple[Start, list[HistoryShortened]]:
+        """Where to begin, without a time."""
+        at_ns = time_of(self._start)
+        if at_ns is None:
+            return self._start, []
+        known = self.cursor.topics if self.cursor is not None else ()
+        new = [channel_id for channel_id, topic in grant.topics_by_channel.items() if topic not in known]
+        return locate(self._session, grant, new, at_ns)
+
+    @property
+    def _loop(self) -> Loop:
+        assert self._opened is not None, "the subscription has not begun"
+        return self._opened
 
     # ---- for the application ----
 
     @property
     def grant(self) -> Grant:
         """The present grant."""
-        return self._grant
+        return self._loop.channels.grant
 
     @property
     def decoder(self) -> Decoder:
         """The decoder for the feed's message model."""
-        return self._decoder
+        return self._loop.channels.decoder
 
     def topic_of(self, channel_id: int) -> str:
         """The topic of a channel, also of one that is not granted any more."""
-        return self._topics[channel_id]
+        return self._loop.channels.topics[channel_id]
 
     @property
     def is_closed(self) -> bool:
@@ -196,32 +201,77 @@ class Subscription(Readable[M]):
     @property
     def has_ended(self) -> bool:
         """True once every channel has delivered the `Ended` event of its present session."""
-        return len(self._ended) == len(self._mergers)
+        return self._loop.channels.have_ended
 
     @property
     def classes(self) -> MessageClasses:
         """The classes of the feed's messages."""
-        return self._decoder.classes
+        return self.decoder.classes
 
     def poll_unhandled(self, timeout_s: float | None = None) -> list[Item]:
         """As `poll`, for those who report themselves what was handled."""
         self.open()
+        if self._playback is not None:
+            items = self._play(self._playback, timeout_s)
+        elif self._ahead is None:
+            items = self._poll_loop(timeout_s)
+            self._is_stopping |= self._is_disposed
+        else:
+            items = [] if self._is_stopping else self._ahead.take(timeout_s)
+            self._is_stopping |= self._ahead.is_over
+            self._report_dropped(items)
+        return items
+
+    def _play(self, playback: Playback, timeout_s: float | None) -> list[Item]:
+        """The items that are due; receives more only when none waits."""
+        give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
+        while not self._is_stopping:
+            now_ns = time.monotonic_ns()
+            if due := playback.take(now_ns):
+                return due
+            if playback.is_over:
+                self.stop()
+                self._poll_loop(0)  # closes it
+            elif (due_at_ns := playback.next_due_ns(now_ns)) is not None:
+                time.sleep(min(due_at_ns - now_ns, PLAYBACK_STEP_NS) / 1e9)
+            else:
+                items = self._poll_loop(PLAYBACK_STEP_NS / 1e9)
+                channels = self._loop.channels
+                playback.put(items, channels.grant.topics_by_channel, is_live=channels.are_live, unix_ns=time.time_ns())
+                self._is_stopping |= self._is_disposed and not items
+            if give_up_at_ns is not None and now_ns >= give_up_at_ns:
+                break
+        return []
+
+    def _report_dropped(self, items: list[Item]) -> None:
+        watch = LossWatch(lambda: self.grant)
+        for item in items:
+            if isinstance(item, Dropped):
+                watch.on_event(item)
+        if watch.found and (failed := self._report.write(watch.take())) is not None:
+            items.append(failed)
+
+    def _poll_loop(self, timeout_s: float | None) -> list[Item]:
         if not self._loop_lock.acquire(blocking=False):
             raise RuntimeError("another thread is polling this subscription; poll it from one thread at a time")
         self._loop_thread = threading.get_ident()
         try:
-            return self._poll(timeout_s)
+            return [] if self._is_stopping else self._loop.poll(timeout_s)
         finally:
             self._loop_thread = None
-            if self._is_stopping:
+            if self._is_stopping or self._loop.is_over:
                 self._dispose()
             self._loop_lock.release()
+
+    def _poll_ahead(self) -> list[Item] | None:
+        items = self._poll_loop(None)
+        return items if items or not self._is_disposed else None
 
     def stop(self) -> None:
         """End the loop: `poll` returns immediately. Never blocks; safe to call from any thread or signal handler."""
         self._is_stopping = True
-        if self._is_open:
-            self._mailbox.wake()
+        if self._opened is not None:
+            self._opened.stop()
 
     def close(self) -> None:
         """Stop, leave the groups, end the background threads. Safe to call from any thread; idempotent."""
@@ -229,10 +279,11 @@ class Subscription(Readable[M]):
         if self._loop_thread == threading.get_ident():
             return  # called inside poll, which disposes when it returns
         with self._opening_lock, self._loop_lock:
-            if self._is_open:
-                self._dispose()
+            self._dispose()
             if self.cursor is not None:
                 self.cursor.close()
+        if self._ahead is not None:
+            self._ahead.join()
 
     def modify(self, add: Sequence[str] = (), remove: Sequence[str] = (), *, timeout_s: float = 10.0) -> None:
         """Add and remove topics, and wait until the administration server has accepted the change.
@@ -263,286 +314,29 @@ class Subscription(Readable[M]):
 
     def statistics(self) -> SubscriptionStatistics:
         """A snapshot, for views and metrics."""
-        channels = {
-            channel_id: ChannelStatistics(
-                self._grant.topics_by_channel[channel_id],
-                merger.present.lineage.epoch,
-                merger.present.next_input_seq,
-                merger.present.next_message_seq,
-                dict(merger.present.next_source_seqs),
-                tuple(self._trusts[channel_id].distrusted()),
-                merger.session,
-                self._filters[channel_id].filtered_count if channel_id in self._filters else 0,
-                merger.present.lineage.entries,
-            )
-            for channel_id, merger in list(self._mergers.items())
-        }
+        loop = self._loop
         return SubscriptionStatistics(
-            datagrams=self._datagrams,
-            replayed_packets=self._replayed_packets,
+            datagrams=loop.datagram_count,
+            replayed_packets=loop.replayed_count,
             counts={counter.name.lower(): count for counter, count in self.counters.counts.items() if count},
             refusals={reason.value: count for reason, count in self.counters.refusals.items() if count},
-            channels=channels,
-            groups=self._receivers.groups,
-            unicast_endpoints=self._receivers.unicast_endpoints,
-            active_adapter_id=self._grant.active_adapter_id,
+            channels=loop.channels.statistics(),
+            groups=loop.receivers.groups,
+            unicast_endpoints=loop.receivers.unicast_endpoints,
+            active_adapter_id=self.grant.active_adapter_id,
+            lag=self._lag(),
         )
 
-    # ---- the loop ----
-
-    def _poll(self, timeout_s: float | None) -> list[Item]:
-        give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
-        while not self._is_stopping:
-            deadline_ns = self._next_deadline_ns()
-            wake_at_ns = _earliest(deadline_ns, give_up_at_ns)
-            wait_ms = -1 if wake_at_ns is None else max(0, -(-(wake_at_ns - time.monotonic_ns()) // 1_000_000))
-            for socket, _ in self._poller.poll(wait_ms):
-                receiver = self._receivers.of_socket(socket)
-                if receiver is not None:
-                    self._drain(receiver)
-                elif socket == self._mailbox.fd:
-                    self._read_letters()
-            now_ns = time.monotonic_ns()
-            if deadline_ns is not None and now_ns >= deadline_ns:
-                for merger in self._mergers.values():
-                    self._perform(merger.on_timer(now_ns, random.random()), now_ns)
-                self._ready += self._receivers.on_timer(now_ns, self._drain_whole)
-            if self._last_item is not None:  # after everything else of this turn
-                self._ready.append(self._last_item)
-                self._is_stopping = True
-            if self._ready:
-                items = list(self._ready)
-                self._ready.clear()
-                return items
-            if give_up_at_ns is not None and now_ns >= give_up_at_ns:
-                break
-        return []
-
-    def _drain(self, receiver: Receiver) -> bool:
-        """Take up to DRAIN_COUNT_MAX datagrams; False if there are no more."""
-        receive, opener_open, is_heard = receiver.receive, self._opener.open, False
-        for _ in range(DRAIN_COUNT_MAX):
-            datagram = receive()
-            if datagram is None:
-                return False
-            self._datagrams += 1
-            try:
-                opened = opener_open(datagram)
-                if not is_heard:
-                    is_heard = True
-                    self._receivers.on_heard(receiver, time.monotonic_ns())
-                verdicts = self._judge(opened, receiver)
-            except PacketRefused as refused:
-                self.counters.refuse(refused.reason)
-                continue
-            for verdict in verdicts:
-                if isinstance(verdict, OutputPacket):
-                    self._merge(verdict)
-                else:
-                    self._ready.append(verdict)
-        return True
-
-    def _drain_whole(self, receiver: Receiver) -> None:
-        while self._drain(receiver):
-            pass
-
-    def _judge(self, opened: ReceivedPacket | ReceivedSignature, receiver: Receiver) -> list[Verdict]:
-        """The packets and alarms to deliver now.
-
-        Raises:
-            PacketRefused: the datagram is not accepted.
-        """
-        now_ns = time.monotonic_ns()
-        if isinstance(opened, ReceivedSignature):
-            trust = self._trust_of(opened.claimed.channel_id)
-            return trust.on_signature(opened, now_ns, sender=receiver.last_sender)
-        return self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)
-
-    def _trust_of(self, channel_id: int) -> StreamTrust:
-        try:
-            return self._trusts[channel_id]
-        except KeyError:
-            raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {channel_id} is not granted") from None
-
-    def _merge(self, packet: OutputPacket) -> None:
-        merger = self._mergers.get(packet.channel_id)
-        if merger is None:
-            self.counters.refuse(Refusal.WRONG_CHANNEL)
-        else:
-            now_ns = time.monotonic_ns()
-            self._perform(merger.on_packet(packet, now_ns), now_ns)
-
-    def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
-        for effect in effects:
-            if isinstance(effect, Deliver):
-                self._ready.append(self._batch(effect.packet, now_ns))
-            elif isinstance(effect, RequestReplay):
-                self._replay.request(effect)
-            elif isinstance(effect, Filled):
-                self._ready.append(FilledItem(self._batch(effect.packet, now_ns)))
-            else:
-                if isinstance(effect, Ended):
-                    self._ended.add(effect.channel_id)
-                elif isinstance(effect, SessionChanged):
-                    self._ended.discard(effect.channel_id)
-                self._ready.append(effect)
-
-    def _batch(self, packet: OutputPacket, now_ns: int) -> Batch:
-        places = None
-        if self._filters and (chosen := self._filters.get(packet.channel_id)) is not None:
-            packet, places = chosen.select(packet)
-        batch = Batch(packet, time.time_ns(), now_ns, self._decoder, places)
-        return batch if self.cursor is None else self._for_cursor(batch)
-
-    def _for_cursor(self, batch: Batch) -> Batch:
-        """The batch without messages that were handled before, with the history that its numbers belong to."""
-        channel_id = batch.channel_id
-        if (begun := self._begun.pop(channel_id, None)) is not None:
-            stream, source_seq, message_count = begun
-            first = batch.packet.runs[0]
-            if (first.source_stream_id, first.first_source_seq) == (stream, source_seq):
-                batch = batch.without_first(message_count)
-        batch.lineage = self._mergers[channel_id].present.lineage
-        return batch
-
-    def _next_deadline_ns(self) -> int | None:
-        earliest = self._receivers.next_deadline_ns()
-        for merger in self._mergers.values():
-            earliest = _earliest(earliest, merger.next_deadline_ns())
-        return earliest
-
-    # ---- letters from the background threads ----
-
-    def _read_letters(self) -> None:
-        self._mailbox.acknowledge()
-        self._take_grant()
-        letter = self._mailbox.take()
-        if letter is None:
-            return
-        self._mailbox.wake()  # one letter a turn, so that a long replay does not starve the live stream
-        if isinstance(letter, ReplayEnded):
-            channel_id = letter.request.channel_id
-            self._replay.ended(channel_id)
-            if (merger := self._mergers.get(channel_id)) is not None:
-                merger.on_replay_ended(letter.request, time.monotonic_ns(), is_answered=letter.is_answered)
-            return
-        for datagram in letter.packets:
-            self._on_replayed(datagram, letter.adapter_id)
-
-    def _take_grant(self) -> None:
-        revoked, grant = self._grant_box.take()
-        if revoked is not None:
-            self._on_revoked(revoked)
-        if grant is not None and self._last_item is None:
-            self._change_channels(grant)
-            if grant.message_model != self._grant.message_model:
-                self._decoder = _decoder_of(grant)
-                self._ready.append(ModelChanged(*grant.model_name))
-            self._apply_grant(grant)
-
-    def _on_revoked(self, revoked: TopicsRevoked) -> None:
-        item = Revoked(revoked.reason, revoked.topics, revoked.is_last)
-        if revoked.is_last:
-            self._last_item = item
-            return
-        self._ready.append(item)
-        for channel_id, topic in self._grant.topics_by_channel.items():
-            if topic in revoked.topics:
-                self._remove_channel(channel_id)
-
-    def _change_channels(self, grant: Grant) -> None:
-        """Begin and end channels as a grant says; those that stay keep their merge."""
-        present, wanted = self._mergers.keys(), grant.topics_by_channel.keys()
-        added, removed = sorted(wanted - present), sorted(present - wanted)
-        for channel_id in removed:
-            self._remove_channel(channel_id)
-        for channel_id in added:
-            self._add_channel(channel_id, None, session=grant.session)
-        if added or removed:
-            former, now = self._grant.topics_by_channel, grant.topics_by_channel
-            changed = ChannelsChanged(tuple(now[each] for each in added), tuple(former[each] for each in removed))
-            self._ready.append(changed)
-
-    def _add_channel(self, channel_id: int, start_message_seq: int | None, session: int | None = None) -> None:
-        self._trusts[channel_id] = StreamTrust(channel_id, self.counters, self._verify)
-        self._mergers[channel_id] = SessionMerger(
-            channel_id, session or self._grant.session, self.counters, self._merger_config, start_message_seq
-        )
-
-    def _resume_channel(self, channel_id: int, position: TopicPosition) -> None:
-        """Begin a channel where the cursor is, even in a session that is over."""
-        self._trusts[channel_id] = StreamTrust(channel_id, self.counters, self._verify)
-        session, is_over = position.session, position.session < self._grant.session
-        config, point = self._merger_config, position.resume_point
-        self._mergers[channel_id] = SessionMerger(
-            channel_id, session, self.counters, config, position.next_message_seq, point, is_over=is_over
-        )
-        if position.begun is not None:
-            self._begun[channel_id] = position.begun
-
-    def _remove_channel(self, channel_id: int) -> None:
-        self._mergers.pop(channel_id, None)
-        self._trusts.pop(channel_id, None)
-        self._ended.discard(channel_id)
-
-    def _on_replayed(self, datagram: bytes, adapter_id: int) -> None:
-        self._replayed_packets += 1
-        try:
-            packet = decode_output_packet(datagram)
-            if packet.feed_id != self._grant.feed_id:
-                raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}, expected {self._grant.feed_id}")
-            if packet.adapter_id != adapter_id:  # confirm=2 relies on each adapter replaying only its own packets
-                raise PacketRefused(Refusal.FORGED, f"adapter {adapter_id} replays a packet of {packet.adapter_id}")
-            self._trust_of(packet.channel_id).on_replayed(packet)
-        except PacketRefused as refused:
-            self.counters.refuse(refused.reason)
-            return
-        self._merge(packet)
-
-    def _apply_grant(self, grant: Grant) -> None:
-        """Change filters, sockets, keys and replay services to match a grant."""
-        symbols = grant.symbols_by_channel
-        if symbols != self._filtered_symbols:
-            self._filtered_symbols, former = symbols, self._filters
-            self._filters = {
-                channel_id: SymbolFilter(self._decoder.model, each.field, each.words, former.get(channel_id))
-                for channel_id, each in symbols.items()
-            }
-        self._grant = grant
-        self._topics.update(grant.topics_by_channel)
-        for key_id in self._known_keys - grant.keys.keys():
-            self._opener.remove_key(key_id)
-        for key_id in grant.keys.keys() - self._known_keys:
-            self._opener.add_key(grant.keys[key_id].sealing)
-        self._known_keys = set(grant.keys)
-        starts = grant.starts
-        self._opener.announce(starts)
-        for trust in self._trusts.values():
-            trust.announce(starts)
-        self._ready += self._receivers.apply(grant, time.monotonic_ns(), self._drain_whole)
-        self._replay.set_adapters(tuple(grant.adapters[adapter_id] for adapter_id in sorted(grant.adapters)))
+    def _lag(self) -> Lag:
+        if self._ahead is not None:
+            return self._ahead.lag()
+        channels, age_ns = self._loop.channels, self._loop.queues.age_ns(time.monotonic_ns())
+        return Lag(channels.missing_count, age_ns)
 
     def _dispose(self) -> None:
-        if self._is_disposed:
+        if self._opened is None or self._is_disposed:
             return
         self._is_disposed = True
-        self._mailbox.close()
         self._grants.cancel(self._id)
-        self._replay.close()
-        self._receivers.close()
-        self._context.destroy(linger=0)
-
-
-def _decoder_of(grant: Grant) -> Decoder:
-    return Decoder(grant.message_model, f"message model of {grant.feed_name}")
-
-
-def _earliest(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
-
-
-def delivered_count(counters: CounterSet) -> int:
-    """Application messages delivered so far."""
-    return counters.counts[Counter.MERGE_DELIVERED]
+        self._opened.close()
+        self._report.close()

@@ -222,11 +222,17 @@ class Cluster:
                 self._ended.clear()
 
     @contextlib.contextmanager
-    def operations(self) -> Iterator[admin_pb2_grpc.OperationsStub]:
-        """A connected stub for the operator's calls to the admin server."""
+    def operator(self) -> Iterator[grpc.Channel]:
+        """A connected channel for the operator's calls to the admin server."""
         session = login(self.admin, self._ca_pem(), OPERATOR, self._secret(OPERATOR))
         with open_channel(self.admin, self._ca_pem(), ADMIN_SERVER, session.bearer) as channel:
             grpc.channel_ready_future(channel).result(START_TIMEOUT_S)
+            yield channel
+
+    @contextlib.contextmanager
+    def operations(self) -> Iterator[admin_pb2_grpc.OperationsStub]:
+        """A connected stub for the operator's calls about feeds."""
+        with self.operator() as channel:
             yield admin_pb2_grpc.OperationsStub(channel)
 
     def readmit(self, feed: FeedLayout, name: str) -> None:
@@ -379,6 +385,7 @@ def start_cluster(
     *,
     verify: VerifyMode = "alarm",
     through_days: bool = False,
+    transport: Transport = "multicast",
 ) -> None:
     """Start the admin server, all adapters, gateways and clients, and wait until every feed is healthy.
 
@@ -387,12 +394,15 @@ def start_cluster(
         record_of: by feed_id, where the client writes its record.
         verify: verification mode of the clients.
         through_days: the clients continue after the end of a session.
+        transport: how the clients receive the adapters.
     """
     cluster.start_admin()
     started: list[ManagedProcess] = []
     for feed in cluster.feeds:
         started += [cluster.start_adapter(feed, name) for name in cluster.shape.adapter_names]
-        client = cluster.start_client(feed, record_of[feed.feed_id], verify=verify, through_days=through_days)
+        client = cluster.start_client(
+            feed, record_of[feed.feed_id], verify=verify, through_days=through_days, transport=transport
+        )
         started += [cluster.start_gateway(feed, rate), client]
     for process in started:
         process.await_event("ready", START_TIMEOUT_S)

@@ -13,8 +13,8 @@ import grpc
 
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.transport.calls.channels import open_channel
-from tandemfeed.transport.calls.login import login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 RETRY_PAUSE_S = 0.1
@@ -29,6 +29,7 @@ class ClusterWatch:
 
     Attributes:
         epochs_seen: the number of epochs that had an active; epoch numbers have gaps, because a server reserves them.
+        connections_seen: the number of times that the server accepted this watch.
     """
 
     def __init__(
@@ -38,13 +39,16 @@ class ClusterWatch:
         self.active = ""
         self.epoch = 0
         self.epochs_seen = 0
+        self.connections_seen = 0
         self.states: dict[str, str] = {}
         self.is_connected = False
         self._newest_epoch = 0  # of those that had an active
         self._check = check
         self._changed = threading.Condition()
         self._is_closed = threading.Event()
-        self._channel = open_channel(admin, ca_pem, ADMIN_SERVER, login(admin, ca_pem, identity, secret).bearer)
+        self._tokens = TokenSource(admin, ca_pem, identity, secret)
+        self._tokens(ADMIN_SERVER)  # logs in
+        self._channel = open_channel(admin, ca_pem, ADMIN_SERVER, self._tokens)
         self._updates: grpc.Call | None = None
         threading.Thread(target=self._keep_reading, name=f"watch-{feed}", daemon=True).start()
 
@@ -111,9 +115,11 @@ class ClusterWatch:
 
     def _keep_reading(self) -> None:
         while not self._is_closed.is_set():
-            # The server has ended, or `close` has closed the channel during the call.
-            with contextlib.suppress(grpc.RpcError, ValueError):
-                self._read()
+            with contextlib.suppress(ValueError):  # `close` has closed the channel during the call
+                try:
+                    self._read()
+                except grpc.RpcError as ended:  # the server has ended, or does not accept the token any more
+                    self._tokens.renew_after(ended)
             with self._changed:
                 self.is_connected = False
                 self._changed.notify_all()
@@ -133,5 +139,6 @@ class ClusterWatch:
                 self.active, self.epoch = names.get(grant.active.adapter_id, ""), grant.active.epoch
                 if self.active and self.epoch > self._newest_epoch:
                     self._newest_epoch, self.epochs_seen = self.epoch, self.epochs_seen + 1
+                self.connections_seen += not self.is_connected
                 self.is_connected = True
                 self._changed.notify_all()

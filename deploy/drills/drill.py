@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.deploy.cluster.calibration import RATE_MAX, calibrate
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.deploy.cluster.topology import Shape
@@ -114,7 +115,10 @@ def _plans(arguments: argparse.Namespace) -> list[DrillPlan]:
     if rate <= 0:
         raise ValueError(f"--rate is {arguments.rate:g}; it must be greater than 0")
     names = list(FAULTS) if arguments.fault == ALL else [arguments.fault]
-    return [DrillPlan(name, FAULTS[name], arguments.rounds, rate, arguments.seed, shape) for name in names]
+    return [
+        DrillPlan(name, FAULTS[name], arguments.rounds, rate, arguments.seed, shape, transport=arguments.transport)
+        for name in names
+    ]
 
 
 def _at_borne_rate(plans: Sequence[DrillPlan], say: Say) -> list[DrillPlan]:
@@ -162,6 +166,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--lease-ms", type=int, default=300, metavar="MS", help="term of a lease in milliseconds (default %(default)s)"
     )
+    parser.add_argument(
+        "--transport",
+        choices=get_args(Transport),
+        default="multicast",
+        help="how the client receives the adapters (default %(default)s)",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the clusters' folders: logs, journals, recordings")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the ledger to FILE as a JSON array")
     parser.add_argument(
@@ -188,6 +198,7 @@ def _write(
         "streams_per_channel": arguments.streams_per_channel,
         "feeds": arguments.feeds,
         "lease_ms": arguments.lease_ms,
+        "transport": arguments.transport,
         "seed": arguments.seed,
     }
     if arguments.json is not None:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.client_lib.recording.record import DeliveryRecord
+from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.deploy.cluster.cluster import START_TIMEOUT_S, Cluster, start_cluster
 from tandemfeed.deploy.cluster.network import Network, why_no_network
 from tandemfeed.deploy.cluster.processes import ProcessFailed
@@ -56,6 +57,7 @@ LEAD_S = 2.0
 QUIET_S = 1.0  # undisturbed play before each round and after the last
 QUIET_RANDOM_S = 0.3  # plus a random time up to this, so that rounds do not align with timers
 SPARE_SHARE, SPARE_S = 1.3, 45.0  # of play, because rounds take longer on a busy machine
+MESSAGES_MIN = 60_000  # at low rates, the spare costs next to nothing
 AHEAD_AT_START_S = 5.0  # of play, because Spark's first micro-batches are slow
 AHEAD_MAX_S = 45.0  # of play: how far Spark may run ahead, so that the driver is still working when it is killed
 DRIVER_ROWS_PER_FILE = 40_000  # rows per micro-batch; with small ones Spark would hardly keep ahead of the gateway
@@ -71,6 +73,7 @@ class DrillPlan:
         rate: messages per second, per feed.
         seed: of all random choices.
         packets_per_s_max: source packets of each feed, if the machine bears only so many.
+        transport: how the clients receive the adapters.
     """
 
     name: str
@@ -80,6 +83,7 @@ class DrillPlan:
     seed: int
     shape: Shape
     packets_per_s_max: float = math.inf
+    transport: Transport = "multicast"
 
     @property
     def stall_aim_ms(self) -> float | None:
@@ -99,7 +103,7 @@ class DrillPlan:
         seconds = (LEAD_S + QUIET_S + self.rounds * per_round) * SPARE_SHARE + SPARE_S
         if self.fault.needs_driver:
             seconds += 2 * AHEAD_MAX_S  # so that Spark is still working in the last round
-        return int(self.rate * seconds) + self.rounds * self.fault.round_messages
+        return max(int(self.rate * seconds), MESSAGES_MIN) + self.rounds * self.fault.round_messages
 
 
 @dataclass(slots=True)
@@ -203,7 +207,14 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
                 prepare_days(recording, feed, settings, journals, messages_max)
             else:
                 prepare_journal(recording, feed, settings, cluster.journal(feed), messages_max)
-    start_cluster(cluster, plan.rate, records, verify=plan.fault.verify, through_days=plan.fault.has_days)
+    start_cluster(
+        cluster,
+        plan.rate,
+        records,
+        verify=plan.fault.verify,
+        through_days=plan.fault.has_days,
+        transport=plan.transport,
+    )
     if plan.fault.needs_driver:
         say("starting Spark")
         for feed in cluster.feeds:

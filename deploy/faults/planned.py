@@ -1,4 +1,4 @@
-"""Events of ordinary operation: a planned hand-over, and a full disk."""
+"""What an operator does or overlooks: a planned hand-over, a replacement of all keys, and a full disk."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from tandemfeed.adapter.records.output_journal import BLOCK_SIZE
 from tandemfeed.admin_server.command.alerts import Thresholds, alerts_of
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.deploy.cluster.small_disk import fill_disk, make_room, path_in_process
-from tandemfeed.deploy.faults.context import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultContext, FaultUnavailable
+from tandemfeed.deploy.faults.context import (
+    AFTERMATH_S,
+    HEALTHY_TIMEOUT_S,
+    TAKEOVER_TIMEOUT_S,
+    FaultContext,
+    FaultUnavailable,
+)
 from tandemfeed.journal import Tailer
-from tandemfeed.v1 import admin_pb2
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 MESSAGE_SIZE_MIN = 40  # bytes of a message in the journal
 FILL_MESSAGES = 2 * BLOCK_SIZE // MESSAGE_SIZE_MIN  # what fits in the current block and the spare one
@@ -39,6 +45,38 @@ def hand_over(context: FaultContext) -> str:
     context.mark_repair()
     context.await_back(active)
     return f"adapter {active} handed over to {successor} and became a backup"
+
+
+def replace_keys(context: FaultContext) -> str:
+    """An operator replaces, at once, the key that signs tokens and all keys of channels and sources, as if the former
+    had been stolen: every call to the admin server ends, and every process logs in again."""
+    context.await_healthy()
+    watch = context.watch
+    connections = watch.connections_seen
+    context.mark_disturbance()
+    with context.cluster.operator() as channel:
+        context.run_for(LOGGED_IN_S)
+        former = _key_ids(context, channel)
+        context.mark_fault("replacing all keys")
+        request = admin_pb2.RotateTokenKeysRequest(drop_former=True, reason="drill")
+        admin_pb2_grpc.IdentityAdministrationStub(channel).RotateTokenKeys(request, timeout=TAKEOVER_TIMEOUT_S)
+    watch.wait_for(lambda: watch.connections_seen > connections, HEALTHY_TIMEOUT_S, "another login")
+    for each in context.cluster.watches.values():
+        each.await_healthy(HEALTHY_TIMEOUT_S)
+    with context.cluster.operator() as channel:
+        newest = _key_ids(context, channel)
+    if kept := [topic for topic, key_id in newest.items() if former[topic] == key_id]:
+        raise ProcessFailed(f"the keys of these were not replaced: {', '.join(kept)}")
+    context.run_for(AFTERMATH_S)
+    context.mark_repair()
+    return f"replaced the key of tokens and {len(newest)} keys of the feed; every process logged in again"
+
+
+def _key_ids(context: FaultContext, channel: grpc.Channel) -> dict[str, int]:
+    """The newest key of each channel of the feed, by topic, and of its source."""
+    request = admin_pb2.ListKeysRequest(feed=context.feed.name)
+    keys = admin_pb2_grpc.OperationsStub(channel).ListKeys(request, timeout=TAKEOVER_TIMEOUT_S).keys
+    return {key.topic or "source": key.key_id for key in sorted(keys, key=lambda key: key.not_before_unix_ns)}
 
 
 def disk_full(context: FaultContext) -> str:

@@ -15,7 +15,7 @@ from tandemfeed.deploy.faults.links import (
     loss_on_one_line,
 )
 from tandemfeed.deploy.faults.pauses import pause_active, slow_backup
-from tandemfeed.deploy.faults.planned import FILL_MESSAGES, disk_full, hand_over
+from tandemfeed.deploy.faults.planned import FILL_MESSAGES, disk_full, hand_over, replace_keys
 
 FORGED_PER_SECOND = 5_000.0  # a quarter of what the client receives anyway; two cores can carry it besides the cluster
 KILL_GOAL_MS = 10.0
@@ -91,5 +91,6 @@ FAULTS = {
         14.0,
         has_days=True,
     ),
+    "replace-keys": Fault(replace_keys, "replace the key of tokens and all keys of the feed at once", 12.0),
     "hand-over": Fault(hand_over, "planned hand-over, as by `tandemfeed admin failover`", 5.0),
 }

@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     recorder = HiccupRecorder(woke_ns)
     until_s = time.monotonic() + (arguments.seconds if arguments.seconds is not None else float("inf"))
     announce_ready()
-    while not stop.is_set and time.monotonic() < until_s:
+    is_over = False
+    while not is_over:  # at the end, what began before the signal counts as well
+        is_over = stop.is_set or time.monotonic() >= until_s
         due_ns = woke_ns + SLEEP_NS  # after the last wake-up: a pause between two sleeps counts as well
         time.sleep(SLEEP_NS / 1e9)
         woke_ns = time.monotonic_ns()

@@ -7,7 +7,7 @@ error in a document, with file, line and reason. Invariant: equal documents give
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tandemfeed.feedcore.documents.primitive_types import SOURCE_TYPES, Place, Primitive
@@ -19,6 +19,7 @@ from tandemfeed.feedcore.documents.source_layout import (
     Framing,
     HeaderPart,
     PacketHeader,
+    SessionPart,
     SourceBlock,
     SourceData,
     SourceField,
@@ -31,9 +32,18 @@ from tandemfeed.feedcore.documents.source_schema import messages_of_schema
 from tandemfeed.feedcore.documents.xml_document import Node, parse_document
 from tandemfeed.feedcore.sbe import Schema, load_schema
 
-PACKET_PARTS = ("sequence", "count", "length", "channel", "sentAt")
+# The parts of a <packet>, and the attributes that each may have beside type, offset and byteOrder.
+PACKET_PARTS = {
+    "sequence": ("counts",),
+    "count": ("endOfSession",),
+    "length": ("adds",),
+    "channel": (),
+    "session": ("length",),
+    "sentAt": ("unit",),
+}
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 HEXADECIMAL = re.compile(r"0[xX][0-9A-Fa-f]{1,8}")
+MEASURE = SOURCE_TYPES["uint16"]  # of a length that readers put before a message
 COUNT_MAX = 1_000  # entries of a group of fixed count
 EXPONENT_MAX = 18  # an int64 has no more digits
 FIELD_ATTRIBUTES = ("name", "type", "length", "exponent", "null", "offset", "byteOrder")
@@ -69,6 +79,8 @@ def load_source_format(path: Path) -> SourceFormat:
         messages[message.name] = message
     if not messages:
         raise root.error("a source format needs at least one <message>")
+    if framing_node is not None and framing.is_measured:
+        _check_measured(framing_node, messages.values())
     return SourceFormat(root.title(), messages, str(path), framing, schema.warnings if schema else (), packet)
 
 
@@ -142,38 +154,104 @@ def _load_framing(node: Node) -> Framing:
     kind = _kind(node, "type")
     if kind.minimum < 0 or kind.is_float:
         raise node.error(f"type is {kind.name!r}; a message type must be an unsigned integer or a char")
+    is_measured = "length" not in node.attributes
+    if is_measured and any(name in node.attributes for name in ("lengthOffset", "lengthUnit", "lengthAdds")):
+        raise node.error("a <framing> with lengthOffset, lengthUnit or lengthAdds needs length")
+    start = MEASURE.size if is_measured else 0  # offsets in the document count from the venue's message
+
+    def place(attribute: str) -> Place | None:
+        if attribute not in node.attributes:
+            return None
+        found = _place(node, attribute)
+        return Place(found.kind, start + found.offset)
+
     return Framing(
-        header_size=_bounded(node, "headerSize", 0, 255),
-        length=_place(node, "length"),
+        header_size=start + _bounded(node, "headerSize", 0, 255),
+        length=place("length") or Place(MEASURE, 0),
         length_unit=_bounded(node, "lengthUnit", 1, 64, 1),
         length_adds=_bounded(node, "lengthAdds", 0, 255),
-        type=Place(kind, _bounded(node, "typeOffset", 0, 255)),
-        block_length=_place(node, "blockLength") if "blockLength" in node.attributes else None,
-        version=_place(node, "version") if "version" in node.attributes else None,
+        type=Place(kind, start + _bounded(node, "typeOffset", 0, 255)),
+        block_length=place("blockLength"),
+        version=place("version"),
         is_big_endian=_is_big_endian(node),
+        is_measured=is_measured,
     )
+
+
+def _check_measured(node: Node, messages: Iterable[SourceMessageType]) -> None:
+    """Check that the length of each message follows from its parts, if messages do not contain it."""
+    known: set[int] = set()
+    for message in messages:
+        if message.longer and message.framing.block_length is None:
+            raise node.error(f"message {message.name!r} may be longer, so that <framing> needs length or blockLength")
+        if any(group.parts for group in message.groups.values()):
+            raise node.error(
+                f"message {message.name!r} has groups with parts of their own, so that <framing> needs length"
+            )
+        if message.type_id in known:
+            raise node.error(f"several messages have the type {message.type_id}, so that <framing> needs length")
+        known.add(message.type_id)
 
 
 def _load_packet(node: Node) -> PacketHeader:
     """The <packet>: the venue's packet header."""
-    node.only("name", "headerSize", "byteOrder")
-    size, parts = _bounded(node, "headerSize", 0, 255), dict[str, list[HeaderPart]]()
+    node.only("name", "headerSize", "requests", "byteOrder")
+    size, parts = _bounded(node, "headerSize", 0, 255), dict[str, Node]()
     for child in node.children:
         if child.tag not in PACKET_PARTS or (child.tag in parts and child.tag != "sentAt"):
             allowed = ", ".join(f"<{tag}>" for tag in PACKET_PARTS)
             raise child.error(f"<{child.tag}> is not allowed in <packet>; it takes {allowed}; only <sentAt> twice")
-        child.only("type", "offset", "byteOrder", *(["unit"] if child.tag == "sentAt" else []))
-        kind, unit = _kind(child, "type"), child.attributes.get("unit", "ns")
-        if kind.minimum < 0 or kind.is_float:
-            raise child.error(f"type is {kind.name!r}; a part of a packet header must be an unsigned integer")
-        if unit not in UNITS_NS:
-            raise child.error(f"unit is {unit!r}; it must be one of {', '.join(UNITS_NS)}")
-        part = HeaderPart(kind, _bounded(child, "offset", 0, 255), _is_big_endian(child), UNITS_NS[unit])
-        if part.end > size:
-            raise node.error(f"{child.tag} ends beyond headerSize={size}")
-        parts.setdefault(child.tag, []).append(part)
-    sequence, count, length, channel = (next(iter(parts.get(tag, ())), None) for tag in PACKET_PARTS[:-1])
-    return PacketHeader(node.title(), size, sequence, count, length, channel, tuple(parts.get("sentAt", ())))
+        child.only("type", "offset", "byteOrder", *PACKET_PARTS[child.tag])
+        parts[child.tag] = child
+    found = {tag: _header_part(parts[tag], size) for tag in parts if tag != "session"}
+    sequence, count, length = (parts.get(tag) for tag in ("sequence", "count", "length"))
+    counts = "messages" if sequence is None else sequence.attributes.get("counts", "messages")
+    if counts not in ("messages", "packets"):
+        raise node.error(f"counts of <sequence> is {counts!r}; it must be 'messages' or 'packets'")
+    requests = node.attributes.get("requests", "no")
+    if requests not in ("no", "header") or (requests == "header" and not found.keys() >= {"sequence", "count"}):
+        raise node.error(
+            f"requests is {requests!r}; it must be 'header', for a header with sequence and count, or 'no'"
+        )
+    return PacketHeader(
+        node.title(),
+        size,
+        found.get("sequence"),
+        counts == "packets",
+        found.get("count"),
+        None if count is None or "endOfSession" not in count.attributes else count.need_int("endOfSession"),
+        found.get("length"),
+        0 if length is None else _bounded(length, "adds", 0, 255),
+        found.get("channel"),
+        _session_part(parts["session"], size) if "session" in parts else None,
+        tuple(_header_part(each, size) for each in node.all("sentAt")),
+        requests == "header",
+    )
+
+
+def _header_part(node: Node, header_size: int) -> HeaderPart:
+    """An unsigned integer of the packet header."""
+    kind, unit = _kind(node, "type"), node.attributes.get("unit", "ns")
+    if kind.minimum < 0 or kind.is_float:
+        raise node.error(f"type is {kind.name!r}; a part of a packet header must be an unsigned integer")
+    if unit not in UNITS_NS:
+        raise node.error(f"unit is {unit!r}; it must be one of {', '.join(UNITS_NS)}")
+    part = HeaderPart(kind, _bounded(node, "offset", 0, 255), _is_big_endian(node), UNITS_NS[unit])
+    if part.end > header_size:
+        raise node.error(f"{node.tag} ends beyond headerSize={header_size}")
+    return part
+
+
+def _session_part(node: Node, header_size: int) -> SessionPart:
+    """The name of the session: a text of `length` characters, or a number."""
+    if node.need("type") != "char":
+        number = _header_part(node, header_size)
+        return SessionPart(number.offset, number.end, number)
+    offset = _bounded(node, "offset", 0, 255)
+    end = offset + _bounded(node, "length", 1, 255, 1)
+    if end > header_size:
+        raise node.error(f"session ends beyond headerSize={header_size}")
+    return SessionPart(offset, end, None)
 
 
 def _type_id(node: Node, framing: Framing) -> int:

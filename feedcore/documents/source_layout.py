@@ -32,6 +32,7 @@ class Framing:
         type: place of the message type, from the frame's start.
         block_length: place of the fixed part's length; None: the message type defines it.
         version: place of the version of the schema that the message follows.
+        is_measured: the venue's messages do not contain their length; readers put it before each (`length` says where).
     """
 
     header_size: int
@@ -42,6 +43,7 @@ class Framing:
     block_length: Place | None = None
     version: Place | None = None
     is_big_endian: bool = False
+    is_measured: bool = False
 
     @property
     def size_min(self) -> int:
@@ -66,26 +68,62 @@ class HeaderPart(Place):
         value = int.from_bytes(datagram[self.offset : self.end], "big" if self.is_big_endian else "little")
         return value * self.unit_ns
 
+    def write(self, value: int, datagram: bytearray) -> None:
+        """Put a value into a header."""
+        datagram[self.offset : self.end] = value.to_bytes(self.size, "big" if self.is_big_endian else "little")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPart:
+    """The venue's name of its session in the packet header. Attributes: number: to read it by; None: it is a text."""
+
+    offset: int
+    end: int
+    number: HeaderPart | None
+
+    def read(self, datagram: bytes) -> bytes:
+        """The name, as printable text."""
+        if self.number is not None:
+            return b"%d" % self.number.read(datagram)
+        return datagram[self.offset : self.end]
+
+    def write(self, name: bytes, datagram: bytearray) -> None:
+        """Put a name that was read into a header."""
+        if self.number is not None:
+            self.number.write(int(name), datagram)
+        else:
+            datagram[self.offset : self.end] = name
+
 
 @dataclass(frozen=True, slots=True)
 class PacketHeader:
     """The venue's packet header, which precedes the frames in a datagram.
 
     Attributes:
-        sequence: the number of the first message; None: packets are not numbered.
+        sequence: the number of the first message; in a packet without messages, of the next message. None: packets are
+            not numbered.
+        counts_packets: `sequence` is the number of the packet instead.
         count: the number of messages.
-        length: the bytes of the packet, with its header.
+        end_of_session: the value of `count` that ends a session; such a packet has no messages.
+        length: the bytes of the packet, less `length_adds`.
         channel: identifies the stream that the numbers belong to.
+        session: the numbers restart with each session.
         sent_at: its parts together are the venue's time in nanoseconds since 1970.
+        is_request: this header alone, with the number and count of missing messages, requests them from the venue.
     """
 
     name: str
     size: int
-    sequence: HeaderPart | None
-    count: HeaderPart | None
-    length: HeaderPart | None
-    channel: HeaderPart | None
-    sent_at: tuple[HeaderPart, ...]
+    sequence: HeaderPart | None = None
+    counts_packets: bool = False
+    count: HeaderPart | None = None
+    end_of_session: int | None = None
+    length: HeaderPart | None = None
+    length_adds: int = 0
+    channel: HeaderPart | None = None
+    session: SessionPart | None = None
+    sent_at: tuple[HeaderPart, ...] = ()
+    is_request: bool = False
 
 
 FRAMING_DEFAULT = Framing(

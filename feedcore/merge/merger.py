@@ -127,6 +127,11 @@ class StreamMerger:
             return 0 < (self.next_message_seq or 0) < self._gap.known_end_message_seq
         return self.next_input_seq < self._gap.known_end_input_seq
 
+    @property
+    def missing_message_count(self) -> int:
+        """How many messages are known to follow `next_message_seq`; early ones that are held are among them."""
+        return max(0, self._gap.known_end_message_seq - (self.next_message_seq or self._gap.known_end_message_seq))
+
     # ---- events ----
 
     def on_packet(self, packet: OutputPacket, now_ns: int) -> list[MergeEffect]:

@@ -8,6 +8,7 @@ far they were appended.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tandemfeed.journal import Journal, JournalLocked, NoSuchRecord
+from tandemfeed.journal.format.layout import CONTROL_NAME
 from tandemfeed.spark_feed.journaling.records import (
     BLOCK_SIZE,
     SEGMENT_SIZE_MAX,
@@ -25,6 +27,7 @@ from tandemfeed.spark_feed.journaling.records import (
     NumberingPlan,
     SourceJournalError,
     StreamEnd,
+    commits_folder,
     stream_folder,
 )
 from tandemfeed.spark_feed.numbering.packing import Block, Packed, join_blocks, pack_stream
@@ -71,6 +74,7 @@ def append_to_stream(
     """
     commit = continued.commit
     end = commit.streams[stream_id]
+    _check_host(continued.journal)
     block = join_blocks(blocks, commit.next_record_index)
     if continued.is_ended and block.end_record_index > commit.next_record_index:
         raise SourceJournalError(
@@ -83,6 +87,15 @@ def append_to_stream(
             end_index = _append(stream, end.end_index, packed, segment_size_max)
         end = StreamEnd(end.next_source_seq + block.sizes.size, end_index)
     return Appended(stream_id, end, block.end_record_index)
+
+
+def _check_host(journal: Path) -> None:
+    """Refuse to begin a stream's journal on a host where the gateway would never find it."""
+    if not (commits_folder(journal) / CONTROL_NAME).is_file():
+        raise SourceJournalError(
+            f"{journal}: the executor's host {socket.gethostname()} does not have the driver's commit log: tasks must "
+            "number on the host of the source journal, so start Spark's workers there"
+        )
 
 
 @contextmanager

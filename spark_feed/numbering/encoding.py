@@ -73,7 +73,7 @@ class TickEncoder:
         symbols, codes = codes_of(rows.column("symbol"))
         streams = assign_streams(self._rule, symbols, codes, index, self.stream_count)
         order = np.argsort(streams, kind="stable")
-        sizes, data, starts = self._frames(rows, np.array(symbols, "S8")[codes], order)
+        sizes, data, starts = self._frames(rows, np.array([*symbols, b""], np.bytes_)[codes], order)
         index_of, event_of = index[order], integers_of(rows.column("event_at_ns"))[order]
         cuts = np.searchsorted(streams[order], np.arange(self.stream_count + 1)).tolist()
         return [

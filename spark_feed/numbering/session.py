@@ -1,4 +1,4 @@
-"""A Spark session for fast micro-batches on one machine: no web UI, no traffic off this host."""
+"""A Spark session for fast micro-batches: no web UI, and on one machine no traffic off this host."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ Spark: TypeAlias = Any  # pyspark is not typed for mypy
 
 SETTINGS = {
     "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.files.maxPartitionBytes": "1g",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # never start a job just to list files
@@ -45,6 +43,9 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
 }
 
+# Where all of Spark runs on this machine. On a cluster, executors must reach the driver, so its own settings decide.
+ONE_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # in the environment of a program that spark-submit runs
 
 TASK_TRIES = 4  # as on a cluster; a task whose Python worker was killed finds what it has appended
 
@@ -55,22 +56,32 @@ def retrying(master: str) -> str:
 
 
 def start_session(master: str, driver_memory: str, scratch: Path) -> Spark:
-    """Start the Spark driver in this process, and its JVM.
+    """Start the Spark driver in this process, and its JVM unless spark-submit has started one.
+
+    Args:
+        master: of Spark; empty: the one that spark-submit was given, or this machine with one core.
 
     Raises:
         JavaMissing: if no usable Java is installed.
     """
+    if not master and SUBMITTED not in os.environ:
+        master = "local[1]"
     os.environ["JAVA_HOME"] = str(find_java_home())
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    is_local = master.startswith("local")
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if is_local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors may have it elsewhere
     # Spark 4.3 warns at each use that it does not support pandas 3 fully. No tick passes through pandas here, only
     # through Arrow. So the versions of pandas are not restricted for everything else in the environment.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     from pyspark.sql import SparkSession  # takes a second, so import it only here
 
-    builder = SparkSession.builder.appName("tandemfeed source").master(retrying(master))
-    for name, value in SETTINGS.items():
+    settings = SETTINGS | {"spark.driver.memory": driver_memory, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
+    if is_local:
+        settings |= ONE_MACHINE | {"spark.local.dir": str(scratch)}
+    builder = SparkSession.builder.appName("tandemfeed source")
+    for name, value in settings.items():
         builder = builder.config(name, value)
-    builder = builder.config("spark.driver.memory", driver_memory).config("spark.local.dir", str(scratch))
-    builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-    return builder.getOrCreate()
+    return (builder.master(retrying(master)) if master else builder).getOrCreate()

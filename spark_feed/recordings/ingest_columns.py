@@ -50,6 +50,9 @@ class IngestOptions:
     size_exponent: int | None = None
 
 
+NO_VALUE = pa.array(pyarrow.csv.ConvertOptions().null_values)  # the usual spellings of "no value" in a CSV file
+
+
 @dataclass(frozen=True, slots=True)
 class Ingested:
     """A whole file as a recording table, and how its numbers were converted."""
@@ -76,8 +79,11 @@ def read_columns_file(path: Path, options: IngestOptions) -> Ingested:
 def _read_csv(path: Path) -> Any:
     with path.open(encoding="utf-8") as file:
         names = [name.strip().strip('"') for name in file.readline().rstrip("\r\n").split(",")]
-    # Every column stays text, because prices must not pass through binary floats.
-    convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True)
+    # Every column stays text, because prices must not pass through binary floats. NA, NULL and nan may be tickers; in
+    # other columns `_Reader._column` makes them null.
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
+    )
     return pyarrow.csv.read_csv(path, convert_options=convert)
 
 
@@ -113,7 +119,10 @@ class _Reader:
         return Ingested(complete(columns, count), how, exponent)
 
     def _column(self, name: str) -> Any:
-        return self._raw.column(self._mapping[name])
+        column = self._raw.column(self._mapping[name])
+        if name == "symbol" or not pa.types.is_string(column.type):
+            return column
+        return pc.if_else(pc.is_in(column, NO_VALUE), pa.scalar(None, pa.string()), column)
 
     def _error(self, row: int, name: str, text: str) -> RecordingError:
         line = f"row {row + 1}" + (f" (line {row + 2})" if self._path.suffix.lower() == ".csv" else "")

@@ -1,15 +1,15 @@
 """DBN files (Databento Binary Encoding) as recording tables: every record of the file's schema is kept.
 
-mbo becomes orders, trades become trades; mbp-1, tbbo and the bbo schemas become quotes. Null prices keep DBN's value,
-the largest 64-bit integer.
+mbo becomes orders, trades become trades; schemas with quotes become quotes of the best level, and the trades among them
+trades as well. Null prices keep DBN's value, the largest 64-bit integer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import databento_dbn
 import numpy as np
@@ -22,6 +22,8 @@ from tandemfeed.spark_feed.recordings.recording import SYMBOL_SIZE_MAX, Recordin
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 READ_SIZE = 1 << 20
 NS_PER_DAY = 86_400 * 10**9
+UNDEFINED = databento_dbn.UNDEF_TIMESTAMP
+TRADE = "T"  # the action of a record of a trade
 
 
 def read_dbn_file(path: Path, options: IngestOptions) -> Ingested:
@@ -43,7 +45,7 @@ def read_dbn_file(path: Path, options: IngestOptions) -> Ingested:
                     metadata = record
                     taken = _kind_of(path, metadata)
                 elif taken is not None and isinstance(record, taken.types):
-                    rows.append(taken.row(record))
+                    rows.extend(taken.rows(record))
                 else:
                     skipped += 1
     except (databento_dbn.DBNError, zstandard.ZstdError, ValueError) as error:
@@ -54,50 +56,83 @@ def read_dbn_file(path: Path, options: IngestOptions) -> Ingested:
         raise RecordingError(f"{path}: {skipped} records do not belong to the file's schema, {metadata.schema}")
     if not rows:
         raise RecordingError(f"{path} contains no records")
-    columns = dict(zip(("instrument_id", *taken.columns), zip(*rows, strict=True), strict=True))
-    return Ingested(_table(path, taken, columns, metadata, options), "DBN integers, exact")
+    columns = dict(zip((*FIRST_COLUMNS, *taken.columns), zip(*rows, strict=True), strict=True))
+    return Ingested(_table(path, columns, metadata, options), "DBN integers, exact")
+
+
+FIRST_COLUMNS = ("kind", "instrument_id", "event_at_ns")  # of every row
+Row: TypeAlias = tuple[Any, ...]
 
 
 class _Kind:
-    """How records of a schema become rows: first the instrument id, then the named columns."""
+    """How records of a schema become rows: the first columns of every row, then the named columns."""
 
-    def __init__(self, name: str, types: tuple[type, ...], columns: str, row: Callable[[Any], tuple[Any, ...]]) -> None:
-        self.name = name
+    def __init__(self, types: tuple[type, ...], columns: str, rows: Callable[[Any], Iterable[Row]]) -> None:
         self.types = types
         self.columns = columns.split()
-        self.row = row
+        self.rows = rows
 
 
-def _order_row(r: Any) -> tuple[Any, ...]:
-    return (
-        *(r.instrument_id, r.ts_event, r.ts_recv, _signed(r.order_id), r.price, r.size, r.sequence, r.ts_in_delta),
+def _at(kind: str, r: Any) -> Row:
+    """The first columns. A record without an event's time, such as a summary, has the time at which it was received."""
+    event_at_ns = r.ts_event if r.ts_event != UNDEFINED else getattr(r, "ts_recv", UNDEFINED)
+    return kind, r.instrument_id, event_at_ns
+
+
+def _time(value: int) -> int | None:
+    return None if value == UNDEFINED else value
+
+
+def _order(r: Any) -> Iterator[Row]:
+    yield (
+        *_at("order", r),
+        *(_time(r.ts_recv), _signed(r.order_id), r.price, r.size, r.sequence, r.ts_in_delta),
         *(str(r.action), str(r.side), int(r.flags), r.channel_id),
     )
 
 
-def _trade_row(r: Any) -> tuple[Any, ...]:
-    return r.instrument_id, r.ts_event, r.price, r.size, str(r.side), int(r.flags)
+def _trade(r: Any) -> Iterator[Row]:
+    yield *_at("trade", r), r.price, r.size, str(r.side), int(r.flags), None, None, None, None
 
 
-def _quote_row(r: Any) -> tuple[Any, ...]:
+def _quote(r: Any) -> Iterator[Row]:
     level = r.levels[0]
-    return r.instrument_id, r.ts_event, level.bid_px, level.ask_px, level.bid_sz, level.ask_sz
+    quoted = (level.bid_px, level.ask_px, level.bid_sz, level.ask_sz)
+    yield *_at("quote", r), None, None, None, None, *quoted
 
 
-_ORDER = _Kind(
-    "order",
+def _quote_after_trade(r: Any) -> Iterator[Row]:
+    """A change of the book; a trade is reported with the quotes after it."""
+    if str(r.action) == TRADE:
+        yield from _trade(r)
+    yield from _quote(r)
+
+
+def _quote_before_trade(r: Any) -> Iterator[Row]:
+    """A trade, with the quotes before it."""
+    yield from _quote(r)
+    yield from _trade(r)
+
+
+_TICK_COLUMNS = "price size side flags bid_price ask_price bid_size ask_size"
+_LEVELS = (databento_dbn.MBP1Msg, databento_dbn.MBP10Msg, databento_dbn.CMBP1Msg)
+_SUMMARIES = (databento_dbn.BBOMsg, databento_dbn.CBBOMsg)
+_ORDERS = _Kind(
     (databento_dbn.MBOMsg,),
-    "event_at_ns received_at_ns order_id price size sequence received_delta_ns action side flags venue_channel",
-    _order_row,
+    "received_at_ns order_id price size sequence received_delta_ns action side flags venue_channel",
+    _order,
 )
-_TRADE = _Kind("trade", (databento_dbn.TradeMsg,), "event_at_ns price size side flags", _trade_row)
-_QUOTE = _Kind(
-    "quote",
-    (databento_dbn.MBP1Msg, databento_dbn.BBOMsg),
-    "event_at_ns bid_price ask_price bid_size ask_size",
-    _quote_row,
-)
-_KINDS = {"mbo": _ORDER, "trades": _TRADE, "mbp-1": _QUOTE, "tbbo": _QUOTE, "bbo-1s": _QUOTE, "bbo-1m": _QUOTE}
+_TRADES = _Kind((databento_dbn.TradeMsg,), _TICK_COLUMNS, _trade)
+_BOOKS = _Kind(_LEVELS, _TICK_COLUMNS, _quote_after_trade)
+_TRADES_WITH_QUOTES = _Kind(_LEVELS, _TICK_COLUMNS, _quote_before_trade)
+_QUOTES = _Kind(_SUMMARIES, _TICK_COLUMNS, _quote)
+_KINDS = {
+    "mbo": _ORDERS,
+    "trades": _TRADES,
+    **dict.fromkeys(("mbp-1", "mbp-10", "cmbp-1"), _BOOKS),
+    **dict.fromkeys(("tbbo", "tcbbo"), _TRADES_WITH_QUOTES),
+    **dict.fromkeys(("bbo-1s", "bbo-1m", "cbbo-1s", "cbbo-1m"), _QUOTES),
+}
 
 
 def _kind_of(path: Path, metadata: Any) -> _Kind:
@@ -121,11 +156,13 @@ def _pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def _table(path: Path, kind: _Kind, columns: dict[str, Any], metadata: Any, options: IngestOptions) -> Any:
+def _table(path: Path, columns: dict[str, Any], metadata: Any, options: IngestOptions) -> Any:
     count = len(columns["event_at_ns"])
+    if UNDEFINED in columns["event_at_ns"]:
+        row = columns["event_at_ns"].index(UNDEFINED) + 1
+        raise RecordingError(f"{path}: row {row}: neither the event's time nor the time of its receipt is defined")
     instruments = columns.pop("instrument_id")
     arrays: dict[str, Any] = {name: pa.array(values) for name, values in columns.items()}
-    arrays["kind"] = pa.array([kind.name] * count, pa.string())
     if options.symbol is not None:
         arrays["symbol"] = pa.array([options.symbol] * count)
     else:

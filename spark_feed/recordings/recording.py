@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 NULL_PRICE = (1 << 63) - 1
 PRICE_DIGITS = 9
-SYMBOL_SIZE_MAX = 8
+SYMBOL_SIZE_MAX = 64  # of a key of a converter; the source format may allow fewer
 KINDS = ("trade", "quote", "order")
 MANIFEST_NAME = "_recording.json"  # Spark ignores names that begin with an underscore
 ROWS_PER_FILE = 10_000

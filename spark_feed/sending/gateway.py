@@ -2,7 +2,7 @@
 
 The shell around `spark_feed.sending.send_core`: it reads records, performs effects, and waits for the next deadline
 or the stop signal. It outlives the Spark driver. After a crash it resumes at its durable position; a few packets may
-go out twice, with the same numbers. Never: numbers, packs or drops a packet.
+go out twice, with the same numbers. Never: numbers, packs or drops a packet, unless asked to.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from prometheus_client.registry import Collector
 from tandemfeed.journal import Batch, NamedPosition
 from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords, begin_record, last_commit
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME, RecordKind, packets_in, plan_document
+from tandemfeed.spark_feed.sending.faults import NO_FAULTS, FaultPlan
+from tandemfeed.spark_feed.sending.faulty_sender import FaultySender
 from tandemfeed.spark_feed.sending.fill_service import (
     CALLER_ROLES,
     SERVICE_NAME,
@@ -38,10 +40,10 @@ from tandemfeed.spark_feed.sending.send_core import AllSent, SendCore, SendPacke
 from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.channels import open_channel
-from tandemfeed.transport.calls.login import TokenSource
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, check_certificate, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.process_shell import Connection, StopSignal, alone_with, announce, announce_ready
@@ -71,6 +73,7 @@ class GatewayOptions:
         former_journal: journal of the previous session, from which adapters fill gaps in that session.
         clock: measures the age of data for a delayed feed.
         reflection: describe the services to administrators.
+        faults: to make on purpose, so that consumers can be tested.
     """
 
     feed: str
@@ -83,6 +86,8 @@ class GatewayOptions:
     former_journal: Path | None = None
     clock: Clock = since_boot_ns
     reflection: bool = False
+    faults: FaultPlan = NO_FAULTS
+    fault_seed: int = 1
 
 
 def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescription:
@@ -216,9 +221,8 @@ class SourceGateway:
             self.index, JournalReader(options.journal, description.feed_id), description.name, self._session, previous
         )
         self._context: zmq.Context[Any] = zmq.Context()
-        self._sender = MulticastSender(
-            self._context, interface, datagram_size_max=description.datagram_size_max or 1_472
-        )
+        sender = MulticastSender(self._context, interface, datagram_size_max=description.datagram_size_max or 1_472)
+        self._sender = FaultySender(sender, options.faults, options.fault_seed) if options.faults else sender
         self._verifier = TokenVerifier(source_gateway(options.feed), description.token_keys)
         self._rpc = self._serve()
         self.packet_count = self.heartbeat_count = 0

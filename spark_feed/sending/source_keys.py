@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.channels import open_channel
-from tandemfeed.transport.calls.login import TokenSource
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.process_shell import Connection
 from tandemfeed.transport.sealing.source_sealing import SourceSealer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2

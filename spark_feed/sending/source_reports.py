@@ -22,9 +22,10 @@ from tandemfeed.journal import JournalError
 from tandemfeed.spark_feed.journaling.committed_records import CommittedEnd
 from tandemfeed.spark_feed.sending.source_keys import use_present_key
 from tandemfeed.transport.calls.admin_servers import AdminServers
-from tandemfeed.transport.calls.channels import open_channel, status_of
-from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource
+from tandemfeed.transport.calls.channels import open_channel
+from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.process_shell import Connection
 from tandemfeed.transport.sealing.source_sealing import SourceSealer
@@ -68,6 +69,7 @@ class SourceReporter:
         )
         self._journal, self._describe = journal, describe
         self._last: tuple[int, float] | None = None
+        self._is_cut_off = False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="source-reports", daemon=True)
 
@@ -81,23 +83,21 @@ class SourceReporter:
         self._thread.join(2 * REPORT_TIMEOUT_S)
 
     def _run(self) -> None:
-        level = logging.WARNING
         while True:
             address = self._servers.current
             try:
                 self._report_to(address)
             except (grpc.RpcError, AuthenticationRefused, OSError) as failed:
-                if isinstance(failed, grpc.RpcError) and status_of(failed)[0] is grpc.StatusCode.UNAUTHENTICATED:
-                    self._tokens.renew()  # the token was revoked, or its key dropped
+                if self._tokens.renew_after(failed):
+                    continue
                 pause_s = self._servers.move_on(address, failed)
+                level = logging.DEBUG if self._is_cut_off else logging.WARNING  # warn once per outage
                 LOG.log(level, "could not report to the admin server; retrying", extra={"why": str(failed)[:300]})
-                level = logging.DEBUG  # warn once per outage
+                self._is_cut_off = True
                 if self._stopped.wait(max(pause_s, REPORT_INTERVAL_S)):
                     return
             else:
-                level = logging.WARNING
-                if self._stopped.is_set():
-                    return
+                return
 
     def _report_to(self, address: str) -> None:
         """Report to this server until the gateway stops, or a report fails."""
@@ -114,6 +114,9 @@ class SourceReporter:
                 if self._sealer is not None:
                     use_present_key(self._sealer, answer.source_keys)
                 self._servers.answered(address)
+                if self._is_cut_off:
+                    LOG.info("reporting again", extra={"server": address})
+                    self._is_cut_off = False
                 if not is_stopping:
                     self._stopped.wait(REPORT_INTERVAL_S)
 

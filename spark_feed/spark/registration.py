@@ -6,8 +6,9 @@ from typing import Any
 
 from tandemfeed.spark_feed.spark.journals.journal_source import JournalSource
 from tandemfeed.spark_feed.spark.live.live_source import LiveSource
+from tandemfeed.spark_feed.spark.source_journals.source_journal_source import SourceJournalSource
 
-SOURCES = (JournalSource, LiveSource)
+SOURCES = (JournalSource, SourceJournalSource, LiveSource)
 # Without it, Spark refuses a reader that takes filters.
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 

@@ -20,7 +20,7 @@ from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, rep
 
 OK = grpc.StatusCode.OK
 FEED, CHANNEL, STREAM = "ticks", 1, 1
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 MESSAGE_MODEL = EXAMPLES / "message-model.xml"
 STUBS: dict[str, Callable[[grpc.Channel], Any]] = {
     "Authentication": admin_pb2_grpc.AuthenticationStub,

@@ -36,7 +36,7 @@ from tandemfeed.v1.admin_pb2 import AdmittedClient, SubscriptionsChanged
 
 FEED_ID, CHANNEL, SESSION, GROUP = 1, 1, 20261121, "239.192.78.1:17811"
 INTERFACE = "127.0.0.1"
-WAIT_S = 20.0
+WAIT_S = 60.0
 LINEAGE = Lineage((EpochStart(1, 1, 1),)).encode(1_000)
 
 

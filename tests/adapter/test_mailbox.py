@@ -10,7 +10,7 @@ import pytest
 
 from tandemfeed.adapter.mailbox import Mailbox
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 def test_posted_events_wake_the_loop_and_come_in_order() -> None:

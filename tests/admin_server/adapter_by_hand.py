@@ -14,7 +14,7 @@ from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from tests.admin_server.cluster_files import Server, channel_as
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 class Adapter:

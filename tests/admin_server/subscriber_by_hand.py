@@ -11,7 +11,7 @@ import grpc
 from tandemfeed.feedcore.topics import TopicEntry
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class RefusedRequest(Exception):

@@ -22,7 +22,7 @@ from tandemfeed.transport.settings_file import SettingsError
 from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import CLUSTER, secret_of, write_settings
 
-STOP_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 60
 pytestmark = pytest.mark.processes
 # Long enough that a lease outlives a restart of the server, however slow the machine.
 LONG_LEASE = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 60000")

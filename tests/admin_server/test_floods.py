@@ -34,7 +34,7 @@ from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import PATIENT, ca_of, channel_as, running_server
 from tests.admin_server.subscriber_by_hand import SubscriberCall
 
-WAIT_S = 30
+WAIT_S = 60
 BEGIN = "/tandemfeed.v1.Authentication/Begin"
 STATUS = "/tandemfeed.v1.Operations/GetStatus"
 LASTING = PATIENT.replace("lease_ttl_ms = 2000", "lease_ttl_ms = 60000")  # no lease ends between two checks

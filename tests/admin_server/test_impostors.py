@@ -18,9 +18,10 @@ from tandemfeed.client_lib.errors import AdminUnavailable
 from tandemfeed.spark_feed.sending.gateway import describe_feed
 from tandemfeed.transport.calls import login as login_module
 from tandemfeed.transport.calls.channels import BearerFor, open_channel
-from tandemfeed.transport.calls.login import AuthenticationRefused, Login, TokenSource, login
+from tandemfeed.transport.calls.login import AuthenticationRefused, Login, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
 from tandemfeed.transport.calls.serving.server import serve
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.calls.tokens import SEPARATOR, key_to_text
 from tandemfeed.transport.process_shell import Connection
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc

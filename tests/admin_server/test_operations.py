@@ -21,7 +21,7 @@ from tests.admin_server.cluster_files import CLUSTER, THIRD_ADAPTER, channel_as,
 # Terms long enough that none expires during a test, even on a slow machine.
 LONG_TERMS = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 20000") + THIRD_ADAPTER
 SHORT_TERMS = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 500")
-WAIT_S = 30
+WAIT_S = 60
 ACTIVE, SYNCHRONIZED = ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED
 
 

@@ -13,7 +13,7 @@ from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tests.admin_server.cluster_files import ca_of, channel_as, running_server
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 def services_listed_for(channel: grpc.Channel) -> set[str]:

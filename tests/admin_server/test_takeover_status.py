@@ -26,7 +26,7 @@ from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.death_notice import DeathNoticeSender
-from tandemfeed.transport.calls.login import TokenSource
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
 from tests.admin_server.cluster_files import CLUSTER, ca_of, channel_as, running_server, secret_of, write_settings

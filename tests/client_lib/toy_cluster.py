@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from tandemfeed.client_lib import Client, Subscription, connect
 from tandemfeed.client_lib.items import Batch, Item
-from tandemfeed.client_lib.stream.replay import SILENCE_MAX_S
+from tandemfeed.client_lib.replay.worker import SILENCE_MAX_S
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Live
@@ -353,6 +353,15 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
                 for each in found
             ]
         )
+
+    async def Locate(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        if self.replay_fault == "refuse":
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {request.channel_id}")
+        for each in self.journal:
+            if each.source_sent_at_ns >= request.at_unix_ns:
+                sent_at_ns = each.source_sent_at_ns
+                return replay_pb2.LocateReply(message_seq=each.first_message_seq, at_unix_ns=sent_at_ns)
+        return replay_pb2.LocateReply(message_seq=self.journal[-1].end_message_seq if self.journal else 0)
 
     def close(self) -> None:
         self._sender.close()

@@ -26,7 +26,7 @@ from tandemfeed.adapter.conversion.formats.moldudp64 import encode_end_of_sessio
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
 from tandemfeed.adapter.convert_command import row_groups
 from tandemfeed.adapter.convert_command.cli import main
-from tandemfeed.adapter.convert_command.send_times import reads_send_time
+from tandemfeed.adapter.convert_command.packet_values import reads_packet
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 
@@ -183,7 +183,7 @@ def test_a_table_that_reads_the_time_of_a_packet_is_recognised(tmp_path: Path) -
     changed = tmp_path / "table.xml"
     since_midnight = 'function="since_midnight" of="timestamp" zone="America/New_York"'
     changed.write_text(text.replace(since_midnight, 'function="copy" of="packet.sent_at_ns"', 1))
-    found = [reads_send_time(load_table(each, FORMAT, model, 1_472)) for each in (document(TABLE), changed)]
+    found = [reads_packet(load_table(each, FORMAT, model, 1_472), "sent_at_ns") for each in (document(TABLE), changed)]
     assert found == [False, True]
 
 

@@ -10,12 +10,17 @@ import pytest
 import zstandard
 from scapy.all import IP, UDP, Ether, Raw, wrpcap
 
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER
 from tandemfeed.adapter.conversion.formats.moldudp64 import encode_mold_packet
 from tandemfeed.adapter.convert_command.cli import main
 from tandemfeed.adapter.convert_command.sniffing import sniff
+from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.real_data import shared_file
 
+XDP = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "nyse-xdp" / "source-format.xml"
+UNKNOWN = "messages of no known format; give the venue's with --source-format"
 ADD_ORDER = struct.pack(">cHH6sQcI8sI", b"A", 7, 0, bytes(6), 1, b"B", 100, b"ACME    ", 1)
 
 
@@ -61,7 +66,7 @@ def test_a_known_protocol_with_unknown_messages_is_named_without_options(tmp_pat
     verdict = sniff(capture(tmp_path / "day.pcap", ("233.215.21.4", segment)))
     assert (verdict.options, verdict.lines[-1]) == (
         "",
-        "  233.215.21.4:26400: 1 datagrams of iex-tp, messages of no shipped format",
+        f"  233.215.21.4:26400: 1 datagrams of iex-tp, {UNKNOWN}",
     )
 
 
@@ -69,8 +74,28 @@ def test_a_packet_whose_frames_no_format_has_does_not_end_the_verdict(tmp_path: 
     packets = [("233.54.12.111", encode_mold_packet(b"S", 1, [b""]))]
     packets += [("233.54.12.112", encode_mold_packet(b"S", 1, [ADD_ORDER]))]
     verdict = sniff(capture(tmp_path / "day.pcap", *packets))
-    assert "  233.54.12.111:26400: 1 datagrams of moldudp64, messages of no shipped format" in verdict.lines
+    assert f"  233.54.12.111:26400: 1 datagrams of moldudp64, {UNKNOWN}" in verdict.lines
     assert verdict.options == "--shipped itch50 --reader moldudp64"
+
+
+def test_a_format_of_ones_own_is_tried_if_it_describes_the_packets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = struct.pack("<HHIIII2s", 22, 0x22, 1, 2, 3, 4, b"4~")
+    packet = struct.pack("<HBBIII", 16 + 22, 11, 1, 41, 1_504_787_400, 5) + status
+    path = capture(tmp_path / "day.pcap", ("224.0.59.76", packet), ("224.0.59.76", packet))
+    assert main(["sniff", str(path), "--source-format", str(XDP)]) == 0
+    shown = capsys.readouterr().out
+    assert "224.0.59.76:26400: 2 datagrams of XDP, messages of nyse-xdp" in shown
+    assert f"--source-format {XDP} --table TABLE --message-model MODEL --to FOLDER" in shown
+    with pytest.raises(FormatError, match="needs a <packet> with a <sequence>"):
+        sniff(path, [load_source_format(document("lobster.xml"))])
+
+
+def test_cme_packets_are_recognised_without_the_schema(tmp_path: Path) -> None:
+    packet = struct.pack("<IQ", 1, 2) + struct.pack("<HHHHH", 10, 0, 12, 1, 9)
+    verdict = sniff(capture(tmp_path / "day.pcap", ("224.0.31.1", packet)))
+    assert f"  224.0.31.1:26400: 1 datagrams of mdp3, {UNKNOWN}" in verdict.lines
 
 
 @pytest.mark.parametrize(

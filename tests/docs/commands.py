@@ -20,7 +20,9 @@ from tandemfeed.deploy import command as tandemfeed_command
 from tests.docs.blocks import ROOT
 
 RUN_S = 60
-SYNTAX_ONLY = frozenset({"pip", "mkdir", "cp", "cd", "export", "sudo", "apt-get", "pytest"})  # not commands of ours
+SYNTAX_ONLY = frozenset(  # not commands of ours
+    {"pip", "mkdir", "cp", "cd", "export", "sudo", "apt-get", "pytest", "spark-class", "spark-submit"}
+)
 ASSIGNMENT = re.compile(r"\w+=\S*")
 # What `./run TASK` runs, apart from setting up; None: the task takes no options.
 TASKS: dict[str, str | None] = {

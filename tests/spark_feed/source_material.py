@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_HEADER_SIZE, SourcePacket, decode_source_packet
@@ -26,14 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE_FORMAT = ROOT / "deploy" / "examples" / "ticks" / "source-format.xml"
 FEED = FeedPlan(1, "equities", 20261121, (1, 2))
 MESSAGES_MAX = 16
-
-
-def shared_file(relative: str) -> Path:
-    """A real recording next to the checkout; skips the test if it does not exist."""
-    path = ROOT.parent / "shared" / "data" / relative
-    if not path.exists():
-        pytest.skip(f"no real recording at {path}")
-    return path
 
 
 def make_recording(folder: Path, count: int, rows_per_file: int, seed: int = 5) -> Manifest:

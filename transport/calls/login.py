@@ -7,7 +7,6 @@ TLS, to a server whose name TLS has checked. The token is bound to the key, so i
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,15 +18,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.channels import open_channel, status_of
-from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, CredentialUnusable, TokenFile
+from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, TokenFile
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
-from tandemfeed.transport.calls.tokens import PROOF_VALID_S, SEPARATOR, TokenVerifier, key_to_text, make_proof
+from tandemfeed.transport.calls.tokens import PROOF_VALID_S, SEPARATOR, key_to_text, make_proof
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 MECHANISM = "SCRAM-SHA-256"
-PATIENCE_S = 10.0
-PATIENCE_WITH_TOKEN_S = 0.5  # the present token serves meanwhile
-TRY_AGAIN_NS = 10_000_000_000
 
 
 class AuthenticationRefused(Exception):
@@ -147,64 +143,3 @@ def _log_in_with_token(
 
 def _public(key: Ed25519PrivateKey) -> bytes:
     return key.public_key().public_bytes_raw()
-
-
-class TokenSource:
-    """Keeps a valid token: logs in again at half the token's life. Thread-safe.
-
-    While no server answers, the present token serves for the rest of its life, and only an occasional caller waits for
-    a login attempt. So the cluster's processes continue to talk to each other without the admin server.
-    """
-
-    def __init__(self, servers: str | AdminServers, ca_pem: bytes, identity: str, credential: Credential) -> None:
-        known = AdminServers(servers) if isinstance(servers, str) else servers
-        self._arguments = (known, ca_pem, identity, credential)
-        self._lock = threading.Lock()
-        self._login: Login | None = None
-        self._renew_at_ns = self._renewal_asked_at_ns = 0
-
-    def __call__(self, server_name: str) -> str:
-        """What to send to this server; logs in if there is no token or half its life is over.
-
-        Raises:
-            AuthenticationRefused, CredentialUnusable, grpc.RpcError: as in `login`; the latter two only if no valid
-                token is left.
-        """
-        with self._lock:
-            now_ns = time.time_ns()
-            if self._login is None or now_ns >= self._renew_at_ns:
-                self._login = self._renew(now_ns)
-            return self._login.bearer(server_name)
-
-    def renew(self) -> None:
-        """Log in again at the next call, because the present token was revoked, or the servers' key has changed.
-
-        At most every ten seconds, so that a server that refuses every token does not see a flood of logins.
-        """
-        with self._lock:
-            now_ns = time.time_ns()
-            if now_ns >= self._renewal_asked_at_ns + TRY_AGAIN_NS:
-                self._renew_at_ns, self._renewal_asked_at_ns = 0, now_ns
-
-    def adopt_trust(
-        self,
-        message: admin_pb2.RegisterReply | admin_pb2.ClusterChanged | admin_pb2.SourceReported,
-        verifier: TokenVerifier,
-    ) -> None:
-        """Accept just the tokens that the admin server accepts now, and log in again if this process's is none."""
-        verifier.trust(message.token_keys)
-        verifier.revoked.receive(message.revoked_tokens)
-        if (present := self._login) is not None and not verifier.accepts(present.token):
-            self.renew()
-
-    def _renew(self, now_ns: int) -> Login:
-        present = self._login if self._login is not None and now_ns < self._login.expires_unix_ns else None
-        try:
-            fresh = login(*self._arguments, timeout_s=PATIENCE_S if present is None else PATIENCE_WITH_TOKEN_S)
-        except (grpc.RpcError, CredentialUnusable):  # the latter: the file is being replaced
-            if present is None:
-                raise
-            self._renew_at_ns = min(now_ns + TRY_AGAIN_NS, present.expires_unix_ns)
-            return present
-        self._renew_at_ns = now_ns + max(0, fresh.expires_unix_ns - now_ns) // 2
-        return fresh

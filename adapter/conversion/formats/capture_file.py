@@ -12,6 +12,9 @@ from typing import BinaryIO, NamedTuple
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
 
 PCAP_MAGICS = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}  # -> nanoseconds per unit of the time stamp's fraction
+PCAP_BEGINNINGS = {  # -> byte order; magic number and version 2.4
+    struct.pack(order + "IHH", magic, 2, 4): order for magic in PCAP_MAGICS for order in "<>"
+}
 SECTION_HEADER, INTERFACE, OLD_PACKET, SIMPLE_PACKET, ENHANCED_PACKET = 0x0A0D0D0A, 1, 2, 3, 6
 BYTE_ORDER_MAGIC = 0x1A2B3C4D
 OPTION_TIME_RESOLUTION, OPTION_TIME_OFFSET = 9, 14
@@ -92,14 +95,20 @@ class CaptureFrames:
         return data
 
     def _pcap_frames(self, magic: bytes) -> Iterator[Frame]:
-        self.unit_ns = PCAP_MAGICS[struct.unpack(self.order + "I", magic)[0]]
-        (link,) = struct.unpack(self.order + "16xI", self._take(20, "the file's header"))
-        self.link = link & 0x0FFF_FFFF
-        header = struct.Struct(self.order + "IIII")
+        self._begin_pcap(magic + self._take(20, "the file's header"))
         while first := self._take_any(1):
-            seconds, fraction, size, _ = header.unpack(first + self._take(header.size - 1, "a packet's header"))
+            header = first + self._take(15, "a packet's header")
+            if header[:8] in PCAP_BEGINNINGS:  # files were joined
+                self._begin_pcap(header + self._take(8, "the file's header"))
+                continue
+            seconds, fraction, size, _ = struct.unpack(self.order + "IIII", header)
             at_ns = seconds * 1_000_000_000 + fraction * self.unit_ns
             yield Frame(at_ns, self.link, self._take(size, "a packet"))
+
+    def _begin_pcap(self, header: bytes) -> None:
+        self.order = PCAP_BEGINNINGS.get(header[:8], self.order)
+        self.unit_ns = PCAP_MAGICS[struct.unpack(self.order + "I", header[:4])[0]]
+        self.link = struct.unpack(self.order + "20xI", header)[0] & 0x0FFF_FFFF
 
     def _pcapng_frames(self) -> Iterator[Frame]:
         """The frames, after the type of the first block was read."""

@@ -109,6 +109,10 @@ class MdpNumbering:
         except FormatError:
             self.malformed += 1
             return []
+        return self.take(packet, now_ns)
+
+    def take(self, packet: MdpPacket, now_ns: int) -> list[MdpEffect]:
+        """Take a decoded packet of any line; of any venue that numbers packets."""
         effects: list[MdpEffect] = []
         if self._next_packet is None:
             self._next_packet = packet.sequence

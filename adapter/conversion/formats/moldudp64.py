@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
-from tandemfeed.feedcore.wire.source_packet import SourceFlag, encode_source_header
 
 MOLD_HEADER = struct.Struct(">10sQH")
 MOLD_HEADER_SIZE = MOLD_HEADER.size
@@ -100,56 +99,3 @@ def chunk_from(packet: MoldPacket, first_sequence: int) -> FrameChunk:
     assert 0 <= skip < packet.message_count
     frames = packet.frames[message_offset(packet.frames, skip) :] if skip else packet.frames
     return FrameChunk(frames, packet.message_count - skip, first_sequence, session=packet.session)
-
-
-class MoldTranslation:
-    """Makes source packets from the packets of one MoldUDP64 stream, including heartbeats and the end of the session.
-
-    A message's source sequence number is its MoldUDP64 sequence number, so that every adapter that receives the stream,
-    on any line, gives it the same number. The source stream's tracker handles gaps and copies. The first packet
-    received determines the venue's session; packets of other sessions belong to another trading day.
-
-    Attributes:
-        session: the venue's name of its session; None until a packet is received.
-        malformed: the number of malformed packets.
-        foreign: the number of packets of another session.
-    """
-
-    def __init__(self, feed_id: int, source_stream_id: int, trading_day: int) -> None:
-        self._feed_id, self._source_stream_id, self._trading_day = feed_id, source_stream_id, trading_day
-        self.session: bytes | None = None
-        self.malformed = 0
-        self.foreign = 0
-
-    def source_packet(self, datagram: bytes) -> bytes | None:
-        """The source packet for a downstream packet; None if the packet is malformed or foreign."""
-        try:
-            packet = decode_mold_packet(datagram)
-        except FormatError:
-            self.malformed += 1
-            return None
-        if self.session is None:
-            self.session = packet.session
-        if packet.session != self.session:
-            self.foreign += 1
-            return None
-        flags = 0
-        if packet.message_count == 0:
-            flags = SourceFlag.HEARTBEAT | (SourceFlag.END_OF_STREAM if packet.is_end else 0)
-        header = encode_source_header(
-            feed_id=self._feed_id,
-            source_stream_id=self._source_stream_id,
-            message_count=packet.message_count,
-            session=self._trading_day,
-            first_source_seq=packet.sequence,
-            sent_at_ns=0,  # MoldUDP64 has no time, and adapters must not use their own
-            flags=flags,
-        )
-        return header + packet.frames
-
-    def request(self, first_source_seq: int, last_source_seq: int) -> bytes | None:
-        """The request for these messages, or for as many as one request allows; None before the first packet."""
-        if self.session is None:
-            return None
-        count = min(last_source_seq - first_source_seq + 1, MESSAGES_PER_PACKET_MAX)
-        return encode_mold_request(self.session, first_source_seq, count)

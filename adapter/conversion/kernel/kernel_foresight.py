@@ -107,7 +107,8 @@ class Foresight:
             for action in conversion.orders:
                 if "id" in action.operands and action.action != "add":  # an added order has no row yet
                     spaces = self._table.books[action.book].spaces
-                    yield spaces.orders, [action.operands["id"], action.key][: spaces.words]
+                    of_book = [action.key] if action.key and spaces.words == 2 else []
+                    yield spaces.orders, [action.operands["id"], *of_book]
 
 
 def _is_at_hand(source: SourceMessageType, key: SourceField) -> bool:

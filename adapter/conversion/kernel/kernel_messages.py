@@ -6,7 +6,7 @@ only a count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tandemfeed.adapter.conversion.kernel.kernel_groups import PartsWriter, split_pure, write_block
 from tandemfeed.adapter.conversion.kernel.kernel_names import shown
@@ -53,7 +53,8 @@ def values_used(conversion: Conversion) -> list[Operand]:
         found += [guard.operand for guard in (*group.guards, *group.output_guards)]
         found += [*group.pure, *group.stateful]
     for action in conversion.orders:
-        found += [action.key, *action.operands.values(), *([action.guard.operand] if action.guard else [])]
+        found += [*([action.key] if action.key else []), *action.operands.values()]
+        found += [action.guard.operand] if action.guard else []
     return found + [key for _, key in conversion.book_reads]
 
 
@@ -65,6 +66,12 @@ def values_written(conversion: Conversion) -> list[Operand]:
         found += [operand for _, operand in group.writes]
         data += group.data
     return found + [each.operand for each in data if each.operand is not None]
+
+
+def _order_by(operation: Operation, keys: Mapping[int, str]) -> dict[str, str]:
+    """The name by which `order_by` reads the key of its book."""
+    book = operation.book
+    return {} if book is None or book not in keys else {"order_by": keys[book]}
 
 
 class MessageWriter:
@@ -251,18 +258,16 @@ class MessageWriter:
                 row = f"row_{number}_{len(names)}"
                 names[values.row_name(operation)] = row
                 rows += self._find_row(values, operation, row)
-        books: dict[int, Operand] = {action.book: action.key for action in conversion.orders} | dict(
-            conversion.book_reads
-        )
+        books = {action.book: action.key for action in conversion.orders} | dict(conversion.book_reads)
+        keys = {book: values.variable(key) if key else f"order_by_{book}" for book, key in books.items()}
         lines: list[str] = []
-        for place, action in enumerate(conversion.orders):
-            lines += order_lines(values, self._table.books, conversion, action, is_first=place == 0)
-        for book, key in books.items():
-            if book in conversion.books_with_levels:
-                header = f"SPACE_{self._table.books[book].spaces.books}"
-                lines += [f"book_{book} = seek_book(arena, {header}, {values.variable(key)})"]
+        for action in conversion.orders:
+            lines += order_lines(values, self._table.books, conversion, action)
+        for book in sorted(keys.keys() & conversion.books_with_levels):
+            header = f"SPACE_{self._table.books[book].spaces.books}"
+            lines += [f"book_{book} = seek_book(arena, {header}, {keys[book]})"]
         for operation in conversion.stateful:
-            lines += values.operation(operation, names | self._book_names(operation))
+            lines += values.operation(operation, names | self._book_names(operation) | _order_by(operation, keys))
         output = self._output(number, conversion)
         if conversion.output_guards:
             output = [

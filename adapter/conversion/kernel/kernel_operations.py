@@ -29,8 +29,12 @@ from tandemfeed.adapter.conversion.table.values import NULL, null_bits, null_of
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup
 from tandemfeed.feedcore.sbe.messages import Column
+from tandemfeed.feedcore.wire.source_packet import SOURCE_LAYOUT
 
 SIGN_BIT = 1 << 63
+SOURCE_STREAM_ID = load_expression(
+    SOURCE_LAYOUT.part("source_stream_id").size, str(SOURCE_LAYOUT.offsets["source_stream_id"])
+)
 CHUNKS = (8, 4, 2, 1)
 NAN_BITS = {4: 0x7FC0_0000, 8: 0x7FF8_0000_0000_0000}  # SBE's null of floating-point numbers, by size
 
@@ -99,7 +103,7 @@ class ValueWriter:
         if isinstance(operand, SourceField):
             return f"f{self._iterated_fields.get(id(operand), '')}_{in_variable(operand.name)}"
         if isinstance(operand, PacketValue):
-            return operand.name
+            return operand.name if operand.name != "source_stream_id" else SOURCE_STREAM_ID
         if isinstance(operand, IndexValue):
             return f"index_{operand.group}"
         if isinstance(operand, Literal):
@@ -169,6 +173,8 @@ class ValueWriter:
         names["slot"] = self._slots.get(operation.number, "")
         if operation.space is not None:
             names |= self._cells(operation, names)
+            if function.shape == "kept text":
+                return [*self._keep_text(operation, names), f"{result} = {function.value.format(**names)}"]
             update = (line.format(**names) for line in (*function.update, *function.read))
             return [*update, f"{result} = {function.value.format(**names)}"]
         if "level" in operation.operands:
@@ -187,6 +193,14 @@ class ValueWriter:
         row = names[self.row_name(operation)]
         cells = {f"c{place}": f"arena[{row} + {column}]" for place, column in enumerate(operation.columns)}
         return cells | {"cells": f"{row} + {operation.columns[0]}"}
+
+    def _keep_text(self, operation: Operation, names: dict[str, str]) -> list[str]:
+        """Lines that put a text into its cells, unless it is blank; shorter texts end with zeros."""
+        of = operation.operands["of"]
+        assert isinstance(of, SourceField)
+        text = f"datagram, {self.place(of)}, {self.size(of)}"
+        words = (f"{names[f'c{place}']} = word_of_text({text}, {place})" for place in range(len(operation.columns)))
+        return [f"if text_size({text}) > 0:  # {shown(of.name)}", *indented(words)]
 
     def row_name(self, operation: Operation) -> str:
         """The name of the row of an operation's state."""
@@ -359,7 +373,11 @@ class ValueWriter:
         if not found.text_size:
             return [f"fill = append_number(out, fill, {variable}, 0)"]
         assert isinstance(operand, Operation)
-        of = operand.operands.get("of")
+        of, keeper = operand.operands.get("of"), operand.peeks or operand
+        if keeper.function.shape == "kept text":
+            return [f"fill = append_table_text(out, fill, arena, {variable}, {keeper.constants['words']})"]
+        if operand.function.name == "order_by":
+            return [f"fill = append_word(out, fill, {variable})"]
         if operand.function.name in ("text", "cut"):
             assert isinstance(of, SourceField)
             length = operand.constants["length"]

@@ -9,6 +9,8 @@ from tandemfeed.adapter.conversion.state.state_kernels import SAMPLE_COUNT, SAMP
 from tandemfeed.adapter.kernel_cache import compiled_part
 
 NULL = (1 << 63) - 1
+NAN_BITS = 0x7FF8_0000_0000_0000
+DECIMAL_MAX = float(1 << 62)
 DAY_NS = 86_400_000_000_000
 YEAR_MIN, YEAR_MAX = 1970, 2099
 load_u8, load_i64, store_8 = LOADS["load_u8"], LOADS["load_i64"], STORES["store_8"]
@@ -90,6 +92,18 @@ def append_table_text(out, fill, tables, at, words):  # type: ignore[no-untyped-
 
 
 @compiled_part
+def append_word(out, fill, word):  # type: ignore[no-untyped-def]
+    """Write a text of at most 8 bytes, which ends at a zero; returns the end position."""
+    for place in range(8):
+        byte = (word >> (8 * place)) & 255
+        if byte == 0:
+            break
+        store_8(out, fill, byte)
+        fill += 1
+    return fill
+
+
+@compiled_part
 def append_number(out, fill, value, decimals):  # type: ignore[no-untyped-def]
     """Write a number with this many decimals, or nothing for null; returns the end position."""
     if value == NULL:
@@ -160,6 +174,52 @@ def parse_number(datagram, at, size, exponent):  # type: ignore[no-untyped-def]
             return np.int64(0), True
         value *= 10
     return -value if sign == 45 else value, False
+
+
+@compiled_part
+def decimal_of(value, factor, divisor, rounding):  # type: ignore[no-untyped-def]
+    """(value * factor / divisor as an integer, failed) of a double; NaN is null. One of factor and divisor is 1.
+
+    Args:
+        rounding: 0: half up, and the caller checks that nothing is lost; 1: floor; 2: half up.
+    """
+    if value != value:
+        return np.int64(NULL), False
+    scaled = value * np.float64(factor) / np.float64(divisor)
+    if not (-DECIMAL_MAX <= scaled <= DECIMAL_MAX):
+        return np.int64(0), True
+    found = np.floor(scaled)
+    if rounding != 1 and scaled - found >= 0.5:
+        found += 1.0
+    return np.int64(found), False
+
+
+@compiled_part
+def decimal_of_64(bits, factor, divisor, rounding):  # type: ignore[no-untyped-def]
+    """`decimal_of` a double, by its bits."""
+    value = np.int64(bits).view(np.float64)
+    found, failed = decimal_of(value, factor, divisor, rounding)
+    if rounding == 0 and found != NULL and np.float64(found) * np.float64(divisor) / np.float64(factor) != value:
+        failed = True
+    return found, failed
+
+
+@compiled_part
+def decimal_of_32(bits, factor, divisor, rounding):  # type: ignore[no-untyped-def]
+    """`decimal_of` a float, by its bits."""
+    value = np.int32(bits).view(np.float32)
+    found, failed = decimal_of(np.float64(value), factor, divisor, rounding)
+    if rounding == 0 and found != NULL:
+        failed = failed or np.float32(np.float64(found) * np.float64(divisor) / np.float64(factor)) != value
+    return found, failed
+
+
+@compiled_part
+def double_of(value, factor, divisor):  # type: ignore[no-untyped-def]
+    """The bits of the double nearest to value * factor / divisor; of NaN for null."""
+    if value == NULL:
+        return np.int64(NAN_BITS)
+    return np.float64(np.float64(value) * np.float64(factor) / np.float64(divisor)).view(np.int64)
 
 
 @compiled_part

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tandemfeed.adapter.conversion.loading.value_loading import Scope
 from tandemfeed.adapter.conversion.table.function_use import COMPARISONS, comparison_of
 from tandemfeed.adapter.conversion.table.table import Guard, Operand, Operation, OrderAction, type_of
@@ -14,26 +16,30 @@ NEEDED = {
     "add": ("id", "side", "price", "size"),
     "modify": ("id", "side", "price", "size"),
     "reduce": ("id", "size"),
+    "resize": ("id", "size"),
     "delete": ("id",),
     "replace": ("id", "newId", "price", "size"),
     "clear": (),
 }
 
+# Actions on an order that is in a book: if its id is unique, the book's key is not needed.
+BOOK_IS_KNOWN = ("reduce", "resize", "delete", "replace")
+
 
 def load_orders(scope: Scope) -> list[OrderAction]:
     """Load the <order>s of a <convert>."""
-    keys: dict[int, Operand] = {}
+    keys: dict[int, Operand | None] = {}
     return [_order(scope, node, keys) for node in scope.node.all("order")]
 
 
-def _order(scope: Scope, node: Node, keys: dict[int, Operand]) -> OrderAction:
+def _order(scope: Scope, node: Node, keys: dict[int, Operand | None]) -> OrderAction:
     """Load one <order>; `keys`: the key of each book, which all <order>s of a <convert> share."""
     action = node.need("action")
     if action not in NEEDED:
         raise node.error(f"action is {action!r}; it must be one of {', '.join(NEEDED)}")
     node.only("book", "action", "by", "bid", "if", *NEEDED[action], *(COMPARISONS if "if" in node.attributes else ()))
     book = scope.definitions.book_number(node)
-    key = _number(scope, node, "by")
+    key = _book_key(scope, node, action, book)
     if keys.setdefault(book, key) is not key:
         raise node.error("all <order>s of a <convert> that change one book must have the same by")
     operands = {name: _number(scope, node, name) for name in NEEDED[action]}
@@ -47,6 +53,24 @@ def _order(scope: Scope, node: Node, keys: dict[int, Operand]) -> OrderAction:
             f"size is {size}; it must be neither negative nor null, with at most 48 bits; use cast and default"
         )
     return OrderAction(book, action, key, operands, _bid(node), _guard(scope, node), node.line)
+
+
+def _book_key(scope: Scope, node: Node, action: str, book: int) -> Operand | None:
+    """The key of the book; None: the book is the one that has the order."""
+    name = node.need("book")
+    if "by" not in node.attributes and action in BOOK_IS_KNOWN:
+        if scope.definitions.books[name].spaces.words > 1:
+            raise node.error(f"book {name!r} has ids='perBook', so that an order is found only with by=")
+        return None
+    key = _number(scope, node, "by")
+    found = type_of(key)
+    known = scope.definitions.book_keys.setdefault(book, found)
+    if bool(known.text_size) != bool(found.text_size):
+        raise node.error(f"by={node.need('by')!r} is {found}, but other <order>s of book {name!r} have {known}")
+    low, high = min(known.minimum, found.minimum), max(known.maximum, found.maximum)
+    widest = max(known.text_size, found.text_size)
+    scope.definitions.book_keys[book] = replace(known.within(low, high), text_size=widest)
+    return key
 
 
 def _number(scope: Scope, node: Node, name: str) -> Operand:

@@ -30,6 +30,13 @@ def function_of(node: Node, functions: Mapping[str, ConverterFunction]) -> Conve
     return functions[name]
 
 
+def _cells_of(node: Node, function: ConverterFunction) -> int:
+    """How many cells an element has of each of its function's."""
+    if "sources" in function.parameters:
+        return node.get_int("sources", 1)
+    return -(-node.need_int("length") // 8) if function.shape == "kept text" else 1
+
+
 def cell_name(node: Node) -> str:
     """The name of the cell that an element keeps or reads."""
     return node.attributes.get("cell", f"{node.need('function')}({node.attributes.get('of', '')})")
@@ -59,8 +66,7 @@ class Cells:
         reset = node.attributes.get("reset", "never")
         if reset not in ("never", "session"):
             raise node.error(f"reset is {reset!r}; it must be never or session")
-        count = node.get_int("sources", 1)
-        initial = function.cells * count if "sources" in function.parameters else function.cells
+        initial = function.cells * _cells_of(node, function)
         name = cell_name(node)
         cell = cells.setdefault(name, Cell(function, initial, reset == "session"))
         if cell.function is not function or cell.initial != initial or cell.is_reset != (reset == "session"):

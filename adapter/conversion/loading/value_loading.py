@@ -16,6 +16,7 @@ from tandemfeed.adapter.conversion.state.state_kernels import KEY_WORDS_MAX
 from tandemfeed.adapter.conversion.table.function_use import Use, ValueMap
 from tandemfeed.adapter.conversion.table.functions import ConverterFunction
 from tandemfeed.adapter.conversion.table.table import (
+    PACKET_VALUES,
     Book,
     IndexValue,
     Literal,
@@ -39,6 +40,7 @@ class Definitions:
 
     Attributes:
         scopes: those of the <convert>s; an element may peek at a cell that another <convert> keeps.
+        book_keys: by number of a book, the type of its keys, from the <order>s that have by=.
     """
 
     functions: Mapping[str, ConverterFunction]
@@ -46,6 +48,7 @@ class Definitions:
     maps: Mapping[str, ValueMap]
     books: Mapping[str, Book]
     scopes: list[Scope] = field(default_factory=list)
+    book_keys: dict[int, ValueType] = field(default_factory=dict)
 
     def book_number(self, node: Node) -> int:
         """The index of the <book> that an element names."""
@@ -112,7 +115,7 @@ class Scope:
         """Resolve a name: a <let>, a field of the entry or of the message, or a value of the packet header."""
         if name in self._lets:
             return self.resolve(self._lets[name])
-        if name in ("packet.session", "packet.sent_at_ns"):
+        if name.startswith("packet.") and name.removeprefix("packet.") in PACKET_VALUES:
             return PacketValue(name.removeprefix("packet."))
         for part in (*reversed(self.passed), self.source):
             if (found := _source_value(part, name)) is not None:
@@ -239,7 +242,9 @@ class Scope:
             if scope is self or not any(keeper is other for other in scope.shared.under_way):
                 found.append(scope.resolve(keeper))
         types = [type_of(operand) for operand in found]
-        if len(types) < len(cell.keepers) or not types:
+        if cell.function.shape == "kept text":
+            use.peeked = ValueType(text_size=max(keeper.need_int("length") for _, keeper in cell.keepers))
+        elif len(types) < len(cell.keepers) or not types:
             use.peeked = ValueType(INT64_MIN, INT64_MAX, None, True)
         else:
             low, high = min(each.minimum for each in types), max(each.maximum for each in types)
@@ -249,7 +254,14 @@ class Scope:
             use.peeked = ValueType(low, high, exponents.pop(), any(each.is_nullable for each in types))
         keeper_found = next((each for each in found if isinstance(each, Operation)), None)
         return keeper_found or Operation(
-            0, "", cell.function, {}, {"sources": len(cell.initial)}, use.peeked, True, node.line
+            0,
+            "",
+            cell.function,
+            {},
+            {"sources": len(cell.initial), "words": len(cell.initial)},
+            use.peeked,
+            True,
+            node.line,
         )
 
     def _book(self, node: Node, use: Use, function: ConverterFunction) -> int:
@@ -262,6 +274,7 @@ class Scope:
         else:
             number = self.book_of(node)
         use.book_exponent = self.definitions.books[node.need("book")].exponent
+        use.book_key = self.definitions.book_keys.get(number, ValueType(INT64_MIN, INT64_MAX))
         return number
 
     def book_of(self, node: Node) -> int:

@@ -317,6 +317,13 @@ def known_order(arena, orders, words, book_key, order_id):  # type: ignore[no-un
 
 
 @compiled_part
+def book_key_of_order(arena, orders, order_id, missing):  # type: ignore[no-untyped-def]
+    """The key of the book of an order whose id is unique; `missing` if the order is unknown."""
+    _, _, row = seek_order(arena, orders, 1, 0, order_id)
+    return arena[row + 5] if row >= 0 else np.int64(missing)
+
+
+@compiled_part
 def clear_book(arena, orders, books, words, book_key):  # type: ignore[no-untyped-def]
     """Drop all orders of a book, which form a chain."""
     book = seek_book(arena, books, book_key)

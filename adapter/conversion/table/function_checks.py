@@ -10,6 +10,8 @@ from tandemfeed.feedcore.documents.primitive_types import PRIMITIVES
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 FACTOR_EXPONENT_MAX = 18
 SOURCES_MAX = 16
+TEXT_KEPT_MAX = 64
+DECIMAL_MAX = 1 << 62  # of a float as a decimal; well within what a double and an int64 both have
 DAY_NS = 86_400_000_000_000
 MIDNIGHT_MAX = 4_102_444_800_000_000_000  # 2100-01-01
 
@@ -65,6 +67,28 @@ def check_scale(use: Use) -> Checked:
     )
     constants = {"factor": factor, "divisor": divisor, "half": half, "low": low, "high": high, "exact": exact}
     return Checked(result, constants, fails=exact or of.minimum < low or of.maximum > high)
+
+
+def check_decimal(use: Use) -> Checked:
+    """Takes a float or double. What does not fit in 63 bits is refused at run time, and so is what rounding forbids."""
+    of = use.types["of"]
+    if of.bits is None:
+        raise use.node.error(f"of={use.node.need('of')!r} is {of}; decimal needs a float or double")
+    exponent, rounding = use.bounded("exponent", -18, 18), use.one_of("rounding", "exact", "exact", "floor", "half_up")
+    constants: dict[str, object] = {
+        "bits": 8 * of.bits.size,
+        "factor": 10 ** max(-exponent, 0),
+        "divisor": 10 ** max(exponent, 0),
+        "rounding": ("exact", "floor", "half_up").index(rounding),
+    }
+    return Checked(ValueType(-DECIMAL_MAX, DECIMAL_MAX, exponent, True), constants, fails=True)
+
+
+def check_double(use: Use) -> Checked:
+    """Takes any number; digits beyond a double's 53 bits are rounded."""
+    exponent = use.known_exponent(use.number())
+    constants: dict[str, object] = {"factor": 10 ** max(exponent, 0), "divisor": 10 ** max(-exponent, 0)}
+    return Checked(ValueType(bits=PRIMITIVES["double"]), constants)
 
 
 def check_cast(use: Use) -> Checked:
@@ -249,6 +273,15 @@ def check_kept(use: Use) -> Checked:
     return Checked(use.number().nullable(), {})
 
 
+def check_last_text(use: Use) -> Checked:
+    """The cells have room for `length` bytes, so the text must not be longer."""
+    of, length = use.text(), use.bounded("length", 1, TEXT_KEPT_MAX)
+    if of.text_size > length:
+        raise use.node.error(f"{use.node.need('of')} is {of}; length is {length}, and must be at least {of.text_size}")
+    words = -(-length // 8)
+    return Checked(ValueType(text_size=length), {"words": words}, cells=(0,) * words)
+
+
 def check_count(use: Use) -> Checked:
     """The result is never null."""
     return Checked(ValueType(0, INT64_MAX), {})
@@ -300,6 +333,12 @@ def check_order_price(use: Use) -> Checked:
 def check_order_number(use: Use) -> Checked:
     """The result is 0 if the order is unknown."""
     return Checked(ValueType(0, INT64_MAX), {})
+
+
+def check_order_by(use: Use) -> Checked:
+    """The result has the type of the keys of the book."""
+    assert use.book_key is not None
+    return Checked(use.book_key if use.book_key.text_size else use.book_key.nullable(), {})
 
 
 def check_order_side(use: Use) -> Checked:

@@ -63,7 +63,7 @@ class Use:
     Attributes:
         types: the types of its values, by argument; `of0`, `of1` … for a list of values.
         peeked: the type of the cell that it reads.
-        book_exponent: the exponent of the book that it names.
+        book_exponent, book_key: the exponent of the book that it names, and the type of its keys.
     """
 
     node: Node
@@ -71,6 +71,7 @@ class Use:
     maps: Mapping[str, ValueMap] = field(default_factory=dict)
     peeked: ValueType | None = None
     book_exponent: int | None = None
+    book_key: ValueType | None = None
 
     def integer(self, name: str = "of") -> ValueType:
         """The type of an argument that must be an integer of any size."""

@@ -48,7 +48,7 @@ class ConverterFunction:
         calling, why_called: how its value is computed, and why it is not compiled.
         low, high: the range of its result.
         shape: "number"; "text": made when it is written; "book": reads an order book; "peek": reads the cell of another
-            element; "entry": reads an entry of a group of the message.
+            element; "entry": reads an entry of a group of the message; "kept text": a text in its cells.
     """
 
     name: str
@@ -96,6 +96,24 @@ def _pure() -> tuple[ConverterFunction, ...]:
                 FAIL,
                 "{r} = ({of} * {factor} + {half}) // {divisor}",
             ),
+        ),
+        ConverterFunction(
+            "decimal",
+            "a float or double as a decimal with `exponent`; rounding: exact (default), floor, half_up; NaN is null",
+            OF,
+            ("exponent", "rounding"),
+            checks.check_decimal,
+            ("{r}, failed = decimal_of_{bits}({of}, {factor}, {divisor}, {rounding})", "if failed:", FAIL),
+            skips_null=False,
+        ),
+        ConverterFunction(
+            "double",
+            "the nearest double to a number; null is NaN",
+            OF,
+            (),
+            checks.check_double,
+            ("{r} = double_of({of}, {factor}, {divisor})",),
+            skips_null=False,
         ),
         ConverterFunction(
             "cast",
@@ -258,6 +276,16 @@ def _stateful() -> tuple[ConverterFunction, ...]:
             update=("if {of} != NULL:", "    {c0} = {of}"),
             value="{c0}",
         ),
+        ConverterFunction(  # kernel_operations has its code: a text of any size is several cells
+            "last_text",
+            "newest text per key, of at most `length` bytes; a blank one changes nothing",
+            OF,
+            ("length",),
+            checks.check_last_text,
+            cells=(0,),
+            value="{cells}",
+            shape="kept text",
+        ),
         ConverterFunction(
             "first",
             "first per key",
@@ -337,6 +365,7 @@ def _books() -> tuple[ConverterFunction, ...]:
         level("orders", "orders at a level, 0 if there is none", checks.check_book_number),
         order("price", "price of the <order>'s order, null if it is unknown", checks.check_order_price),
         order("size", "what is left of the <order>'s order, 0 if nothing", checks.check_order_number),
+        order("by", "the key of the <order>'s book; null or blank if the order is unknown", checks.check_order_by),
         order(
             "side", "66 (B) or 83 (S), the side of the <order>'s order; null if it is unknown", checks.check_order_side
         ),

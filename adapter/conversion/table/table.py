@@ -9,7 +9,7 @@ from tandemfeed.adapter.conversion.state.order_book import BookSpaces
 from tandemfeed.adapter.conversion.state.state_store import KeySpace
 from tandemfeed.adapter.conversion.table.function_use import Comparison
 from tandemfeed.adapter.conversion.table.functions import ConverterFunction
-from tandemfeed.adapter.conversion.table.values import ValueType, type_of_field
+from tandemfeed.adapter.conversion.table.values import INT64_MAX, ValueType, type_of_field
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat, SourceGroup, SourceMessageType
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.feedcore.sbe.messages import Column, Group, MessageType, VarData
@@ -23,16 +23,19 @@ class Literal:
     type: ValueType
 
 
+PACKET_VALUES = {"session": 0xFFFF_FFFF, "sent_at_ns": INT64_MAX, "source_stream_id": 0xFFFF}  # their maximum
+
+
 @dataclass(frozen=True, slots=True)
 class PacketValue:
-    """A value of the source packet's header: "session" (YYYYMMDD) or "sent_at_ns"."""
+    """A value of the source packet's header: "session" (YYYYMMDD), "sent_at_ns" or "source_stream_id"."""
 
     name: str
 
     @property
     def type(self) -> ValueType:
-        """A session has 32 bits, a time 63."""
-        return ValueType(0, 0xFFFF_FFFF if self.name == "session" else (1 << 63) - 1)
+        """Never null."""
+        return ValueType(0, PACKET_VALUES[self.name])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,13 +104,14 @@ class OrderAction:
     """An <order>: what a message does to a book.
 
     Attributes:
-        action: add, reduce, delete, replace, modify or clear.
+        action: add, reduce, resize, delete, replace, modify or clear.
+        key: of the book; None: the book is the one that has the order.
         bid: the value of the side that means bid.
     """
 
     book: int
     action: str
-    key: Operand
+    key: Operand | None
     operands: dict[str, Operand]
     bid: int
     guard: Guard | None
@@ -227,6 +231,13 @@ class Conversion:
         """The operations on state, including those of output groups."""
         inside = (operation for group in all_groups(self.groups) for operation in group.stateful)
         return (*self.stateful, *inside)
+
+    def finds_book(self, book: int) -> bool:
+        """True if the book's key or levels are read, and its <order>s find it by the order, not by a key."""
+        is_read = book in self.books_with_levels or any(
+            each.book == book and each.function.name == "order_by" for each in self.all_stateful
+        )
+        return is_read and any(action.book == book and action.key is None for action in self.orders)
 
     @property
     def books_with_levels(self) -> set[int | None]:

@@ -14,7 +14,6 @@ from tandemfeed.adapter.convert_command.captures.keys import KeyTable
 from tandemfeed.adapter.convert_command.captures.line_groups import line_groups
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
 from tandemfeed.adapter.convert_command.captures.rows import FLOW, FRAME, Words
-from tandemfeed.adapter.convert_command.captures.stream_kernels import SESSION_SIZE
 from tandemfeed.adapter.convert_command.captures.stream_merge import Chunk, StreamMerge
 from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 from tandemfeed.adapter.convert_command.inputs import Findings, Input, note_damage, until_damage
@@ -49,6 +48,7 @@ class _Reading:
             protocol,
             given.source_format,
             keeps_times=given.keeps_times,
+            keeps_streams=given.keeps_streams,
             group_name=self._group_name,
             refuse=self._refuse,
         )
@@ -83,8 +83,10 @@ class _Reading:
         self._count()
 
     def _find_groups(self, path: Path) -> None:
+        if self._protocol.packet is not None:
+            return  # the session's name decides
         groups = line_groups(path, self._protocol, self._flows)
-        self._has_groups = not self._protocol.settings[SESSION_SIZE] or len(set(groups)) > 1
+        self._has_groups = not self._protocol.stream_name_size or len(set(groups)) > 1
         for flow, group in enumerate(groups):
             self._groups = np.append(self._groups, group if self._is_read(flow) else -1)
 

@@ -30,7 +30,12 @@ def compile_captures() -> None:
     source_format = load_source_format(document("itch50.xml"))
     protocol = moldudp64(source_format)
     merge = StreamMerge(
-        protocol, source_format, keeps_times=False, group_name=lambda group: "", refuse=lambda row, reason: None
+        protocol,
+        source_format,
+        keeps_times=False,
+        keeps_streams=False,
+        group_name=lambda group: "",
+        refuse=lambda row, reason: None,
     )
     nothing = Datagrams(np.zeros(0, np.uint8), np.zeros((0, COLUMNS), np.int64))
     assert list(merge.take(nothing, np.zeros(1, np.int64))) == []

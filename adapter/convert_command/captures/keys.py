@@ -7,7 +7,7 @@ import numpy as np
 from tandemfeed.adapter.convert_command.captures.rows import Bytes, Words
 from tandemfeed.adapter.kernel_cache import compiled, compiled_part
 
-KEY_SIZE = 24  # an address, its port and family; or a group of destinations and a session
+KEY_SIZE = 40  # an address, its port and family; or a group of destinations and a session
 FLAG = KEY_SIZE - 1  # a byte that tells apart keys that are otherwise equal
 KEYS_FIRST = 64
 

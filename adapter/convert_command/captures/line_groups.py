@@ -16,7 +16,7 @@ from tandemfeed.adapter.convert_command.captures.capture_walk import CaptureWalk
 from tandemfeed.adapter.convert_command.captures.keys import KeyTable
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
 from tandemfeed.adapter.convert_command.captures.rows import APART, FLOW, SEQUENCE, STATUS, STREAM, Words
-from tandemfeed.adapter.convert_command.captures.stream_kernels import SESSION_SIZE, digest_rows, read_headers
+from tandemfeed.adapter.convert_command.captures.stream_kernels import digest_rows, read_headers
 from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 
 DATAGRAMS_MAX = 50_000  # looked at; the lines of a channel differ by milliseconds
@@ -74,12 +74,12 @@ class Contents:
         flows = list(range(len(self._flows)))
         contents = np.concatenate([np.empty((0, 4), np.int64), *self._rows])
         if len(np.unique(contents[:, 2])) < 2:  # there is nothing to compare
-            return [0 for _ in flows] if self._protocol.settings[SESSION_SIZE] else flows
+            return [0 for _ in flows] if self._protocol.stream_name_size else flows
         contents = contents[np.lexsort((contents[:, 2], contents[:, 3], contents[:, 1], contents[:, 0]))]
         before, after = contents[:-1], contents[1:]
         same_number = (before[:, :2] == after[:, :2]).all(axis=1) & (before[:, 2] != after[:, 2])
         same_content = same_number & (before[:, 3] == after[:, 3])
-        if self._protocol.settings[SESSION_SIZE] and not (same_number & ~same_content).any():
+        if self._protocol.stream_name_size and not (same_number & ~same_content).any():
             return [0 for _ in flows]
         for one, other in np.unique(np.stack((before[same_content, 2], after[same_content, 2])), axis=1).T.tolist():
             joined, left = sorted((flows[one], flows[other]))

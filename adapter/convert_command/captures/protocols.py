@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder, VenuePacket
 from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER_SIZE, IEX_TP_VERSION, decode_iex_segment
 from tandemfeed.adapter.conversion.formats.line_merge import HOLD_NS
 from tandemfeed.adapter.conversion.formats.mdp3 import MDP_HEADER_SIZE, MESSAGE_PREFIX_SIZE, decode_mdp_packet
@@ -19,11 +20,13 @@ from tandemfeed.adapter.conversion.formats.moldudp64 import (
     decode_mold_packet,
 )
 from tandemfeed.adapter.convert_command.captures import stream_kernels as kernels
+from tandemfeed.adapter.convert_command.captures.keys import KEY_SIZE
 from tandemfeed.adapter.convert_command.captures.rows import Words
-from tandemfeed.feedcore.documents.source_layout import Framing, HeaderPart, SourceFormat
+from tandemfeed.feedcore.documents.source_layout import Framing, HeaderPart, SessionPart, SourceFormat
 
 MDP_HOLD_NS = 5_000_000  # CME's lines differ by microseconds
 LENGTH_ONLY = 2  # MoldUDP64 and IEX-TP allow empty messages, which are only a length
+SESSION_SIZE_MAX = KEY_SIZE - kernels.GROUP_SIZE - 1  # a byte is a flag
 PartPlace: TypeAlias = tuple[int, int, bool, int]  # offset, size, is big-endian, factor
 
 
@@ -37,6 +40,7 @@ class Protocol:
         session: the name of a session, from its bytes in the header; empty: the header has none.
         is_by_packet: packets are numbered, not messages.
         hold_ns: how long packets wait for earlier ones.
+        packet: reads datagrams whose messages do not contain their length; None: the compiled walk reads them.
     """
 
     parts: Words
@@ -45,6 +49,20 @@ class Protocol:
     session: Callable[[bytes], str]
     is_by_packet: bool = False
     hold_ns: int = HOLD_NS
+    packet: Callable[[bytes], VenuePacket] | None = None
+
+    @property
+    def stream_name_size(self) -> int:
+        """Bytes of session and channel in the header; 0: the header does not name the stream."""
+        return int(self.settings[kernels.SESSION_SIZE] + self.settings[kernels.CHANNEL_SIZE])
+
+    def stream_name(self, payload: bytes) -> bytes:
+        """These bytes of a datagram: the session's, then the channel's."""
+        session, channel = int(self.settings[kernels.SESSION_AT]), int(self.settings[kernels.CHANNEL_AT])
+        return (
+            payload[session : session + int(self.settings[kernels.SESSION_SIZE])]
+            + payload[channel : channel + int(self.settings[kernels.CHANNEL_SIZE])]
+        )
 
 
 def _parts(*sent: PartPlace, **places: PartPlace) -> Words:
@@ -108,20 +126,31 @@ def mdp3(source_format: SourceFormat) -> Protocol:
 
 
 def packets(source_format: SourceFormat) -> Protocol:
-    """What a source format's <packet> describes."""
+    """What a source format's <packet> describes.
+
+    Raises:
+        FormatError: it does not describe enough.
+    """
     decoder = PacketDecoder(source_format)
-    header, framing = source_format.packet, source_format.framing
-    assert header is not None, "the decoder needs it, too"
+    header, session, channel = decoder.header, decoder.header.session, decoder.header.channel
+    session_size, channel_size = session.end - session.offset if session else 0, channel.size if channel else 0
+    if session_size + channel_size > SESSION_SIZE_MAX:
+        what = f"<session> and <channel> have {session_size + channel_size} bytes"
+        raise FormatError(f"{source_format.document}: {what}; captures can have at most {SESSION_SIZE_MAX}")
     places = {"sequence": header.sequence, "count": header.count, "length": header.length}
-    channel = header.channel
     return Protocol(
         _parts(*map(_place, header.sent_at), **{name: _place(part) for name, part in places.items() if part}),
         _settings(
-            source_format, header_size=header.size, session_at=channel.offset if channel else 0,
-            session_size=channel.size if channel else 0, **_frames(framing),
+            source_format, header_size=header.size, length_adds=header.length_adds,
+            end_count=-1 if header.end_of_session is None else header.end_of_session,
+            session_at=session.offset if session else 0, session_size=session_size,
+            channel_at=channel.offset if channel else 0, channel_size=channel_size, **_frames(source_format.framing),
         ),
         decoder.decode,
-        lambda session: _channel(channel, session),
+        lambda name: _name(session, channel, name),
+        is_by_packet=header.counts_packets,
+        hold_ns=MDP_HOLD_NS if header.counts_packets else HOLD_NS,
+        packet=decoder.packet if source_format.framing.is_measured else None,
     )  # fmt: skip
 
 
@@ -140,10 +169,18 @@ def _frames(framing: Framing) -> dict[str, int]:
     }
 
 
-def _channel(part: HeaderPart | None, session: bytes) -> str:
-    if part is None:
-        return ""
-    return str(int.from_bytes(session, "big" if part.is_big_endian else "little"))
+def _name(session: SessionPart | None, channel: HeaderPart | None, name: bytes) -> str:
+    """Channel and session, from their bytes in the header: the session's first."""
+    size = session.end - session.offset if session else 0
+    parts = [str(_number(channel, name[size:]))] if channel else []
+    if session:
+        text = name[:size].decode("latin-1").strip()
+        parts.append(str(_number(session.number, name[:size])) if session.number else text)
+    return " ".join(parts)
+
+
+def _number(part: HeaderPart, octets: bytes) -> int:
+    return int.from_bytes(octets, "big" if part.is_big_endian else "little")
 
 
 PROTOCOLS: dict[str, Callable[[SourceFormat], Protocol]] = {

@@ -43,6 +43,8 @@ SEQUENCE_PART, COUNT_PART, LENGTH_PART, VERSION_PART, SENT_PART = range(5)
     END_COUNT,  # a count that means none, at the end of a session; -1: there is no such count
     SESSION_AT,  # where the session's name is
     SESSION_SIZE,
+    CHANNEL_AT,  # where the number of the channel is
+    CHANNEL_SIZE,
     HAS_UNNUMBERED,  # messages with number 0 are numbered as they come
     LENGTH_AT,  # where a frame has its length
     LENGTH_SIZE,
@@ -51,8 +53,8 @@ SEQUENCE_PART, COUNT_PART, LENGTH_PART, VERSION_PART, SENT_PART = range(5)
     FRAME_ADDS,
     FRAME_LEAST,  # smaller frames are not valid
     FRAME_FOUND,  # smaller frames are valid, but the converter does not find their end
-) = range(14)
-SETTINGS = 14
+) = range(16)
+SETTINGS = 16
 
 # Columns of a stream's state.
 (
@@ -76,7 +78,7 @@ SPAN_INDEX, SPAN_STREAM, SPAN_SEQUENCE, SPAN_END = range(4)
 SPAN_COLUMNS = 4
 
 # Limits of a chunk.
-COUNT_MAX, KEEPS_TIMES, IS_BY_PACKET = range(3)
+COUNT_MAX, KEEPS_TIMES, KEEPS_STREAMS, IS_BY_PACKET = range(4)
 
 DONE, FULL, LEFT = range(3)  # why `merge_rows` returns: no rows remain; the chunk is complete; a row is left to Python
 
@@ -156,11 +158,13 @@ def read_headers(data, rows, first, groups, parts, settings, keys, slots, key_co
         row[STATUS] = SKIPPED if group < 0 else header_status(data, row, parts, settings)
         if row[STATUS] > APART:
             continue
-        key, session = key_counts[0], row[START] + settings[SESSION_AT]
-        for place in range(GROUP_SIZE):
-            keys[key, place] = (group >> (8 * place)) & 255
-        for place in range(KEY_SIZE - GROUP_SIZE):
-            keys[key, GROUP_SIZE + place] = data[session + place] if place < settings[SESSION_SIZE] else 0
+        key, session, channel = key_counts[0], row[START] + settings[SESSION_AT], row[START] + settings[CHANNEL_AT]
+        for place in range(KEY_SIZE):
+            keys[key, place] = (group >> (8 * place)) & 255 if place < GROUP_SIZE else 0
+        for place in range(settings[SESSION_SIZE]):
+            keys[key, GROUP_SIZE + place] = data[session + place]
+        for place in range(settings[CHANNEL_SIZE]):
+            keys[key, GROUP_SIZE + settings[SESSION_SIZE] + place] = data[channel + place]
         if settings[HAS_UNNUMBERED] and row[SEQUENCE] == 0 and row[COUNT] > 0:
             keys[key, FLAG] = 1  # a stream of its own
             row[SEQUENCE] = UNNUMBERED_SEQUENCE
@@ -203,6 +207,7 @@ def is_in_chunk(row, size, stream, out, spans, progress, limits):  # type: ignor
         and progress[CHUNK_COUNT] + row[COUNT] <= limits[COUNT_MAX]
         and progress[CHUNK_SIZE] + size <= out.size
         and progress[CHUNK_SPANS] < spans.shape[0]
+        and (not limits[KEEPS_STREAMS] or spans[progress[CHUNK_SPANS] - 1, SPAN_STREAM] == stream)
         and (not limits[KEEPS_TIMES] or row[SENT_NS] == progress[CHUNK_SENT_NS])
     )
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
 from tandemfeed.adapter.conversion.formats.frame_walk import later_part
+from tandemfeed.adapter.conversion.formats.framed_packets import VenuePacket
 from tandemfeed.adapter.conversion.formats.line_merge import LineMerge, Missing
-from tandemfeed.adapter.convert_command.captures.capture_walk import Datagrams
+from tandemfeed.adapter.convert_command.captures.capture_walk import TIME_MAX, Datagrams
 from tandemfeed.adapter.convert_command.captures.keys import FLAG, KEYS_FIRST, KeyTable
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
 from tandemfeed.adapter.convert_command.captures.rows import (
@@ -23,6 +24,7 @@ from tandemfeed.adapter.convert_command.captures.rows import (
     AT_NS,
     COLUMNS,
     COUNT,
+    FLOW,
     FRAMES,
     READ,
     SENT_NS,
@@ -54,7 +56,7 @@ from tandemfeed.adapter.convert_command.captures.stream_kernels import (
     NEWEST_NS,
     NEXT,
     PROGRESS,
-    SESSION_SIZE,
+    SEQUENCE_MAX,
     SPAN_COLUMNS,
     SPAN_INDEX,
     SPAN_SEQUENCE,
@@ -91,7 +93,7 @@ class StreamMerge:
     """The streams of one or several captures that continue each other.
 
     Args:
-        keeps_times: the messages of a chunk were all sent at the same time.
+        keeps_times, keeps_streams: the messages of a chunk were all sent at the same time, or are of the same stream.
         group_name: the name of a group of destinations; empty: the protocol's session is enough.
         refuse: called with the row of a datagram that does not follow the protocol, and the reason.
 
@@ -106,6 +108,7 @@ class StreamMerge:
         source_format: SourceFormat,
         *,
         keeps_times: bool,
+        keeps_streams: bool,
         group_name: Callable[[int], str],
         refuse: Callable[[Words, str], None],
     ) -> None:
@@ -118,7 +121,7 @@ class StreamMerge:
             is_by_packet=protocol.is_by_packet,
             name=lambda session: self.name(int.from_bytes(session, "little")),
         )
-        self._limits: Words = np.array([MESSAGES_MAX, keeps_times, protocol.is_by_packet], np.int64)
+        self._limits: Words = np.array([MESSAGES_MAX, keeps_times, keeps_streams, protocol.is_by_packet], np.int64)
         self._out: Bytes = np.empty(BYTES_MAX, np.uint8)
         self._spans: Words = np.zeros((SPANS_MAX, SPAN_COLUMNS), np.int64)
         self._progress: Words = np.zeros(PROGRESS, np.int64)
@@ -157,8 +160,7 @@ class StreamMerge:
     def name(self, stream: int) -> str:
         """A stream's name, for reports: its session, and its destinations if there is more than one such stream."""
         key = self._keys[stream]
-        size = int(self._protocol.settings[SESSION_SIZE])
-        session = self._protocol.session(key[GROUP_SIZE : GROUP_SIZE + size])
+        session = self._protocol.session(key[GROUP_SIZE : GROUP_SIZE + self._protocol.stream_name_size])
         group = self._group_name(int.from_bytes(key[:GROUP_SIZE], "little"))
         unnumbered = "(unnumbered)" if key[FLAG] else ""
         return " ".join(part for part in (session, group, unnumbered) if part)
@@ -176,7 +178,10 @@ class StreamMerge:
         Args:
             groups: by flow, the group of its destination; -1: it is not read.
         """
-        self._read_headers(datagrams, groups)
+        if self._protocol.packet is not None:
+            datagrams = self._measured(self._protocol.packet, datagrams, groups)
+        else:
+            self._read_headers(datagrams, groups)
         data, rows = datagrams
         for number in np.flatnonzero(rows[:, STATUS] == UNREAD).tolist():
             self._refuse(rows[number], self._reason(data, rows[number]))
@@ -201,8 +206,36 @@ class StreamMerge:
             done = read_headers(
                 *datagrams, max(done, 0), groups, protocol.parts, protocol.settings, keys.keys, keys.slots, keys.counts
             )
-        if len(keys) > len(self._streams):
-            more = np.zeros((len(keys.keys) - len(self._streams), STREAM_COLUMNS), np.int64)
+        self._make_room()
+
+    def _measured(self, packet: Callable[[bytes], VenuePacket], datagrams: Datagrams, groups: Words) -> Datagrams:
+        """The same datagrams with a length before each message, as Python reads them."""
+        rows, parts, size = datagrams.rows.copy(), list[bytes](), 0
+        for row in rows:
+            if groups[row[FLOW]] < 0:
+                row[STATUS] = SKIPPED
+                continue
+            payload = datagrams.data[row[START] : row[START] + row[SIZE]].tobytes()
+            try:
+                found = packet(payload)
+            except FormatError as reason:
+                self._refuse(row, str(reason))
+                row[STATUS] = SKIPPED
+                continue
+            key = int(groups[row[FLOW]]).to_bytes(GROUP_SIZE, "little") + self._protocol.stream_name(payload)
+            row[STREAM], row[STATUS] = self._keys.add(key), READ
+            row[[SEQUENCE, COUNT]] = min(found.sequence, SEQUENCE_MAX), found.message_count
+            row[SENT_NS] = min(found.sent_at_ns, TIME_MAX)
+            row[[START, FRAMES, SIZE]] = size, size, len(found.frames)
+            parts.append(found.frames)
+            size += len(found.frames)
+        self._make_room()
+        return Datagrams(np.frombuffer(bytearray(b"".join(parts)), np.uint8), rows)
+
+    def _make_room(self) -> None:
+        """Have a state for each stream."""
+        if len(self._keys) > len(self._streams):
+            more = np.zeros((len(self._keys.keys) - len(self._streams), STREAM_COLUMNS), np.int64)
             self._streams = np.concatenate((self._streams, more))
 
     def _reason(self, data: Bytes, row: Words) -> str:
@@ -258,7 +291,8 @@ class StreamMerge:
         progress = self._progress
         frames, count = self._out[: progress[CHUNK_SIZE]].tobytes(), int(progress[CHUNK_COUNT])
         origins = self._spans[: progress[CHUNK_SPANS], [SPAN_INDEX, SPAN_STREAM, SPAN_SEQUENCE]]
-        chunk = FrameChunk(frames, count, 1, int(progress[CHUNK_SENT_NS]) & SIGN_64)
+        session = _session(int(self._spans[0, SPAN_STREAM]))
+        chunk = FrameChunk(frames, count, 1, int(progress[CHUNK_SENT_NS]) & SIGN_64, session)
         progress[[CHUNK_SIZE, CHUNK_COUNT, CHUNK_SPANS]] = 0
         return Chunk(chunk, origins)
 

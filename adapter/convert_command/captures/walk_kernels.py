@@ -29,7 +29,7 @@ RAW, LOOPBACK, TAGS = model.LINKS_RAW, model.LINKS_LOOPBACK, model.VLAN_TAGS
 IPV4, IPV6, UDP = model.IPV4, model.IPV6, model.UDP
 FRAGMENT = model.IPV4_MORE_FRAGMENTS | model.IPV4_FRAGMENT_OFFSET
 IPV4_SIZE, IPV6_SIZE, UDP_SIZE = 20, 40, 8
-SIZE_MAX = file_model.SIZE_MAX
+SIZE_MAX, BEGINNINGS = file_model.SIZE_MAX, tuple(file_model.PCAP_MAGICS)
 ENHANCED, SECTION, INTERFACE = file_model.ENHANCED_PACKET, file_model.SECTION_HEADER, file_model.INTERFACE
 OLD, SIMPLE = file_model.OLD_PACKET, file_model.SIMPLE_PACKET
 
@@ -101,6 +101,12 @@ def take_frame(data, at, end, link, rows, row, keys, slots, key_counts):  # type
     return what
 
 
+@compiled_part
+def is_beginning(data, at):  # type: ignore[no-untyped-def]
+    """True if another pcap file may begin here."""
+    return u32(data, at) in BEGINNINGS or u32be(data, at) in BEGINNINGS
+
+
 @compiled()
 def walk_pcap(data, at, end, settings, rows, keys, slots, key_counts, counts):  # type: ignore[no-untyped-def]
     """Walk over the whole records of a pcap file; returns (where it stopped, rows, True if more bytes help).
@@ -115,7 +121,7 @@ def walk_pcap(data, at, end, settings, rows, keys, slots, key_counts, counts):  
         if at + 16 > end:
             return at, row, True
         size = u32be(data, at + 8) if is_big else u32(data, at + 8)
-        if size > SIZE_MAX:
+        if size > SIZE_MAX or is_beginning(data, at):
             break
         if at + 16 + size > end:
             return at, row, True

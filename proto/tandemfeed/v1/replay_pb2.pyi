@@ -132,6 +132,59 @@ class ReplayChunk(_message.Message):
 Global___ReplayChunk: _TypeAlias = ReplayChunk  # noqa: Y015
 
 @_typing.final
+class LocateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    AT_UNIX_NS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.int
+    at_unix_ns: _builtins.int
+    """by the source's clock; 0: the oldest that the adapter has"""
+    session: _builtins.int
+    """0: the newest"""
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.int = ...,
+        at_unix_ns: _builtins.int = ...,
+        session: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ns", b"at_unix_ns", "channel_id", b"channel_id", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateRequest: _TypeAlias = LocateRequest  # noqa: Y015
+
+@_typing.final
+class LocateReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
+    AT_UNIX_NS_FIELD_NUMBER: _builtins.int
+    message_seq: _builtins.int
+    """The first message of the first packet whose newest source message was sent at that time or later; if there is none,
+    of what comes next; 0: the adapter has nothing of this session.
+    """
+    at_unix_ns: _builtins.int
+    """when that source message was sent; 0: there is none yet"""
+    def __init__(
+        self,
+        *,
+        message_seq: _builtins.int = ...,
+        at_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ns", b"at_unix_ns", "message_seq", b"message_seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateReply: _TypeAlias = LocateReply  # noqa: Y015
+
+@_typing.final
 class FillRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

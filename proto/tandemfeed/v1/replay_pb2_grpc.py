@@ -40,6 +40,11 @@ class ReplayStub:
                 request_serializer=tandemfeed_dot_v1_dot_replay__pb2.ReplayRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_replay__pb2.ReplayChunk.FromString,
                 _registered_method=True)
+        self.Locate = channel.unary_unary(
+                '/tandemfeed.v1.Replay/Locate',
+                request_serializer=tandemfeed_dot_v1_dot_replay__pb2.LocateRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_replay__pb2.LocateReply.FromString,
+                _registered_method=True)
 
 
 class ReplayServicer:
@@ -52,6 +57,13 @@ class ReplayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Locate(self, request, context):
+        """Where a channel was at a time, so that a subscription can begin there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplayServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -59,6 +71,11 @@ def add_ReplayServicer_to_server(servicer, server):
                     servicer.Replay,
                     request_deserializer=tandemfeed_dot_v1_dot_replay__pb2.ReplayRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_replay__pb2.ReplayChunk.SerializeToString,
+            ),
+            'Locate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Locate,
+                    request_deserializer=tandemfeed_dot_v1_dot_replay__pb2.LocateRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_replay__pb2.LocateReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -89,6 +106,33 @@ class Replay:
             '/tandemfeed.v1.Replay/Replay',
             tandemfeed_dot_v1_dot_replay__pb2.ReplayRequest.SerializeToString,
             tandemfeed_dot_v1_dot_replay__pb2.ReplayChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Locate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Replay/Locate',
+            tandemfeed_dot_v1_dot_replay__pb2.LocateRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_replay__pb2.LocateReply.FromString,
             options,
             channel_credentials,
             insecure,

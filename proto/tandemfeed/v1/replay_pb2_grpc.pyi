@@ -34,6 +34,8 @@ class ReplayStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ReplayAsyncStub: ...
     Replay: _grpc.UnaryStreamMultiCallable[_replay_pb2.ReplayRequest, _replay_pb2.ReplayChunk]
+    Locate: _grpc.UnaryUnaryMultiCallable[_replay_pb2.LocateRequest, _replay_pb2.LocateReply]
+    """Where a channel was at a time, so that a subscription can begin there."""
 
 @_typing.type_check_only
 class ReplayAsyncStub(ReplayStub):
@@ -41,6 +43,8 @@ class ReplayAsyncStub(ReplayStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Replay: _aio.UnaryStreamMultiCallable[_replay_pb2.ReplayRequest, _replay_pb2.ReplayChunk]  # type: ignore[assignment]
+    Locate: _aio.UnaryUnaryMultiCallable[_replay_pb2.LocateRequest, _replay_pb2.LocateReply]  # type: ignore[assignment]
+    """Where a channel was at a time, so that a subscription can begin there."""
 
 class ReplayServicer(metaclass=_abc_1.ABCMeta):
     """Served by every adapter from its output journal. Callers bring a token that grants the channel's topic."""
@@ -51,6 +55,14 @@ class ReplayServicer(metaclass=_abc_1.ABCMeta):
         request: _replay_pb2.ReplayRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_replay_pb2.ReplayChunk], _abc.AsyncIterator[_replay_pb2.ReplayChunk]]: ...
+
+    @_abc_1.abstractmethod
+    def Locate(
+        self,
+        request: _replay_pb2.LocateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replay_pb2.LocateReply, _abc.Awaitable[_replay_pb2.LocateReply]]:
+        """Where a channel was at a time, so that a subscription can begin there."""
 
 def add_ReplayServicer_to_server(servicer: ReplayServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

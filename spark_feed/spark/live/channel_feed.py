@@ -58,6 +58,8 @@ class ChannelFeed:
         self._failure = ""
         self._condition = threading.Condition()
         self._is_closed = False
+        self._target: Position | None = None
+        self._has_passed_target = False
         self._subscription, early = self._start(subscribe, position)
         self.message_model = self._subscription.grant.message_model
         self._take(early)
@@ -90,6 +92,21 @@ class ChannelFeed:
         """Wait until the entries reach a position, or the stream fails."""
         with self._condition:
             return self._condition.wait_for(lambda: bool(self._failure) or self.latest.has_reached(position), timeout_s)
+
+    def end_at(self, target: Position) -> None:
+        """Note where the query ends. Messages that are not granted make no entries, so none may reach the end."""
+        with self._condition:
+            self._target = target
+
+    def wait_for_more(self, position: Position, timeout_s: float) -> bool:
+        """Wait until there is an entry after a position, the target is passed, or the stream fails."""
+
+        def is_more() -> bool:
+            has_entry = any(not position.has_reached(entry.after) for entry in self._entries)
+            return has_entry or self._has_passed_target or bool(self._failure)
+
+        with self._condition:
+            return self._condition.wait_for(is_more, timeout_s)
 
     def forget(self, position: Position) -> None:
         """Drop the entries that are before a position."""
@@ -173,10 +190,21 @@ class ChannelFeed:
         try:
             while not self._subscription.is_closed and not self._failure:
                 self._take(self._subscription.poll(POLL_S))
+                self._look_for_target()
                 with self._condition:
                     self._condition.wait_for(lambda: self._is_closed or self._message_count < BUFFER_MESSAGES_MAX)
         except ClientError as error:
             self._fail(str(error))
+
+    def _look_for_target(self) -> None:
+        if self._target is None or self._has_passed_target:
+            return
+        channel = self._subscription.statistics().channels.get(self.channel_id)
+        if channel is not None and channel.next_message_seq is not None:
+            now = Position(channel.session, channel.epoch, channel.next_message_seq)
+            with self._condition:
+                self._has_passed_target = now.is_numbered_from(self._target)
+                self._condition.notify_all()
 
     def _take(self, items: list[Item]) -> None:
         with self._condition:

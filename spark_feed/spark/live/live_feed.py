@@ -15,7 +15,7 @@ from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.live.channel_feed import ChannelFeed
+from tandemfeed.spark_feed.spark.live.channel_feed import ChannelFeed, Entry
 from tandemfeed.spark_feed.spark.live.positions import Position
 from tandemfeed.spark_feed.spark.options import chosen, required
 
@@ -82,10 +82,20 @@ class LiveFeed:
         """Where the channels began."""
         return {channel_id: feed.begin for channel_id, feed in self.channels.items()}
 
-    def next_positions(self, start: Positions, rows_max: int) -> dict[int, Position]:
-        """The positions after the next messages, at most about `rows_max`: whole packets, shared among the channels."""
+    def next_positions(self, start: Positions, rows_max: int, target: Positions | None = None) -> dict[int, Position]:
+        """The positions after the next messages, at most about `rows_max`: whole packets, shared among the channels.
+
+        Args:
+            target: do not go beyond it, and wait for what is before it.
+
+        Raises:
+            TableError: adapters did not send what is before the target.
+        """
         share = max(1, rows_max // len(self.channels))
-        return {each: self._after(feed, start.get(each, feed.begin), share) for each, feed in self.channels.items()}
+        return {
+            each: self._after(feed, start.get(each, feed.begin), share, target.get(each) if target else None)
+            for each, feed in self.channels.items()
+        }
 
     def wait_until_reached(self, end: Positions) -> None:
         """Wait until everything before these positions is here.
@@ -107,22 +117,48 @@ class LiveFeed:
         for channel_id, each in position.items():
             self.channels[channel_id].forget(each)
 
+    @classmethod
+    def newest_positions(cls, options: Any) -> dict[int, Position]:
+        """Where each channel is now."""
+        now = cls(type(options)({**options, "startingoffsets": LATEST}), None)
+        try:
+            return now.begin
+        finally:
+            now.close()
+
     def close(self) -> None:
         """End all subscriptions."""
         self._stack.close()
 
     @staticmethod
-    def _after(feed: ChannelFeed, start: Position, rows_max: int) -> Position:
+    def _after(feed: ChannelFeed, start: Position, rows_max: int, target: Position | None) -> Position:
         count, end = 0, start
+        if target is not None and not start.is_numbered_from(target):
+            feed.end_at(target)
+            if not feed.wait_for_more(start, REACH_TIMEOUT_S):
+                raise TableError(
+                    f"channel {feed.channel_id}: the adapters did not send what they had when the query began, up to "
+                    f"message {target.message_seq}, within {REACH_TIMEOUT_S:g} s: run the query again"
+                )
         for entry in feed.entries():
             if start.has_reached(entry.after):
                 continue
+            if target is not None and (end.is_numbered_from(target) or _is_beyond(entry, target)):
+                break
             count += entry.batch.message_count if entry.batch is not None else 0
             if count > rows_max and end is not start:
                 break
             if entry.after.has_reached(end):  # what was read again after a takeover may come in another order
                 end = entry.after
         return end
+
+
+def _is_beyond(entry: Entry, target: Position) -> bool:
+    """True if an entry has messages after a target."""
+    if entry.batch is None:
+        return False
+    first = Position(entry.batch.packet.session, 0, entry.batch.first_message_seq)
+    return first.is_numbered_from(target) and not entry.batch.is_provisional
 
 
 def _first_position(options: Any, session: int) -> Position | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from tandemfeed.client_lib.items import Batch
 from tandemfeed.feedcore.wire.output_packet import (
@@ -83,7 +83,7 @@ class PacketsPart(InputPartition):
     received_at_ns: list[int]
 
 
-class LiveReader(DataSourceStreamReader):
+class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Subscribes when Spark first asks for an offset; goes to the executors without a subscription.
 
     Args:
@@ -95,6 +95,11 @@ class LiveReader(DataSourceStreamReader):
         self._rows_max = count(self._options, "maxRowsPerTrigger", ROWS_MAX)
         self._feed: LiveFeed | None = None
         self._table: MessageTable | None = None
+        self._target: dict[int, Position] | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The query ends where the stream is now."""
+        self._target = LiveFeed.newest_positions(self._options)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """`maxRowsPerTrigger`."""
@@ -108,7 +113,7 @@ class LiveReader(DataSourceStreamReader):
         """Where the next micro-batch ends; `start` if there is nothing new."""
         positions = _positions(start)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else NO_LIMIT
-        return _as_offset(self._subscribed(positions).next_positions(positions, rows_max))
+        return _as_offset(self._subscribed(positions).next_positions(positions, rows_max, self._target))
 
     def partitions(self, start: Offset, end: Offset) -> list[PacketsPart]:
         """The packets of each channel and session."""

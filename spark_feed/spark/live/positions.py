@@ -68,6 +68,12 @@ class Position:
             return 1  # too many takeovers to know them all
         return min([self.message_seq, *(start.first_message_seq for start in starts if start.epoch > self.epoch)])
 
+    def is_numbered_from(self, other: Position) -> bool:
+        """True if this position's next number is not before that of another, whichever messages they are."""
+        if self.session != other.session:
+            return self.session > other.session
+        return self.is_ended or self.message_seq >= other.message_seq
+
     def has_reached(self, other: Position) -> bool:
         """True if everything up to another position of the channel has been taken."""
         if self.session != other.session:

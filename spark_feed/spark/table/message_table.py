@@ -107,7 +107,7 @@ class MessageTable:
                 array = self._shown_types[field.name].array(self.field_values(rows, field.name))
             else:
                 array = rows.column(field.name)
-            arrays.append(_as_type(array, field.type))
+            arrays.append(as_type(array, field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=arrow)
 
     def rows_of(self, frames: list[memoryview]) -> Any:
@@ -127,7 +127,9 @@ class MessageTable:
         return {_shown(name): kind for name, kind in column_types(self.message).items()}
 
     def _number_fields(self) -> list[Any]:
-        return [pa.field(name, self._spark_type(kind), nullable=name == MAY_BE_ZERO) for name, kind in NUMBERS.items()]
+        return [
+            pa.field(name, spark_type(kind, self.times), nullable=name == MAY_BE_ZERO) for name, kind in NUMBERS.items()
+        ]
 
     def _message_fields(self) -> list[Any]:
         if self.message.is_fixed:
@@ -137,19 +139,9 @@ class MessageTable:
             batch = self.rows_of([])
             types = dict(zip(batch.schema.names, batch.schema.types, strict=True))
         nullable = {name for name, kind in self._shown_types.items() if kind.column.null is None}
-        return [pa.field(name, self._spark_type(kind), nullable=name not in nullable) for name, kind in types.items()]
-
-    def _spark_type(self, kind: Any) -> Any:
-        """The Arrow type of a column in Spark."""
-        if pa.types.is_dictionary(kind):
-            return kind.value_type
-        if pa.types.is_timestamp(kind):
-            return pa.timestamp("us", "UTC") if self.times == TIMESTAMPS else pa.int64()
-        if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
-            return pa.list_(self._spark_type(kind.value_type))
-        if pa.types.is_struct(kind):
-            return pa.struct([field.with_type(self._spark_type(field.type)) for field in kind])
-        return WIDER.get(kind, kind)
+        return [
+            pa.field(name, spark_type(kind, self.times), nullable=name not in nullable) for name, kind in types.items()
+        ]
 
 
 def message_table(model_xml: bytes, document: str, message_name: str, times: str) -> MessageTable:
@@ -169,6 +161,19 @@ def message_table(model_xml: bytes, document: str, message_name: str, times: str
         found = f"option 'message' is {message_name!r}" if message_name else "option 'message' is missing"
         raise TableError(f"{found}; a table has messages of one type: choose one of {', '.join(names)}")
     return MessageTable(model_xml, message_name, times)
+
+
+def spark_type(kind: Any, times: str) -> Any:
+    """The Arrow type of a column in Spark."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC") if times == TIMESTAMPS else pa.int64()
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(spark_type(kind.value_type, times))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(spark_type(field.type, times)) for field in kind])
+    return WIDER.get(kind, kind)
 
 
 def _shown(name: str) -> str:
@@ -191,7 +196,8 @@ def _number_array(name: str, values: NDArray[np.int64]) -> Any:
     return array.cast(NUMBERS[name])
 
 
-def _as_type(array: Any, kind: Any) -> Any:
+def as_type(array: Any, kind: Any) -> Any:
+    """An array as another type of the same values."""
     if array.type == kind:
         return array
     if pa.types.is_dictionary(array.type):

@@ -29,7 +29,7 @@ from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
 from tests.adapter.peers.rpc_by_hand import CA, SERVER_NAME, serve_by_hand, token
 from tests.adapter.peers.test_peer_input import HEALTH
 
-WAIT_S = 20
+WAIT_S = 60
 POSITION = MessageStreamState(1, 1, 1, {1: 1})
 STATUS = ChannelStatus(1, ReplicaState.ACTIVE, POSITION, Lineage().opened(1, 1, 1))
 SESSION = 20_261_121

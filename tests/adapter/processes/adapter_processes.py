@@ -24,7 +24,7 @@ from tests.admin_server.cluster_files import EXAMPLES, Server
 OUTPUT_GROUPS = {"a": "239.192.2.1:5011", "b": "239.192.2.2:5012"}
 GROUPS = {1: b"239.192.1.1:5001", 2: b"239.192.1.2:5002"}
 SESSION = 20261121
-WAIT_S = 30.0
+WAIT_S = 60.0
 OWN_DOCUMENTS = {"source-format": EXAMPLES / "source-format.xml", "table": EXAMPLES / "converter-table.xml"}
 
 

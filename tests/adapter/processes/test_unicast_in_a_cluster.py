@@ -172,7 +172,7 @@ def test_auto_reaches_a_host_that_multicast_does_not_reach(tmp_path: Path, netwo
             "secret-file": state / "secrets" / "reader.secret",
             "interface": network.addresses["client"],
         }
-        command = [sys.executable, "-m", "tandemfeed.deploy.command", "subscribe", "--print"]
+        command = [sys.executable, "-m", "tandemfeed.deploy.command", "subscribe", "--as", "text"]
         command += [text for key, value in options.items() for text in (f"--{key}", str(value))]
         done = subprocess.run(
             command,

@@ -26,7 +26,7 @@ from tandemfeed.journal import Journal, Tailer
 from tests.admin_server.cluster_files import EXAMPLES
 from tests.small_disk import SmallDisk
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 RECORD = DeadLetterRecord(
     1, 2, 20_261_121, 3, 2**40, 1_700_000_000_000_000_001, 1_700_000_000_000_000_002, 65, "wrong_length", "trade",
     b"\x08\0\1\0long",

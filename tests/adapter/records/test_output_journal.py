@@ -254,3 +254,37 @@ def test_the_first_packet_after_all_marks_were_released_is_found() -> None:
     marks.note(1, 3, 3, index=3)
     assert [stretch.begin_index for stretch in marks.by_input.stretches(3, 3)] == [3]
     assert [stretch.begin_index for stretch in marks.by_message.stretches(3, 3)] == [3]
+
+
+def test_the_first_message_since_a_time_is_found_over_epochs_restarts_and_sessions(tmp_path: Path) -> None:
+    """Packets of two messages, one each 10 ns; some make no message; epoch 2 renumbers the last of epoch 1."""
+    journal = OutputJournal(tmp_path, block_size=BLOCK)
+    sent: list[tuple[int, int]] = []  # (time, message_seq) of what counts
+    next_message = 1
+    count = 5 * MARK_EVERY
+    for epoch, first, end in ((1, 0, count), (2, count - 9, 2 * count)):
+        del sent[first:]
+        next_message = sent[-1][1] + 2 if sent else 1
+        for at in range(first, end):
+            seq = 2 * at + 1
+            each = packet(1, seq, 2, epoch, first_message=next_message)
+            journal.append(each._replace(source_sent_at_ns=1_000 + 10 * at))
+            sent.append((1_000 + 10 * at, next_message))
+            next_message += 2
+    for is_reopened in (False, True):
+        if is_reopened:
+            journal.close()
+            journal = OutputJournal(tmp_path, block_size=BLOCK)
+        for at in (0, 1, count // 2, count - 10, count - 9, count, 2 * count - 1):
+            time_ns, message_seq = sent[at]
+            assert journal.locate(1, time_ns) == (message_seq, time_ns)
+            assert journal.locate(1, time_ns - 9) == (message_seq, time_ns)
+        assert journal.locate(1, 0) == (1, 1_000)
+        assert journal.locate(1, sent[-1][0] + 1) == (next_message, 0)
+        assert journal.locate(2, 0) == (0, 0)
+        assert journal.locate(1, 0, session=20_261_122) == (0, 0)
+    later = packet(1, 1, 2)._replace(session=20_261_122, source_sent_at_ns=90_000)
+    journal.append(later)
+    assert journal.locate(1, 0) == (1, 90_000)
+    assert journal.locate(1, 1_001, session=20_261_121) == (3, 1_010)
+    journal.close()

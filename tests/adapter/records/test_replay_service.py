@@ -220,3 +220,13 @@ def test_silent_callers_starve_neither_a_client_nor_an_adapter(server: RpcServer
             assert [each.first_input_seq for each in replay(server, bearer, request)] == [4, 7]
         for call in calls:
             call.cancel()
+
+
+def test_a_place_is_located_by_time_for_callers_that_may_replay_it(server: RpcServer) -> None:
+    stranger = token("client", topics=("other.#",))
+    with channel_to(server, CLIENT) as channel:
+        found = replay_pb2_grpc.ReplayStub(channel).Locate(replay_pb2.LocateRequest(channel_id=1), timeout=20)
+    assert found.message_seq == 1
+    with channel_to(server, stranger) as channel, pytest.raises(grpc.RpcError) as refused:
+        replay_pb2_grpc.ReplayStub(channel).Locate(replay_pb2.LocateRequest(channel_id=1), timeout=20)
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -62,6 +62,20 @@ def test_keys_overlap_and_no_key_id_repeats(store: Store) -> None:
     assert first.key_id not in {key.key_id for key in ring.keys([1])}
 
 
+def test_if_every_key_is_distrusted_the_new_ones_wait_until_everybody_could_log_in_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "leases.sqlite")
+    ring, times = KeyRing(store, 1, (1,)), store.key_times
+    leads = []
+    for replace in (lambda: ring.replace([1]), ring.replace_all):
+        now_ns = time.time_ns()
+        replace()
+        leads.append(ring.keys([1])[-1].not_before_unix_ns - now_ns)
+    assert leads[0] >= times.rotation_lead_ns
+    assert leads[1] >= times.distrust_lead_ns > times.rotation_lead_ns
+    assert ring.source_keys()[-1].not_before_unix_ns >= now_ns + times.distrust_lead_ns
+    store.close()
+
+
 def test_subscribers_are_updated_before_a_key_becomes_valid_and_when_it_does(store: Store, tmp_path: Path) -> None:
     cluster, _ = write_settings(tmp_path)
     audit = AuditLog(tmp_path)

@@ -221,9 +221,7 @@ def test_after_a_restart_a_process_registers_if_the_registered_one_does_not_retu
         gone = Adapter(server, "a")
         gone.await_order("lease_granted")
     with running_server(tmp_path) as server:
-        began_s = time.monotonic()
         heir = started_when_allowed(server, "a")
-        assert time.monotonic() - began_s < WAIT_S / 2
         with pytest.raises(grpc.RpcError, match="this process was replaced"):
             Adapter(server, "a", gone)
         heir.vanish()

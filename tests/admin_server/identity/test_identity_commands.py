@@ -152,6 +152,24 @@ def test_a_disabled_identity_loses_streams_tokens_and_keys_and_returns_when_it_i
     assert "operator is the identity that you use" in capsys.readouterr().err
 
 
+def test_a_disabled_identity_has_lost_its_rights_before_its_calls_are_refused(
+    server: AdminServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    end, refuse = server.policy.disable, server.brokers["equities"].refuse_tokens
+
+    def end_rights(disabled: frozenset[str]) -> None:
+        assert server.identities.why_refused("reader", 0) is None
+        order.append("rights end")
+        end(disabled)
+
+    monkeypatch.setattr(server.policy, "disable", end_rights)
+    monkeypatch.setattr(server.brokers["equities"], "refuse_tokens", lambda name: (order.append(name), refuse(name)))
+    server.identities.disable("reader", "left the company", by="operator")
+    assert order == ["rights end", "reader"]
+    assert server.identities.why_refused("reader", 0) == "reader is disabled"
+
+
 def test_a_disabled_adapter_loses_its_lease_and_the_keys_of_its_feed(tmp_path: Path) -> None:
     with running_server(tmp_path, cluster_text=SEALED) as server:
         active, backup = Adapter(server, "a"), Adapter(server, "b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import secrets
 import time
 from pathlib import Path
@@ -20,8 +21,9 @@ from tandemfeed.admin_server.identity.token_keys import DAY_NS, KEY_COUNT_MAX, T
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.channels import open_channel
-from tandemfeed.transport.calls.login import Login, TokenSource, login
+from tandemfeed.transport.calls.login import Login, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.calls.tokens import TokenRefused, TokenVerifier, binding, sign_token
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
@@ -92,6 +94,11 @@ def is_accepted(server: AdminServer, session: Login) -> bool:
         except grpc.RpcError as refused:
             return refused.code() is not grpc.StatusCode.UNAUTHENTICATED
         return True
+
+
+def drained(orders: queue.SimpleQueue[admin_pb2.AdapterOrder]) -> list[admin_pb2.AdapterOrder]:
+    """All orders that have arrived; the stream has ended."""
+    return [orders.get() for _ in range(orders.qsize())]
 
 
 def events(server: AdminServer, event: str) -> list[dict[str, object]]:
@@ -176,11 +183,14 @@ def test_dropping_the_former_keys_ends_every_call_and_token_and_replaces_every_k
             assert run(server, "keys", "rotate-tokens", "--now", "--reason", "laptop stolen", "--yes") == 0
             list(subscription.call)  # it ends
         assert adapter.ended.wait(20)
+        heard = [order.cluster_changed.token_keys for order in drained(adapter.orders)]
+        assert all(keys == adapter.registered.token_keys for keys in heard if keys), "peers' promises still count"
         assert not is_accepted(server, forged)
         server_keys = TokenVerifier(ADMIN_SERVER, server.token_keys.accepted())
         own.adopt_trust(admin_pb2.SourceReported(token_keys=server.token_keys.accepted()), server_keys)
         assert server_keys.verify(own(ADMIN_SERVER)).identity == "reader", "it has logged in again by itself"
         back = Adapter(server, "a", resumes=adapter)
+        assert not TokenVerifier(adapter_server("equities", "a"), back.registered.token_keys).accepts(forged.token)
         assert back.start.salt == adapter.start.salt, "it resumes its start, and its stream continues"
         with channel_as(server, "reader") as channel:
             fresh = keys_of(next(grants(channel)))[-1]

@@ -18,8 +18,9 @@ from tandemfeed.admin_server.identity.login_limits import LoginLimits
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.credentials import TokenFile
-from tandemfeed.transport.calls.login import AuthenticationRefused, Login, TokenSource, login
+from tandemfeed.transport.calls.login import AuthenticationRefused, Login, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.cluster_files import ca_of, running_server
 from tests.admin_server.identity.logins import ToyIssuer, audit_of

@@ -18,7 +18,7 @@ from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, POLICY, channel_as, running_server
 from tests.admin_server.subscriber_by_hand import RefusedRequest, SubscriberCall, grants, keys_of, topics_of
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 BOTH_TOPICS = CLUSTER.replace("source_stream_ids = [1, 2]", "source_stream_ids = [1]").replace(
     "[[feed.source_stream]]",
     '[[feed.channel]]\nchannel_id = 2\ntopic = "equities.books"\nsource_stream_ids = [2]\n[[feed.source_stream]]',

@@ -11,7 +11,7 @@ from tandemfeed.admin_server.records.zookeeper_election import Election
 from tandemfeed.admin_server.records.zookeeper_records import ZooKeeperRecords
 from tandemfeed.admin_server.records.zookeeper_sealing import KeySealer
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 class Leader:

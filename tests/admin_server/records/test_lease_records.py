@@ -19,6 +19,7 @@ from tests.admin_server.records.zookeeper_server import ZooKeeperServer, needs_z
 
 KEY = bytes(range(32))
 SESSION_MS = 20_000  # no test waits for its end, because candidates leave explicitly
+LEAD_NS = 300_000_000  # of a new key
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +192,7 @@ def test_a_replaced_key_expires_soon_after_its_successor_becomes_valid(
     records = implementation.records
     (former,), (other,) = records.stream_keys(1, 1), records.stream_keys(1, 2)
     replaced_ns = time.time_ns()
-    records.replace_stream_key(1, 1)
+    records.replace_stream_key(1, 1, LEAD_NS)
     records = implementation.reopened()
     kept, made = records.stream_keys(1, 1)
     assert (kept.key_id, kept.key) == (former.key_id, former.key)
@@ -208,9 +209,9 @@ def test_a_key_that_is_not_valid_yet_is_deleted_when_it_is_replaced(
     records = implementation.records
     (former,) = records.stream_keys(1, 1)
     while True:
-        records.replace_stream_key(1, 1)
+        records.replace_stream_key(1, 1, LEAD_NS)
         second = records.stream_keys(1, 1)[-1]
-        records.replace_stream_key(1, 1)
+        records.replace_stream_key(1, 1, LEAD_NS)
         if time.time_ns() < second.not_before_unix_ns:  # usually so at the first try
             break
     keys = [key.key_id for key in records.stream_keys(1, 1)]
@@ -263,7 +264,7 @@ def test_the_generation_grows_with_every_durable_change_and_never_shrinks(
     records = implementation.records
     before = records.read_generation()
     records.note_failed(1, 2, "out of sync")
-    records.replace_stream_key(1, 1)
+    records.replace_stream_key(1, 1, LEAD_NS)
     after = records.generation
     assert after >= before + 2
     assert implementation.reopened().read_generation() >= after

@@ -16,8 +16,8 @@ from tandemfeed.adapter.reporting.registry import Registry
 from tandemfeed.admin_server.records.state_folder import SHARED_BY_SERVERS
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.channels import open_channel
-from tandemfeed.transport.calls.login import TokenSource
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.v1 import admin_pb2, common_pb2
 from tests.admin_server.cluster_files import ca_of, secret_of
 from tests.admin_server.records.zookeeper_server import ZooKeeperServer

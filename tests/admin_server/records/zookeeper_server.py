@@ -24,7 +24,7 @@ JAR = Path("/usr/share/java/zookeeper.jar")  # its manifest names the other jars
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 TICK_MS = 100  # allows sessions from 200 ms, so that tests wait only briefly for their end
 START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 60
 
 
 def is_installed() -> bool:

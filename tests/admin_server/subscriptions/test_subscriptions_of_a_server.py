@@ -43,7 +43,7 @@ WITH_TABLE = CLUSTER.replace("source_stream_ids = [1, 2]", 'source_stream_ids = 
 SECOND_FEED = CLUSTER.replace("feed_id = 1", "feed_id = 2").replace('name = "equities"', 'name = "bonds"')
 SECOND_FEED = SECOND_FEED.replace("equities.ticks", "bonds.ticks").replace("239.192.", "239.193.").replace(":50", ":60")
 BOTH_GRANTED = POLICY.replace('["equities.#"]', '["equities.#", "bonds.ticks"]')
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

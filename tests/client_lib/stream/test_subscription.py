@@ -26,8 +26,8 @@ from tandemfeed.client_lib import (
     Revoked,
     Subscription,
 )
+from tandemfeed.client_lib.commands.live_view import LiveFigures, render
 from tandemfeed.client_lib.items import Filled, Item
-from tandemfeed.client_lib.live_view import LiveFigures, render
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Ended, Stale, Takeover
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_runs
@@ -184,7 +184,7 @@ def test_the_refusal_of_a_topic_names_the_topic_and_the_identity(cluster: ToyClu
 def test_an_invalid_start_is_refused_with_what_it_must_be(cluster: ToyCluster, start: object) -> None:
     with (
         cluster.connect() as client,
-        pytest.raises(ValueError, match=r"must be .live., .first.|at least 1"),
+        pytest.raises(ValueError, match=r"must be .live., .first.|at least 1|is a time in ns"),
     ):
         client.subscribe(feed="equities", start=start)  # type: ignore[arg-type]
 
@@ -394,7 +394,7 @@ def test_a_revocation_is_the_last_item_even_if_a_stream_falls_silent_in_the_same
         silent_at_ns = time.monotonic_ns() + config.stale_after_ns
         cluster.is_revoked = True
         cluster.admin.end_calls()
-        assert select.select([subscription._mailbox.fd], [], [], 20)[0]
+        assert select.select([subscription._loop._mailbox.fd], [], [], 20)[0]
         time.sleep(max(0, silent_at_ns - time.monotonic_ns()) / 1e9)
         items = list(subscription.items())
         assert any(isinstance(item, Stale) for item in items)

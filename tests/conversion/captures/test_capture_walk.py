@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from io import BytesIO
 from typing import TypeAlias
 
@@ -138,3 +139,10 @@ def test_a_record_larger_than_a_block_is_read() -> None:
     data = pcap([bytes(Ether() / IP(dst="10.0.0.1") / UDP() / Raw(bytes(5_000))), FRAMES[0]])
     assert walked(data, 1_000) == read(data)
     assert [len(payload) for _, _, payload, _ in walked(data, 1_000)[0]] == [5_000, 0]
+
+
+@pytest.mark.parametrize("make", [pcap, pcapng])
+def test_captures_that_were_joined_are_read_to_the_end(make: Callable[..., bytes]) -> None:
+    data = make(FRAMES[:8], "<") + make(FRAMES[:8], ">") + make([bytes(to(3))], "<", 101)
+    assert walked(data) == read(data)
+    assert len(read(data)[0]) == 17

@@ -136,7 +136,11 @@ class InterpretedConverter:
         block, walked = self._walk(source, conversions, datagram, position, length, version)
         header = unpack_source_header(datagram)
         sent_at_ns = header.sent_at_ns - (header.sent_at_ns >> 63 << 64)  # int64, with the same bits, as in a kernel
-        packet = {"session": header.session, "sent_at_ns": sent_at_ns}
+        packet = {
+            "session": header.session,
+            "sent_at_ns": sent_at_ns,
+            "source_stream_id": header.source_stream_id,
+        }
         scopes: list[tuple[Conversion, Scope]] = []
         need = 0
         body = position + framing.header_size

@@ -25,7 +25,8 @@ def used_fields(conversion: Conversion) -> set[int]:
         visit(operand)
     _visit_parts(visit, conversion.groups, conversion.data)
     for action in conversion.orders:
-        for operand in (action.key, *action.operands.values(), *([action.guard.operand] if action.guard else ())):
+        guard = [action.guard.operand] if action.guard else []
+        for operand in (*([action.key] if action.key else []), *action.operands.values(), *guard):
             visit(operand)
     for _, key in conversion.book_reads:
         visit(key)

@@ -20,7 +20,7 @@ from tandemfeed.adapter.conversion.table.table import (
     type_of,
 )
 from tandemfeed.adapter.conversion.table.values import NULL
-from tests.conversion.oracle.interpreted_values import Refused, Scope, compute
+from tests.conversion.oracle.interpreted_values import Refused, Scope, Value, compute
 
 MASK64 = (1 << 64) - 1
 BUCKETS = 64
@@ -64,11 +64,13 @@ class InterpretedState:
         if None in rows.values():
             raise Refused(Reason.TOO_MANY_KEYS)
         books = {action.book: action.key for action in conversion.orders} | dict(conversion.book_reads)
-        keys = {book: scope.number(key) for book, key in books.items()}
+        keys = {book: scope.number(key) if key else NULL for book, key in books.items()}  # NULL: of the order
         has_room = True
         order_values: dict[int, tuple[int, int, int]] = {action.book: (NULL, 0, NULL) for action in conversion.orders}
         for action in conversion.orders:
             if action.guard is None or scope.holds(action.guard):
+                if action.key is None:
+                    keys[action.book] = self._key_of_order(action, scope)
                 has_room &= self._order(action, scope, keys[action.book], order_values, counts)
         scope.of_book = lambda operation, inner: self._of_book(operation, inner, keys, order_values)
         scope.level_count = lambda book, side: len(self._levels(book, side, keys))
@@ -108,9 +110,11 @@ class InterpretedState:
             row[space.reset_first :] = [*space.initial[space.reset_first : -1], session]
         return row
 
-    def _cells(self, operation: Operation, scope: Scope, row: list[int]) -> int:
+    def _cells(self, operation: Operation, scope: Scope, row: list[int]) -> Value:
         keeper = operation.peeks or operation
         columns, name = operation.columns, keeper.function.name
+        if name == "last_text":
+            return _kept_text(None if operation.peeks else scope.text(operation.operands["of"]), row, columns)
         if operation.peeks is None:
             values = {argument: scope.value(operand) for argument, operand in operation.operands.items()}
             numbers = {argument: value for argument, value in values.items() if isinstance(value, int)}
@@ -155,9 +159,15 @@ class InterpretedState:
             return True
         self._change_known(action, orders, spaces.orders, order_id, values, known)
         left = {"reduce": max(0, known[1] - values.get("size", 0)), "replace": values.get("size", 0)}
+        left["resize"] = values.get("size", 0)
         price = values["price"] if action.action == "replace" else order_values[action.book][0]
         order_values[action.book] = (price, left.get(action.action, 0), order_values[action.book][2])
         return True
+
+    def _key_of_order(self, action: OrderAction, scope: Scope) -> int:
+        """The key of the book that has an order whose id is unique."""
+        row = self.rows[self._table.books[action.book].spaces.orders].get((scope.number(action.operands["id"]),))
+        return NULL if row is None else row[3]
 
     def _put(self, orders: dict[Key, list[int]], number: int, order_id: Key, row: list[int]) -> bool:
         orders.pop(order_id, None)
@@ -177,8 +187,9 @@ class InterpretedState:
         values: dict[str, int],
         known: list[int],
     ) -> None:
-        if action.action == "reduce" and values["size"] < known[1]:
-            orders[order_id] = [known[0], known[1] - values["size"], *known[2:]]
+        left = {"reduce": known[1] - values.get("size", 0), "resize": values.get("size", 0)}.get(action.action, 0)
+        if left > 0:
+            orders[order_id] = [known[0], left, *known[2:]]
             return
         del orders[order_id]
         if action.action == "replace":
@@ -195,9 +206,13 @@ class InterpretedState:
 
     def _of_book(
         self, operation: Operation, scope: Scope, keys: dict[int, int], order_values: dict[int, tuple[int, int, int]]
-    ) -> int:
+    ) -> Value:
         book, name = operation.book, operation.function.name
         assert book is not None
+        if name == "order_by":
+            if not operation.type.text_size:
+                return keys[book]
+            return b"" if keys[book] == NULL else (keys[book] & MASK64).to_bytes(8, "little").rstrip(BLANKS)
         if name.startswith("order_"):
             return order_values[book][("order_price", "order_size", "order_side").index(name)]
         side, depth = int(str(operation.constants["side"])), int(str(operation.constants["depth"]))
@@ -282,6 +297,15 @@ class InterpretedState:
 def _book_of(order: Key, row: list[int]) -> int:
     """The key of an order's book: the second word of its key, or its last cell."""
     return order[1] if len(order) == 2 else row[3]
+
+
+def _kept_text(text: bytes | None, row: list[int], columns: tuple[int, ...]) -> bytes:
+    """Put a text into its cells, unless it is blank; the text in them. Args: text: None: read only."""
+    if text is not None and (text := text.rstrip(BLANKS)):
+        words = struct.unpack(f"<{len(columns)}q", text.ljust(8 * len(columns), b"\0"))
+        for column, word in zip(columns, words, strict=True):
+            row[column] = word
+    return struct.pack(f"<{len(columns)}q", *(row[column] for column in columns)).split(b"\0")[0]
 
 
 def _change(name: str, row: list[int], columns: tuple[int, ...], values: dict[str, int]) -> None:

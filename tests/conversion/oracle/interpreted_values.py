@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
+import struct
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
@@ -94,7 +96,7 @@ class Scope:
         self.index = index
         self.results: MutableMapping[int, Value] = {}
         self.indices: dict[int, int] = {}
-        self.of_book: Callable[[Operation, Scope], int] = lambda _operation, _scope: NULL
+        self.of_book: Callable[[Operation, Scope], Value] = lambda _operation, _scope: NULL
         self.level_count: Callable[[int, int], int] = lambda _book, _side: 0
 
     def entries(self, group: SourceGroup) -> Iterator[Scope]:
@@ -221,7 +223,7 @@ class Scope:
         found = inner.value(field)
         return found[0] if isinstance(found, bytes) else found
 
-    def compute_late(self, operation: Operation, of_book: Callable[[Operation, Scope], int]) -> None:
+    def compute_late(self, operation: Operation, of_book: Callable[[Operation, Scope], Value]) -> None:
         """Compute an operation of an entry that depends on state; entries keep no state themselves."""
         value = of_book(operation, self) if operation.book is not None else compute(self, operation)
         self.results[operation.number] = value
@@ -265,6 +267,10 @@ class Scope:
             assert isinstance(value, bytes)
             return value
         name, of = operand.function.name, operand.operands.get("of")
+        if name in ("last_text", "peek", "order_by"):
+            kept = self.results[operand.number]
+            assert isinstance(kept, bytes)
+            return kept
         if name == "concatenate":
             separator = operand.constants["separator"]
             assert isinstance(separator, bytes)
@@ -321,6 +327,10 @@ def compute(scope: Scope, operation: Operation) -> Value:
         return _parsed(scope.text(operation.operands["of"]), int(str(constants["exponent"])))
     if name == "map":
         return _mapped(values["of"], constants["map"])
+    if name == "decimal":
+        return _decimal(values["of"], {key: value for key, value in constants.items() if isinstance(value, int)})
+    if name == "double":
+        return _double(numbers["of"], int(str(constants["factor"])), int(str(constants["divisor"])))
     if name == "choose":
         comparison = constants["comparison"]
         assert isinstance(comparison, Comparison)
@@ -397,6 +407,28 @@ def _mapped(value: Value, value_map: object) -> Value:
     if found is None:
         raise Refused(Reason.UNMAPPED)
     return found
+
+
+def _decimal(bits: Value, settings: dict[str, int]) -> int:
+    assert isinstance(bits, bytes)
+    code, factor, divisor = "<f" if len(bits) == 4 else "<d", settings["factor"], settings["divisor"]
+    value: float = struct.unpack(code, bits)[0]
+    if math.isnan(value):
+        return NULL
+    scaled = value * float(factor) / float(divisor)
+    if abs(scaled) > 2.0**62:
+        raise Refused(Reason.OUT_OF_RANGE)
+    found = math.floor(scaled)
+    if settings["rounding"] != 1 and scaled - found >= 0.5:
+        found += 1
+    (back,) = struct.unpack(code, struct.pack(code, float(found) * float(divisor) / float(factor)))
+    if settings["rounding"] == 0 and back != value:
+        raise Refused(Reason.OUT_OF_RANGE)
+    return found
+
+
+def _double(of: int, factor: int, divisor: int) -> bytes:
+    return _NAN[8] if of == NULL else struct.pack("<d", float(of) * float(factor) / float(divisor))
 
 
 def _scaled(of: int, settings: dict[str, int]) -> int:

@@ -8,7 +8,7 @@ from tandemfeed.deploy.cluster.cluster_watch import ClusterWatch
 from tandemfeed.v1 import admin_pb2
 from tests.client_lib.toy_cluster import IDENTITY, SECRET, ToyCluster
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 def test_watch_counts_epochs_that_had_an_active_even_if_their_numbers_have_gaps() -> None:

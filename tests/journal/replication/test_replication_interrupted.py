@@ -16,7 +16,7 @@ from tandemfeed.journal.replication import Limits, ReplicationFollower, Replicat
 from tests.journal.replication.replication_process import segments_of
 
 MS = 1_000_000
-WAIT_S = 30.0
+WAIT_S = 60.0
 TIMES = 4
 LIMITS = Limits(heartbeat_interval_ns=50 * MS, silence_ns_max=400 * MS, backoff_ns_min=5 * MS, backoff_ns_max=50 * MS)
 

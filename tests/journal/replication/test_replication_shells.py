@@ -36,7 +36,7 @@ from tandemfeed.journal.replication import (
 from tests.journal.replication.replication_process import LIMITS, records_of
 
 ANY_PORT = "tcp://127.0.0.1:*"
-WAIT_S = 30.0
+WAIT_S = 60.0
 BLOCK = BLOCK_SIZE_MIN
 
 

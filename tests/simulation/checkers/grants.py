@@ -20,6 +20,7 @@ class LastReport:
     """The last report that the store received from an adapter."""
 
     rank: int | None  # of its worst channel; None: it is not a candidate
+    is_up_to_date: bool  # it is, or soon will be, a candidate of the first rank: abstaining passes
     session: int
     epoch: int
     position: int
@@ -29,10 +30,10 @@ class LastReport:
     def of(cls, state: PeerState, now_ns: int) -> LastReport:
         """Make it from a report that the store received."""
         ranks = [ORDER.get(channel.state) for channel in state.channels]
-        rank = None if state.abstains or None in ranks else max(rank for rank in ranks if rank is not None)
+        worst = None if None in ranks else max(rank for rank in ranks if rank is not None)
         epoch = min(channel.position.epoch for channel in state.channels)
         position = sum(channel.position.next_input_seq for channel in state.channels)
-        return cls(rank, state.session, epoch, position, now_ns)
+        return cls(None if state.abstains else worst, worst == 0, state.session, epoch, position, now_ns)
 
     def is_better_than(self, other: LastReport) -> bool:
         """Compares by rank, then by session, epoch and position, where later is better."""
@@ -112,9 +113,9 @@ class GrantChecker:
         others = [
             each
             for each, report in self._reports.items()
-            if each not in (adapter_id, holder) and report.rank == 0 and now_ns - report.at_ns <= self._fresh_ns
+            if each not in (adapter_id, holder) and report.is_up_to_date and now_ns - report.at_ns <= self._fresh_ns
         ]
-        if own is not None and own.rank == 0 and not others:
+        if own is not None and own.is_up_to_date and not others:
             raise Violation("grants", f"adapter {adapter_id} is failed, but it is the last synchronised backup")
 
     def look(self, holder: int, now_ns: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -196,6 +197,16 @@ def test_a_rerun_that_differs_from_the_journal_is_refused(tmp_path: Path) -> Non
         with pytest.raises(SourceJournalError, match="differs from what is already in the journal"):
             append_to_stream(writer.continuation, 1, [changed])
         assert stream_records_of(tmp_path / "journal") == before
+
+
+def test_a_task_on_a_host_without_the_drivers_commit_log_appends_nothing(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 200, 200)
+    ((run,),) = batches_of(tmp_path / "recording")
+    with SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path)) as writer:
+        elsewhere = replace(writer.continuation, journal=tmp_path / "elsewhere")
+        with pytest.raises(SourceJournalError, match="does not have the driver's commit log"):
+            append_to_stream(elsewhere, 1, [run[0]])
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_rerun_after_a_larger_micro_batch_commits_its_own_end(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ from tandemfeed.spark_feed.recordings.ingest_columns import IngestOptions
 from tandemfeed.spark_feed.recordings.prices import BadNumber, to_nine_digits
 from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, SCHEMA, Manifest, RecordingError, restore_file_order
 from tandemfeed.spark_feed.recordings.tickers import make_tickers
-from tests.spark_feed.source_material import SOURCE_FORMAT, make_recording, shared_file
+from tests.real_data import shared_file
+from tests.spark_feed.source_material import SOURCE_FORMAT, make_recording
 
 
 def _rows(recording: Path) -> list[dict[str, Any]]:
@@ -182,11 +183,83 @@ def test_null_prices_of_a_real_futures_file_reach_the_wire(tmp_path: Path) -> No
     assert set(orders["symbol"].tolist()) == {b"ESH4"}
 
 
-@pytest.mark.parametrize("schema", ["mbo", "trades", "tbbo", "mbp-1"])
-@pytest.mark.parametrize("version", ["v1.dbn.zst", "v2.dbn.zst", "v3.dbn.zst"])
-def test_dbn_files_of_every_version_are_read(tmp_path: Path, schema: str, version: str) -> None:
-    file = shared_file(f"dbn/test_data.{schema}.{version}")
-    assert ingest(file, tmp_path / "r", IngestOptions()).record_count == 2
+WITH_VERSION_1 = ("mbo", "trades", "tbbo", "mbp-1", "mbp-10")
+KINDS_OF_SCHEMA = {
+    "mbo": ["order", "order"],
+    "trades": ["trade", "trade"],
+    "tbbo": ["quote", "trade", "quote", "trade"],
+    "mbp-1": ["quote", "quote"],
+    "mbp-10": ["quote", "quote"],
+    "bbo-1s": ["quote"] * 4,
+    "cmbp-1": ["quote", "quote"],
+    "cbbo-1s": ["quote", "quote"],
+}
+
+
+@pytest.mark.parametrize("schema", KINDS_OF_SCHEMA)
+@pytest.mark.parametrize("version", ["v2.dbn.zst", "v3.dbn.zst"])
+def test_dbn_files_of_every_schema_with_ticks_are_read(tmp_path: Path, schema: str, version: str) -> None:
+    version = "v1.dbn.zst" if version == "v2.dbn.zst" and schema in WITH_VERSION_1 else version
+    ingest(shared_file(f"dbn/test_data.{schema}.{version}"), tmp_path / "r", IngestOptions())
+    assert [row["kind"] for row in _rows(tmp_path / "r")] == KINDS_OF_SCHEMA[schema]
+
+
+def changed_dbn(path: Path, schema: str, offset: int, value: bytes, of: Path | None = None) -> Path:
+    """A real file, or another one, with other bytes in its first record."""
+    raw = bytearray((of or shared_file(f"dbn/test_data.{schema}.dbn")).read_bytes())
+    at = 8 + int.from_bytes(raw[4:8], "little") + offset
+    raw[at : at + len(value)] = value
+    path.write_bytes(raw)
+    return path
+
+
+def test_a_trade_among_quotes_of_dbn_is_kept(tmp_path: Path) -> None:
+    action_at = 16 + 8 + 4  # after header, price and size
+    file = changed_dbn(tmp_path / "mbp.dbn", "mbp-1", action_at, b"T")
+    ingest(file, tmp_path / "r", IngestOptions())
+    trade, quote, other = _rows(tmp_path / "r")
+    assert [each["kind"] for each in (trade, quote, other)] == ["trade", "quote", "quote"]
+    assert trade["event_at_ns"] == quote["event_at_ns"]
+    assert {"price", "size", "side", "flags"} <= trade.keys()
+    assert "bid_price" in quote
+    assert "price" not in quote
+
+
+def test_undefined_times_of_dbn_are_null(tmp_path: Path) -> None:
+    undefined = b"\xff" * 8
+    ingest(changed_dbn(tmp_path / "received.dbn", "mbo", 40, undefined), tmp_path / "a", IngestOptions())
+    assert "received_at_ns" not in _rows(tmp_path / "a")[0]
+    ingest(changed_dbn(tmp_path / "event.dbn", "mbo", 8, undefined), tmp_path / "b", IngestOptions())
+    row = _rows(tmp_path / "b")[0]
+    assert row["event_at_ns"] == row["received_at_ns"], "the time of the receipt stands for it"
+    file = changed_dbn(tmp_path / "both.dbn", "mbo", 8, undefined)
+    file = changed_dbn(file, "mbo", 40, undefined, of=file)
+    with pytest.raises(RecordingError, match="row 1: neither the event's time nor the time of its receipt"):
+        ingest(file, tmp_path / "c", IngestOptions())
+
+
+def test_words_for_no_value_may_be_tickers(tmp_path: Path) -> None:
+    file = tmp_path / "ticks.csv"
+    file.write_text("time,symbol,price,size\n1,NA,2.5,3\n2,NULL,2.5,3\n3,nan,NaN,3\n")
+    ingest(file, tmp_path / "r", IngestOptions())
+    rows = _rows(tmp_path / "r")
+    assert [row["symbol"] for row in rows] == ["NA", "NULL", "nan"]
+    assert [row["price"] for row in rows] == [2_500_000_000, 2_500_000_000, NULL_PRICE]
+
+
+def test_symbols_of_options_and_crypto_are_read_and_encoded_as_long_as_the_format_allows(tmp_path: Path) -> None:
+    names = ["SPXW  261218C06000000", "BTC-29DEC26-100000-C", "X"]
+    file = tmp_path / "ticks.csv"
+    file.write_text("time,symbol,price,size\n" + "".join(f"{at},{name},2.5,3\n" for at, name in enumerate(names)))
+    ingest(file, tmp_path / "r", IngestOptions())
+    assert [row["symbol"] for row in _rows(tmp_path / "r")] == names
+    (tmp_path / "format.xml").write_text(SOURCE_FORMAT.read_text().replace('length="8"', 'length="24"'))
+    source_format = load_source_format(tmp_path / "format.xml")
+    (part,) = TickEncoder(source_format, SplitRule.INDEX, 1).encode(
+        pq.read_table(tmp_path / "r" / "part-00000000.parquet")
+    )
+    trades = part.data.view(source_format.messages["trade"].dtype)
+    assert trades["symbol"].tolist() == [name.encode() for name in names]
 
 
 def test_an_unsupported_dbn_file_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -226,7 +299,7 @@ def test_invalid_numbers_are_refused_with_their_row() -> None:
             r"row 2 \(line 3\), column 'time': 'noon' is neither an ISO 8601",
         ),
         ("when,price,size\n1,2.5,3", "no column found for event_at_ns of a trade .*--column event_at_ns=NAME"),
-        ("time,symbol,price,size\n1,TOOLONGNAME,2.5,3", "row 1.*'TOOLONGNAME'; it must be 1 to 8 bytes long"),
+        (f"time,symbol,price,size\n1,{'X' * 65},2.5,3", "row 1.*'XXX.*'; it must be 1 to 64 bytes long"),
         ("time,price,size\n1,2.5,5000000000", "size 5000000000 is not a 32-bit multiple"),
     ],
 )

@@ -220,6 +220,25 @@ def _fill(folder: Path, admin: str, endpoint: str, stream: int, *ranges: tuple[i
         return [decode_source_packet(datagram, FEED.feed_id) for chunk in chunks for datagram in chunk.datagrams]
 
 
+def test_a_gateway_with_faults_loses_packets_and_fills_them(tmp_path: Path, admin: str, listener: _Listener) -> None:
+    make_recording(tmp_path / "recording", 2_000, 1_000)
+    journal_without_spark(tmp_path / "recording", tmp_path / "journal")
+    faults = ("--fault", "loss=0.5", "--fault", "reorder=0.1")
+    arguments = _gateway_arguments(tmp_path, admin, "--rate", "20000", "--wait-for-start", *faults)
+    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (gateway, ready):
+        listener.listen_until(lambda heard: {beat.source_stream_id for beat in heard.heartbeats} == {1, 2})
+        assert gateway.stdin is not None
+        gateway.stdin.write("start\n")
+        gateway.stdin.flush()
+        listener.listen_until(lambda heard: heard.ended_streams() == {1, 2})
+        journaled = {packet[:2]: packet for packet in packets_of(tmp_path / "journal")}
+        heard = {packet[:2] for packet in listener.packets}
+        assert heard < journaled.keys()
+        counts = assert_gapless(list(journaled.values()))
+        filled = [packet for each in (1, 2) for packet in _fill(tmp_path, admin, ready["rpc"], each, (1, counts[each]))]
+        assert [packet[:2] for packet in filled] == sorted(journaled)
+
+
 def test_the_gateway_multicasts_and_fills_what_the_journal_contains(
     tmp_path: Path, admin: str, listener: _Listener
 ) -> None:

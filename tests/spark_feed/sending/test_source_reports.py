@@ -17,7 +17,7 @@ from tandemfeed.transport.process_shell import Connection
 from tandemfeed.v1 import admin_pb2
 from tests.admin_server.cluster_files import CLUSTER, ca_of, running_server, secret_of
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def test_a_gateway_follows_the_keys_also_when_its_own_token_is_refused(

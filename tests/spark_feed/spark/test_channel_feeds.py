@@ -18,6 +18,7 @@ from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.packet_parts import first_messages_of
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.live.channel_feed import ChannelFeed
+from tandemfeed.spark_feed.spark.live.live_feed import LiveFeed
 from tandemfeed.spark_feed.spark.live.live_source import LiveReader
 from tandemfeed.spark_feed.spark.live.positions import Position
 from tandemfeed.spark_feed.spark.table.message_table import MessageTable
@@ -96,6 +97,20 @@ def test_after_a_takeover_while_the_query_was_stopped_reading_begins_at_the_new_
     epochs = (EpochStart(1, 1, 1), EpochStart(2, 4, 4))
     with feed_of([], Position(SESSION, 1, 7, {1: 104, 2: 107}), epochs=epochs) as (_, made):
         assert [(each.start, each.is_closed) for each in made] == [(7, True), (4, False)]
+
+
+def test_a_query_of_what_is_there_now_ends_at_its_target_although_no_entry_reaches_it() -> None:
+    start = Position(SESSION, 1, 1)
+    with feed_of([]) as (feed, _):  # nothing of it is granted
+        feed.end_at(Position(SESSION, 1, 1))
+        assert feed.wait_for_more(start, 60)
+        assert feed.entries() == []
+    with feed_of([batch(packet(1, (3,))), batch(packet(4, (3,)))]) as (feed, _):
+        assert feed.wait_until_reached(Position(SESSION, 1, 7, {1: 107}), 60)
+        first = LiveFeed._after(feed, start, 1_000, Position(SESSION, 1, 4))
+        assert first.message_seq == 4
+        assert LiveFeed._after(feed, first, 1_000, Position(SESSION, 1, 4)) == first
+        assert LiveFeed._after(feed, start, 1_000, Position(SESSION, 1, 6)).message_seq == 7
 
 
 def test_missing_messages_end_the_query_unless_the_user_accepts_that() -> None:

@@ -41,7 +41,7 @@ class Sink:
         return [each for _, batch in sorted(self.batches.items()) for each in batch]
 
 
-def start_query(spark: Spark, cluster: Cluster, sink: Sink, checkpoint: Path) -> Any:
+def start_query(spark: Spark, cluster: Cluster, sink: Sink, checkpoint: Path, **trigger: bool) -> Any:
     state = cluster.server.folder.path
     trades = spark.readStream.format("tandemfeed").options(
         admin=cluster.server.endpoint, ca=str(state / "ca.pem"), identity="reader", feed="equities",
@@ -49,7 +49,7 @@ def start_query(spark: Spark, cluster: Cluster, sink: Sink, checkpoint: Path) ->
         maxRowsPerTrigger="150",
     ).load()  # fmt: skip
     stream = trades.writeStream.foreachBatch(sink.take).option("checkpointLocation", str(checkpoint))
-    return stream.trigger(processingTime="0 seconds").start()
+    return (stream.trigger(**trigger) if trigger else stream.trigger(processingTime="0 seconds")).start()
 
 
 def wait_for(is_there: Callable[[], bool], query: Any, story: Callable[[], object]) -> None:
@@ -96,5 +96,9 @@ def test_a_query_has_each_message_once_over_a_failed_batch_takeovers_and_restart
         query = start_query(spark, cluster, sink, tmp_path / "checkpoint")
         wait_for(lambda: len(sink.taken) >= 2_100, query, lambda: len(sink.taken))
         query.stop()
+        send(source, 10)
+        query = start_query(spark, cluster, sink, tmp_path / "checkpoint", availableNow=True)
+        assert query.awaitTermination(PATIENCE_S)  # where the stream was, although it continues
+        assert len(sink.taken) == 2_400
         for stream, end in source.next_seq.items():
             assert sorted(seq for each, seq in sink.taken if each == stream) == list(range(1, end))

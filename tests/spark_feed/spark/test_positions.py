@@ -55,3 +55,11 @@ def test_one_position_has_reached_another_if_nothing_before_the_other_is_left() 
     assert not Position(START.session, 9, 500, {1: 90, 2: 90}).has_reached(END)  # nothing of stream 3
     assert Position(START.session + 1, 0, 1).has_reached(END)
     assert Position(START.session, 4, 1, {}, is_ended=True).has_reached(END)
+
+
+def test_a_position_is_numbered_from_another_by_session_and_number_alone() -> None:
+    assert END.is_numbered_from(START)
+    assert not START.is_numbered_from(END)
+    assert START.is_numbered_from(Position(START.session, 9, 106))
+    assert Position(START.session + 1, 1, 1).is_numbered_from(END)
+    assert Position(START.session, 0, 1, is_ended=True).is_numbered_from(END)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 import scramp
 
-from tandemfeed.transport.calls.login import AuthenticationRefused, TokenSource, login
+from tandemfeed.transport.calls.login import AuthenticationRefused, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
-from tandemfeed.transport.calls.tokens import SEPARATOR, TokenVerifier
+from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.client_lib.toy_cluster import make_certificates
 
@@ -113,54 +112,3 @@ def test_an_unreachable_server_causes_an_rpc_error_within_the_time_out(
     with pytest.raises(grpc.RpcError) as unreachable:
         login("127.0.0.1:9", certificates[0], IDENTITY, SECRET, timeout_s=0.5)
     assert unreachable.value.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
-
-
-def token_of(source: TokenSource) -> str:
-    """The token that the source would send at present."""
-    return source(ADMIN_SERVER).partition(SEPARATOR)[0]
-
-
-def test_a_token_source_keeps_its_token_while_it_is_valid(
-    toy: ToyAuthentication, server: RpcServer, certificates: tuple[bytes, bytes, bytes]
-) -> None:
-    source = TokenSource(server.endpoint, certificates[0], IDENTITY, SECRET)
-    assert [token_of(source), token_of(source)] == ["token 1", "token 1"]
-    assert toy.logins == 1
-
-
-def test_a_token_source_also_keeps_a_short_lived_token(
-    toy: ToyAuthentication, server: RpcServer, certificates: tuple[bytes, bytes, bytes]
-) -> None:
-    toy.token_life_s = 59.0  # shorter than the renewal margin of a long-lived token
-    source = TokenSource(server.endpoint, certificates[0], IDENTITY, SECRET)
-    assert [token_of(source), token_of(source)] == ["token 1", "token 1"]
-
-
-def test_a_token_source_logs_in_again_when_its_token_has_expired(
-    toy: ToyAuthentication, server: RpcServer, certificates: tuple[bytes, bytes, bytes]
-) -> None:
-    toy.token_life_s = -1.0
-    source = TokenSource(server.endpoint, certificates[0], IDENTITY, SECRET)
-    assert [token_of(source), token_of(source)] == ["token 1", "token 2"]
-
-
-def test_while_no_server_answers_the_current_token_is_used_until_it_expires(
-    toy: ToyAuthentication,
-    server: RpcServer,
-    certificates: tuple[bytes, bytes, bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    passed_s = 0.0
-    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + int(passed_s * 1e9))
-    monkeypatch.setattr("tandemfeed.transport.calls.login.time", clock)
-    source = TokenSource(server.endpoint, certificates[0], IDENTITY, SECRET)
-    assert token_of(source) == "token 1"
-    passed_s = 0.6 * toy.token_life_s
-    assert token_of(source) == "token 2"
-    server.stop(0)
-    passed_s = 0.85 * toy.token_life_s  # the server's clock did not move: past half the second life
-    assert [token_of(source), token_of(source)] == ["token 2", "token 2"]
-    passed_s = 1.01 * toy.token_life_s
-    monkeypatch.setattr("tandemfeed.transport.calls.login.PATIENCE_S", 0.5)
-    with pytest.raises(grpc.RpcError):
-        source(ADMIN_SERVER)

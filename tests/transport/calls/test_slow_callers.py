@@ -22,7 +22,7 @@ from tests.client_lib.toy_cluster import make_certificates
 from tests.transport.calls.announced_keys import announced
 from tests.transport.calls.test_calls import KEY, SERVER_NAME, proved, token
 
-WAIT_S = 30
+WAIT_S = 60
 PIECE = bytes(64 << 10)
 PIECE_COUNT = 1_000
 UNREAD_MAX = 200  # pieces that one connection's flow control may take: 12.5 MiB

@@ -25,7 +25,7 @@ from tandemfeed.transport.unicast.receiver import UnicastReceiver
 from tandemfeed.transport.unicast.wire import BadUnicastAddress, CurveKeys, parse_unicast_address, topic_of
 from tandemfeed.v1.admin_pb2 import AdmittedClient, SubscriptionsChanged
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 CHANNEL, OTHER = 1, 2
 SERVER, CLIENT, STRANGER = CurveKeys.generate(), CurveKeys.generate(), CurveKeys.generate()
 

@@ -1,0 +1,1 @@
+"""The commands: `tandemfeed subscribe`, `replay`, `snapshot`, `losses`, `stubs`."""

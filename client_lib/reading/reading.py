@@ -1,0 +1,410 @@
+"""How an application reads a subscription: messages, batches or items, with `for` or `async for`.
+
+A `Reading` has one iterator for all loops over it, so a loop that was left continues where it was when another begins:
+nothing is skipped or repeated. An item counts as handled when the application asks for what follows it, or leaves the
+subscription's `with` block without an exception; a durable cursor relies on that.
+
+`async for` reads in a thread of its own, which hands items over to the event loop. At most HANDED_OVER_COUNT_MAX
+results of `poll` wait there; then the thread waits too, and datagrams stay in the usual receive queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Generic, Self, TypeVar
+
+from tandemfeed.client_lib.errors import AuthorizationRefused, TooSlow
+from tandemfeed.client_lib.items import Batch, Event, Item, Revoked
+from tandemfeed.client_lib.messages.message import Message, MessageClasses
+from tandemfeed.client_lib.reading.cursor import Cursor, CursorUnusable
+from tandemfeed.client_lib.reading.lag import Disconnected, LagPolicy
+from tandemfeed.client_lib.reading.storage import NotStored, StoredAgain
+from tandemfeed.client_lib.tables import Batches
+
+HANDED_OVER_COUNT_MAX = 64
+
+M = TypeVar("M")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Reading(Generic[T_co]):
+    """One way to read a subscription; iterate over it with `for` or `async for`.
+
+    Args:
+        source: of items.
+        expand: what an item becomes in this reading; it is exhausted before the item counts as handled.
+    """
+
+    def __init__(self, source: ItemSource, expand: Callable[[Item], Iterable[T_co]]) -> None:
+        self._source, self._expand = source, expand
+        self._iterator: Iterator[T_co] | None = None
+        self._async_iterator: AsyncIterator[T_co] | None = None
+
+    def __iter__(self) -> Iterator[T_co]:
+        if self._iterator is None:
+            self._iterator = self._iterate()
+        return self._iterator
+
+    def __aiter__(self) -> AsyncIterator[T_co]:
+        if self._async_iterator is None:
+            self._async_iterator = self._iterate_async()
+        return self._async_iterator
+
+    def _iterate(self) -> Iterator[T_co]:
+        source = self._source
+        try:
+            while (item := source.take()) is not None:
+                yield from self._expand(item)
+                source.handled()
+        except Exception:
+            self._iterator = None  # the next loop continues with another
+            source.put_event_back()
+            raise
+
+    async def _iterate_async(self) -> AsyncIterator[T_co]:
+        source = self._source
+        try:
+            while (item := await source.take_async()) is not None:
+                for each in self._expand(item):
+                    yield each
+                source.handled()
+        except Exception:
+            self._async_iterator = None
+            source.put_event_back()
+            raise
+
+
+class Readable(ABC, Generic[M]):
+    """What an application reads of a subscription, and how.
+
+    Args:
+        kind: the class of the messages to yield; None: all.
+        on_event: called with each event by readings that do not yield events.
+        cursor: keeps how far the application has handled the subscription.
+        lag_policy: what happens if the application is slow.
+    """
+
+    def __init__(
+        self, kind: type[M] | None, on_event: Callable[[Event], object], cursor: Cursor | None, lag_policy: LagPolicy
+    ) -> None:
+        self._kind, self._on_event, self.cursor, self.lag_policy = kind, on_event, cursor, lag_policy
+        self._is_left = self._is_not_stored = False
+        self._polled: list[Item] = []
+        self._pushed_back: M | None = None  # the message whose handler raised in `run`
+        self._source = ItemSource(self, self._on_handled)
+        self._messages: Reading[M] = Reading(self._source, self._expand_messages)
+        self._batches = Reading(self._source, self._expand_batch)
+        self._items: Reading[Item] = Reading(self._source, lambda item: (item,))
+
+    @property
+    @abstractmethod
+    def is_closed(self) -> bool:
+        """True once there is nothing more to read."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> MessageClasses:
+        """The classes of the feed's messages."""
+
+    @abstractmethod
+    def topic_of(self, channel_id: int) -> str:
+        """The topic of a channel, also of one that is not granted any more."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Begin, if it has not begun."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the loop."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop, and release everything."""
+
+    @abstractmethod
+    def poll_unhandled(self, timeout_s: float | None = None) -> list[Item]:
+        """As `poll`, for those who report themselves what was handled."""
+
+    def __iter__(self) -> Iterator[M]:
+        return iter(self._messages)
+
+    def __aiter__(self) -> AsyncIterator[M]:
+        return aiter(self._messages)
+
+    def batches(self) -> Reading[Batch]:
+        """The messages as batches, one for each packet: fast, because nothing is decoded message by message."""
+        return self._batches
+
+    def items(self) -> Reading[Item]:
+        """Batches and events, in stream order."""
+        return self._items
+
+    def run(self, on_message: Callable[[M], object], on_error: Callable[[Exception, M], object] | None = None) -> None:
+        """Call a function with each message, until the subscription ends.
+
+        Args:
+            on_error: called with the exception of a call and its message, which counts as handled then. None: the
+                exception is raised here; the message is not handled, and the next `run` begins with it.
+        """
+        while True:
+            if self._pushed_back is None:
+                message = next(iter(self._messages), None)
+                if message is None:
+                    return
+            else:
+                message, self._pushed_back = self._pushed_back, None
+            try:
+                on_message(message)
+            except Exception as error:
+                if on_error is None:
+                    self._pushed_back = message
+                    raise
+                on_error(error, message)
+
+    def read(self, message_count: int, timeout_s: float | None = None) -> Batches:
+        """The batches with the next messages, as a table: at least that many, fewer after the time-out."""
+        give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
+        found: list[Batch] = []
+        while sum(batch.message_count for batch in found) < message_count:
+            left_s = None if give_up_at_ns is None else (give_up_at_ns - time.monotonic_ns()) / 1e9
+            if self.is_closed or (left_s is not None and left_s <= 0):
+                break
+            for item in self.poll(left_s):
+                found += self._expand_batch(item)
+        return Batches(found, self.classes)
+
+    def poll(self, timeout_s: float | None = None) -> list[Item]:
+        """Run the loop until there are items, the time-out (None: no limit) has passed or the subscription is closed.
+
+        Returns:
+            The items in stream order; empty after a time-out or once closed. They count as handled at the next call.
+        """
+        for item in self._polled:
+            self._on_handled(item)
+        self._polled = self.poll_unhandled(timeout_s)
+        return self._polled
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._leave(kind)
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.open)
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        self._leave(kind)
+        await self._source.close_async()
+        await asyncio.to_thread(self.close)
+
+    # ---- inside ----
+
+    def _expand_messages(self, item: Item) -> Iterator[M]:
+        if not isinstance(item, Batch):
+            self._pass_event(item)
+        elif self._kind is None and self.cursor is None:
+            yield from item.messages()
+        else:
+            kind: type[Any] = self._kind or Message
+            for message in item.messages():
+                if self.cursor is not None:
+                    self.cursor.given = message
+                if isinstance(message, kind):
+                    yield message
+
+    def _expand_batch(self, item: Item) -> tuple[Batch, ...]:
+        if isinstance(item, Batch):
+            return (item,)
+        self._pass_event(item)
+        return ()
+
+    def _pass_event(self, event: Event) -> None:
+        self._on_event(event)
+        if isinstance(event, Revoked) and event.is_last:
+            raise AuthorizationRefused(event.reason, event.topics)
+        if isinstance(event, Disconnected):
+            raise TooSlow(event.reason)
+
+    def _on_handled(self, item: Item) -> None:
+        if self.cursor is not None:
+            if isinstance(item, Batch):
+                self.cursor.handled(self.topic_of(item.channel_id), item)
+            if not self.cursor.due_in_s:
+                self.store_handled()
+
+    @property
+    def store_in_s(self) -> float | None:
+        """In how many seconds to store what was handled; None: all is stored."""
+        return self.cursor.due_in_s if self.cursor is not None and self.cursor.is_dirty else None
+
+    def store_handled(self) -> None:
+        """Store how far the application has handled the subscription, without what it has now."""
+        self._store_cursor(is_present_handled=False)
+
+    def store_cursor(self) -> None:
+        """Store how far the application has handled the subscription, including the message or batch that it has now,
+        and the cursor's note: on return, they are on the disk.
+
+        Raises:
+            CursorUnusable: the file cannot be written; the text says what to do. The subscription continues.
+        """
+        failed = self._store_cursor(is_present_handled=True)
+        if failed is not None:
+            raise CursorUnusable(failed.reason)
+
+    def _store_cursor(self, *, is_present_handled: bool) -> NotStored | None:
+        """Store the cursor, or report once that this fails; the position stays in memory, and is stored later."""
+        cursor = self.cursor
+        assert cursor is not None, "the subscription has no cursor"
+        try:
+            cursor.write(self._snapshot(cursor, is_present_handled=is_present_handled))
+        except OSError as error:
+            failed = NotStored.because(cursor.path, error, "the position is kept in memory")
+            if not self._is_not_stored:
+                self._is_not_stored = True
+                self._on_event(failed)
+            return failed
+        if self._is_not_stored:
+            self._is_not_stored = False
+            self._on_event(StoredAgain(str(cursor.path)))
+        return None
+
+    def _snapshot(self, cursor: Cursor, *, is_present_handled: bool) -> dict[str, Any]:
+        present, given = self._source.present, cursor.given
+        if not isinstance(present, Batch) or (given is None and not is_present_handled):
+            return cursor.snapshot()
+        if is_present_handled:
+            given = None if given is None else present.message_after(given)
+        return cursor.snapshot(self.topic_of(present.channel_id), present, given)
+
+    def _leave(self, kind: object) -> None:
+        """The application leaves the subscription. Args: kind: of the exception with which it does, or None."""
+        if self._is_left:  # its `with` block ends within that of its client
+            return
+        self._is_left = True
+        if self.cursor is not None:
+            polled, self._polled = self._polled, []
+            for item in polled if kind is None else ():
+                self._on_handled(item)
+            self._store_cursor(is_present_handled=kind is None and self._pushed_back is None)
+
+
+class ItemSource:
+    """The items of a subscription, one at a time, for all its readings.
+
+    Args:
+        subscription: polled by `take`, or by the thread that `take_async` starts; use one of the two.
+        on_handled: called with each item after the application handled it.
+    """
+
+    def __init__(self, subscription: Readable[Any], on_handled: Callable[[Item], None]) -> None:
+        self._subscription, self._on_handled = subscription, on_handled
+        self._waiting: deque[Item] = deque()
+        self._thread: _PollingThread | None = None
+        self.present: Item | None = None  # taken, and not handled yet
+
+    def take(self) -> Item | None:
+        """The next item; None at the end."""
+        waiting = self._waiting
+        while not waiting:
+            if self._subscription.is_closed:
+                return None
+            store_in_s = self._subscription.store_in_s
+            items = self._subscription.poll_unhandled(store_in_s)
+            if not items and store_in_s is not None:
+                self._subscription.store_handled()
+            waiting.extend(items)
+        self.present = waiting.popleft()
+        return self.present
+
+    async def take_async(self) -> Item | None:
+        """The next item; None at the end. Raises what polling raised."""
+        if self._thread is None:
+            self._thread = _PollingThread(self._subscription)
+        while not self._waiting:
+            store_in_s = self._subscription.store_in_s
+            try:
+                items = await asyncio.wait_for(self._thread.take(), store_in_s)
+            except TimeoutError:
+                self._subscription.store_handled()
+                continue
+            if items is None:
+                return None
+            self._waiting.extend(items)
+        self.present = self._waiting.popleft()
+        return self.present
+
+    def handled(self) -> None:
+        """Note that the application has handled the present item."""
+        if self.present is not None:
+            item, self.present = self.present, None
+            self._on_handled(item)
+
+    def put_event_back(self) -> None:
+        """Take the present item again next, if it is an event, because its handler raised."""
+        if self.present is not None and not isinstance(self.present, Batch):
+            self._waiting.appendleft(self.present)
+            self.present = None
+
+    async def close_async(self) -> None:
+        """End the thread, if there is one."""
+        if self._thread is not None:
+            await self._thread.close()
+
+
+class _PollingThread:
+    """Polls a subscription, and passes the results to the event loop that runs now."""
+
+    def __init__(self, subscription: Readable[Any]) -> None:
+        self._subscription = subscription
+        self._handed_over: asyncio.Queue[list[Item] | BaseException | None] = asyncio.Queue()
+        reads_ahead = subscription.lag_policy.reads_ahead  # then what waits must wait there
+        self._room = threading.Semaphore(1 if reads_ahead else HANDED_OVER_COUNT_MAX)
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="tandemfeed-subscription", daemon=True)
+        self._thread.start()
+
+    async def take(self) -> list[Item] | None:
+        """The next result of a poll; None at the end."""
+        items = await self._handed_over.get()
+        if isinstance(items, BaseException):
+            self._handed_over.put_nowait(None)
+            raise items
+        if items is None:
+            self._handed_over.put_nowait(None)
+            return None
+        self._room.release()
+        return items
+
+    async def close(self) -> None:
+        self._subscription.stop()
+        self._room.release()
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        last: BaseException | None = None
+        try:
+            self._subscription.open()
+            while not self._subscription.is_closed:
+                items = self._subscription.poll_unhandled()
+                self._room.acquire()
+                self._hand_over(items)
+        except BaseException as error:  # noqa: BLE001  the coroutine that reads raises it
+            last = error
+        self._hand_over(last)
+
+    def _hand_over(self, what: list[Item] | BaseException | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._handed_over.put_nowait, what)
+        except RuntimeError:  # the event loop is closed, so no coroutine reads
+            self._subscription.stop()

@@ -1,0 +1,1 @@
+"""Missed packets and history, from the adapters' replay services."""

@@ -1,0 +1,323 @@
+"""The channels of one subscription: datagrams, replayed packets and grants in, items out. No socket, no thread.
+
+Each channel has its trust (which packets to believe), its merge (which messages are next) and perhaps a filter. The
+items of all channels wait in `ready`, in the order in which they are to be delivered. A peer's data never raises here:
+refused packets are counted by reason.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from tandemfeed.client_lib.items import Batch, ChannelsChanged, Item, ModelChanged, SnapshotTaken
+from tandemfeed.client_lib.items import Filled as FilledItem
+from tandemfeed.client_lib.login.grant import Grant, GrantedSymbols
+from tandemfeed.client_lib.losses.loss_watch import LossWatch
+from tandemfeed.client_lib.messages.decoding import Decoder
+from tandemfeed.client_lib.reading.conflation import SnapshotIntake
+from tandemfeed.client_lib.reading.cursor import Cursor, TopicPosition
+from tandemfeed.client_lib.stream.receivers import Receiver
+from tandemfeed.client_lib.stream.starts import Start, first_message_of
+from tandemfeed.client_lib.stream.statistics import ChannelStatistics
+from tandemfeed.client_lib.stream.stream_trust import StreamTrust, VerifyMode
+from tandemfeed.client_lib.stream.symbol_filter import SymbolFilter
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket, decode_output_packet
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.sealing.opening import ReceivedSignature, StreamOpener
+
+
+class Channels:
+    """For the loop's thread.
+
+    Args:
+        grant: the first grant; later ones come by `change`.
+        start: "live", "first", or the first message of each channel by topic.
+        snapshot_by: deliver only the newest message of each type and of each value of this field, until the stream is
+            live; empty: deliver all.
+        cursor: where to begin instead. Batches then know the history that their numbers belong to.
+        request_replay: called with each request for what is missing.
+
+    Attributes:
+        grant: the present grant.
+        decoder: for the feed's message model.
+        topics: by channel, also of those that are not granted any more.
+        ready: the items to deliver next.
+        losses: notices what is missing.
+    """
+
+    def __init__(
+        self,
+        grant: Grant,
+        counters: CounterSet,
+        request_replay: Callable[[RequestReplay], None],
+        *,
+        start: Start,
+        snapshot_by: str = "",
+        cursor: Cursor | None,
+        verify: VerifyMode,
+        merger_config: MergerConfig | None,
+    ) -> None:
+        self.grant, self.decoder = grant, _decoder_of(grant)
+        self.topics: dict[int, str] = {}
+        self.ready: deque[Item] = deque()
+        self.losses = LossWatch(lambda: self.grant)
+        self._counters, self._request_replay = counters, request_replay
+        self._is_for_cursor = cursor is not None
+        self._verify: VerifyMode = verify
+        self._merger_config = merger_config
+        self._opener = StreamOpener(grant.feed_id)
+        self._trusts: dict[int, StreamTrust] = {}
+        self._mergers: dict[int, SessionMerger] = {}
+        self._begun: dict[int, tuple[int, int, int]] = {}  # by channel: source messages that were handled in part
+        self._filters: dict[int, SymbolFilter] = {}  # of the channels of which only some symbols are granted
+        self._filtered_symbols: Mapping[int, GrantedSymbols] = {}
+        self._snapshots: dict[int, SnapshotIntake] = {}  # of channels whose snapshot is not complete
+        self._ended: set[int] = set()
+        self._known_keys: set[int] = set()
+        for channel_id, topic in grant.topics_by_channel.items():
+            position = None if cursor is None else cursor.position(topic)
+            if position is None or not position.next_input_seq:
+                self._add(channel_id, first_message_of(start, topic))
+                if snapshot_by:
+                    self._snapshots[channel_id] = SnapshotIntake(snapshot_by)
+            else:
+                self._resume(channel_id, position)
+        self._apply(grant)
+
+    @property
+    def have_ended(self) -> bool:
+        """True once every channel has delivered the `Ended` event of its present session."""
+        return len(self._ended) == len(self._mergers)
+
+    @property
+    def are_live(self) -> bool:
+        """True if everything that is known of every channel was delivered."""
+        return all(map(self._is_live, self._mergers))
+
+    @property
+    def missing_count(self) -> int:
+        """Messages that are known to be missing. Any thread may call this."""
+        return sum(merger.present.missing_message_count for merger in list(self._mergers.values()))
+
+    def statistics(self) -> dict[int, ChannelStatistics]:
+        """A snapshot, by channel. Any thread may call this."""
+        return {
+            channel_id: ChannelStatistics(
+                self.topics[channel_id],
+                merger.present.lineage.epoch,
+                merger.present.next_input_seq,
+                merger.present.next_message_seq,
+                dict(merger.present.next_source_seqs),
+                tuple(self._trusts[channel_id].distrusted()),
+                merger.session,
+                self._filters[channel_id].filtered_count if channel_id in self._filters else 0,
+                merger.present.lineage.entries,
+            )
+            for channel_id, merger in list(self._mergers.items())
+        }
+
+    # ---- packets and time ----
+
+    def on_datagram(self, datagram: bytes, receiver: Receiver) -> bool:
+        """Take a datagram that a receiver has received; False if it is refused."""
+        now_ns = time.monotonic_ns()
+        try:
+            opened = self._opener.open(datagram)
+            if isinstance(opened, ReceivedSignature):
+                trust = self._trust_of(opened.claimed.channel_id)
+                verdicts = trust.on_signature(opened, now_ns, sender=receiver.last_sender)
+            else:
+                verdicts = self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)
+                self.losses.on_packet(opened.packet, opened.incarnation, opened.counter)
+        except PacketRefused as refused:
+            self._counters.refuse(refused.reason)
+            return False
+        for verdict in verdicts:
+            if isinstance(verdict, OutputPacket):
+                self._merge(verdict, now_ns)
+            else:
+                self.ready.append(verdict)
+        return True
+
+    def on_replayed(self, datagram: bytes, adapter_id: int) -> None:
+        """Take a packet, in plaintext, from this adapter's replay service."""
+        try:
+            packet = decode_output_packet(datagram)
+            if packet.feed_id != self.grant.feed_id:
+                raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}, expected {self.grant.feed_id}")
+            if packet.adapter_id != adapter_id:  # confirm=2 relies on each adapter replaying only its own packets
+                raise PacketRefused(Refusal.FORGED, f"adapter {adapter_id} replays a packet of {packet.adapter_id}")
+            self._trust_of(packet.channel_id).on_replayed(packet)
+        except PacketRefused as refused:
+            self._counters.refuse(refused.reason)
+            return
+        self._merge(packet, time.monotonic_ns())
+
+    def on_replay_ended(self, request: RequestReplay, *, is_answered: bool) -> None:
+        """The whole answer to a request has been passed in."""
+        if (merger := self._mergers.get(request.channel_id)) is not None:
+            merger.on_replay_ended(request, time.monotonic_ns(), is_answered=is_answered)
+
+    def on_timer(self, now_ns: int) -> None:
+        """Do what is due."""
+        for merger in self._mergers.values():
+            self._perform(merger.on_timer(now_ns, random.random()), now_ns)
+        if self._snapshots:
+            self._take_snapshots()
+
+    def next_deadline_ns(self) -> int | None:
+        """When to call `on_timer`."""
+        earliest_ns: int | None = None
+        for merger in self._mergers.values():
+            earliest_ns = earliest(earliest_ns, merger.next_deadline_ns())
+        return earliest_ns
+
+    # ---- what is granted ----
+
+    def change(self, grant: Grant) -> None:
+        """Begin and end channels as a grant says; those that stay keep their merge."""
+        present, wanted = self._mergers.keys(), grant.topics_by_channel.keys()
+        added, removed = sorted(wanted - present), sorted(present - wanted)
+        for channel_id in removed:
+            self._remove(channel_id)
+        for channel_id in added:
+            self._add(channel_id, None, session=grant.session)
+        if added or removed:
+            former, now = self.grant.topics_by_channel, grant.topics_by_channel
+            changed = ChannelsChanged(tuple(now[each] for each in added), tuple(former[each] for each in removed))
+            self.ready.append(changed)
+        if grant.message_model != self.grant.message_model:
+            self.decoder = _decoder_of(grant)
+            self.ready.append(ModelChanged(*grant.model_name))
+        self._apply(grant)
+
+    def revoke(self, topics: tuple[str, ...]) -> None:
+        """End the channels of these topics."""
+        for channel_id, topic in self.grant.topics_by_channel.items():
+            if topic in topics:
+                self._remove(channel_id)
+
+    # ---- inside ----
+
+    def _apply(self, grant: Grant) -> None:
+        """Change filters, keys and announced starts to match a grant."""
+        symbols = grant.symbols_by_channel
+        if symbols != self._filtered_symbols:
+            self._filtered_symbols, former = symbols, self._filters
+            self._filters = {
+                channel_id: SymbolFilter(self.decoder.model, each.field, each.words, former.get(channel_id))
+                for channel_id, each in symbols.items()
+            }
+        self.grant = grant
+        self.topics.update(grant.topics_by_channel)
+        for key_id in self._known_keys - grant.keys.keys():
+            self._opener.remove_key(key_id)
+        for key_id in grant.keys.keys() - self._known_keys:
+            self._opener.add_key(grant.keys[key_id].sealing)
+        self._known_keys = set(grant.keys)
+        starts = grant.starts
+        self._opener.announce(starts)
+        for trust in self._trusts.values():
+            trust.announce(starts)
+
+    def _add(self, channel_id: int, start_message_seq: int | None, session: int | None = None) -> None:
+        self._trusts[channel_id] = StreamTrust(channel_id, self._counters, self._verify)
+        self._mergers[channel_id] = SessionMerger(
+            channel_id, session or self.grant.session, self._counters, self._merger_config, start_message_seq
+        )
+
+    def _resume(self, channel_id: int, position: TopicPosition) -> None:
+        """Begin a channel where the cursor is, even in a session that is over."""
+        self._trusts[channel_id] = StreamTrust(channel_id, self._counters, self._verify)
+        session, is_over = position.session, position.session < self.grant.session
+        config, point = self._merger_config, position.resume_point
+        self._mergers[channel_id] = SessionMerger(
+            channel_id, session, self._counters, config, position.next_message_seq, point, is_over=is_over
+        )
+        if position.begun is not None:
+            self._begun[channel_id] = position.begun
+
+    def _remove(self, channel_id: int) -> None:
+        self._mergers.pop(channel_id, None)
+        self._trusts.pop(channel_id, None)
+        self._snapshots.pop(channel_id, None)
+        self._ended.discard(channel_id)
+
+    def _trust_of(self, channel_id: int) -> StreamTrust:
+        try:
+            return self._trusts[channel_id]
+        except KeyError:
+            raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {channel_id} is not granted") from None
+
+    def _merge(self, packet: OutputPacket, now_ns: int) -> None:
+        self._perform(self._mergers[packet.channel_id].on_packet(packet, now_ns), now_ns)
+        if self._snapshots:
+            self._take_snapshots()
+
+    def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                if effect.packet.flags & RETRANSMISSION_BIT:
+                    self.losses.on_delivered(effect.packet)
+                batch = self._batch(effect.packet, now_ns)
+                if self._snapshots and (snapshot := self._snapshots.get(batch.channel_id)) is not None:
+                    snapshot.add(batch)
+                else:
+                    self.ready.append(batch)
+            elif isinstance(effect, RequestReplay):
+                self._request_replay(effect)
+            elif isinstance(effect, Filled):
+                self.losses.on_filled(effect.packet)
+                self.ready.append(FilledItem(self._batch(effect.packet, now_ns)))
+            else:
+                self.losses.on_event(effect)
+                if isinstance(effect, Ended):
+                    self._ended.add(effect.channel_id)
+                elif isinstance(effect, SessionChanged):
+                    self._ended.discard(effect.channel_id)
+                self.ready.append(effect)
+
+    def _is_live(self, channel_id: int) -> bool:
+        merger = self._mergers[channel_id].present
+        is_begun = merger.lineage.epoch and merger.next_input_seq is not None
+        return bool(is_begun) and not merger.has_missing_messages
+
+    def _take_snapshots(self) -> None:
+        """Deliver the snapshots of channels that have caught up with their live streams."""
+        for channel_id in list(self._snapshots):
+            if self._is_live(channel_id):
+                merger = self._mergers[channel_id].present
+                batches = self._snapshots.pop(channel_id).take()
+                self.ready += batches
+                message_count = sum(batch.message_count for batch in batches)
+                self.ready.append(SnapshotTaken(channel_id, message_count, merger.next_message_seq or 0))
+
+    def _batch(self, packet: OutputPacket, now_ns: int) -> Batch:
+        places = None
+        if self._filters and (chosen := self._filters.get(packet.channel_id)) is not None:
+            packet, places = chosen.select(packet)
+        batch = Batch(packet, time.time_ns(), now_ns, self.decoder, places)
+        return self._for_cursor(batch) if self._is_for_cursor else batch
+
+    def _for_cursor(self, batch: Batch) -> Batch:
+        """The batch without messages that were handled before, with the history that its numbers belong to."""
+        channel_id = batch.channel_id
+        if (begun := self._begun.pop(channel_id, None)) is not None:
+            stream, source_seq, message_count = begun
+            first = batch.packet.runs[0]
+            if (first.source_stream_id, first.first_source_seq) == (stream, source_seq):
+                batch = batch.without_first(message_count)
+        batch.lineage = self._mergers[channel_id].present.lineage
+        return batch
+
+
+def _decoder_of(grant: Grant) -> Decoder:
+    return Decoder(grant.message_model, f"message model of {grant.feed_name}")

@@ -1,0 +1,1 @@
+"""Source journals as tables."""
