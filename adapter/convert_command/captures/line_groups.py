@@ -61,9 +61,9 @@ class Contents:
                 data, rows, max(done, 0), together, protocol.parts, protocol.settings, sessions.keys, sessions.slots,
                 sessions.counts,
             )  # fmt: skip
-        contents = np.empty((len(rows), 4), np.int64)
-        contents[:, :3] = rows[:, [STREAM, SEQUENCE, FLOW]]
-        digest_rows(data, rows, protocol.settings, protocol.is_by_packet, contents[:, 3])
+        digests = np.empty(len(rows), np.int64)
+        digest_rows(data, rows, protocol.settings, protocol.is_by_packet, digests)
+        contents = np.column_stack((rows[:, [STREAM, SEQUENCE, FLOW]], digests))
         is_numbered = (rows[:, STATUS] <= APART) & (rows[:, SEQUENCE] > 0) & (contents[:, 3] != 0)
         self._rows.append(contents[is_numbered])
         self._count += len(rows)

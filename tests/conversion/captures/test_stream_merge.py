@@ -19,6 +19,7 @@ from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.capture import CaptureReader
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
 from tandemfeed.adapter.conversion.formats.frame_walk import later_part
+from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder
 from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER, decode_iex_segment
 from tandemfeed.adapter.conversion.formats.line_merge import HOLD_NS, LineMerge, Missing
 from tandemfeed.adapter.conversion.formats.mdp3 import MDP_HEADER, decode_mdp_packet
@@ -32,6 +33,7 @@ from tandemfeed.adapter.convert_command.reading import READERS
 from tandemfeed.benchmarks.captures.material import write_pcap
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
+from tests.conversion.formats.test_venues_by_document import book, deribit_packet, table
 from tests.real_data import shared_file
 
 ITCH, IEX = (load_source_format(document(f"{name}.xml")) for name in ("itch50", "iex"))
@@ -193,3 +195,19 @@ def test_everything_is_compiled_in_advance(tmp_path: Path, monkeypatch: pytest.M
     write_pcap(tmp_path / "day.pcap", [(mold_packet(1, n, n + 1), (bytes(4), 1)) for n in (1, 2, 4, 3)], 1)
     list(READERS["moldudp64"](Input((tmp_path / "day.pcap",), ITCH), Findings()))
     assert compiled_now == []
+
+
+def test_messages_that_do_not_contain_their_length_are_read_by_channel(tmp_path: Path) -> None:
+    source_format = table("deribit").source_format
+    decoder = PacketDecoder(source_format)
+    sent = [
+        deribit_packet(number, book(number, 2, 3), channel=channel) for number in (1, 2, 2, 4) for channel in (3, 4)
+    ]
+    write_pcap(tmp_path / "day.pcap", [(each, (bytes(4), 1)) for each in (*sent, sent[0][:-1])])
+    findings = Findings()
+    chunks = list(READERS["packets"](Input((tmp_path / "day.pcap",), source_format, keeps_streams=True), findings))
+    expected = [decoder.packet(sent[at]).frames for at in (0, 1, 2, 3, 6, 7)]
+    assert b"".join(each.frames for each in chunks) == b"".join(expected)
+    assert len({each.session for each in chunks}) == 2
+    assert [(each.stream, each.missing, each.duplicates) for each in findings.streams] == [("3", 1, 1), ("4", 1, 1)]
+    assert findings.refused.total() == 1
