@@ -240,8 +240,13 @@ class AdapterProcess:
         streams = {each.channel_id: frozenset(each.source_stream_ids) for each in feed.channels}
         peer_input = PeerInput(streams, self._counters, self._mailbox.post)
         ca_pem = self._connection.ca_pem
-        source = ServerAddress(feed.source_replay_endpoint, source_gateway(feed.name))
-        self._peers = PeerCalls(engine, self._mailbox, peer_input, ca_pem, self._tokens, source)
+        sources = {
+            each.source_stream_id: ServerAddress(
+                each.contribution_endpoint or feed.source_replay_endpoint, source_gateway(feed.name)
+            )
+            for each in feed.source_streams
+        }
+        self._peers = PeerCalls(engine, self._mailbox, peer_input, ca_pem, self._tokens, sources)
         self._sync_service.serve_for(engine, feed.name, self._reporter.state, registered.sync_interval_ns)
         self._replay_service.feed = feed.name
         self._replay_service.topics = {each.channel_id: each.topic for each in feed.channels}

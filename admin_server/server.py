@@ -16,6 +16,7 @@ from pathlib import Path
 from tandemfeed.admin_server.audit.log import AuditLog, AuditUnavailable
 from tandemfeed.admin_server.audit.service import AuditAdministrationService
 from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.feed.given_rights import contribution_to
 from tandemfeed.admin_server.identity.administration import IdentityAdministrationService
 from tandemfeed.admin_server.identity.authentication import AuthenticationService, Ways
 from tandemfeed.admin_server.identity.certificate_book import CertificateBook
@@ -298,7 +299,9 @@ class AdminServer:
         brokers = self.served.values()
         for broker in brokers:
             topics = {channel.topic: channel.channel_id for channel in broker.feed.channels}
-            broker.rights.note(identity.name, [topics[topic] for topic in identity.subscribe if topic in topics])
+            granted = [topics[topic] for topic in identity.subscribe if topic in topics]
+            granted += [contribution_to(topics[topic]) for topic in identity.contribute if topic in topics]
+            broker.rights.note(identity.name, granted)
         return max((broker.rights.revoked.not_before(identity.name) for broker in brokers), default=0)
 
     def _leave_folder(self, store: Store) -> None:

@@ -97,11 +97,17 @@ class TableSettings(_Table, frozen=True, kw_only=True):
 
 
 class SourceStreamSettings(_Table, frozen=True, kw_only=True):
-    """A source stream and the group it is multicast on."""
+    """A source stream and the group it is multicast on.
+
+    Attributes:
+        contributions: its messages come from clients: where its contribution gateway serves them and fills gaps. None:
+            they come from the feed's source.
+    """
 
     source_stream_id: Id
     name: str
     group: str
+    contributions: Endpoint | None = None
 
     def __post_init__(self) -> None:
         _require_group(self.group, "group")
@@ -198,6 +204,17 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         """How often the active sends its state to the backups."""
         return self.sync_interval_ms * MS
 
+    @property
+    def contribution_endpoint(self) -> str | None:
+        """Where the feed's contribution gateway serves; None: it has none."""
+        return next((each.contributions for each in self.source_streams if each.contributions is not None), None)
+
+    @property
+    def contributed_channels(self) -> tuple[ChannelSettings, ...]:
+        """The channels whose messages come from clients."""
+        streams = {each.source_stream_id for each in self.source_streams if each.contributions is not None}
+        return tuple(each for each in self.channels if not streams.isdisjoint(each.source_stream_ids))
+
     def has_source(self, identity: str, roles: Collection[str]) -> bool:
         """Whether an identity with these roles may be the feed's source."""
         return "source" in roles and self.source_identity in (None, identity)
@@ -224,6 +241,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         self._check_streams()
         self._check_groups()
         self._check_tables()
+        self._check_contributions()
         if self.fail_policy == "below_threshold" and self.fail_threshold is None:
             reason = 'is missing; fail_policy = "below_threshold" needs a number from 0 to 1'
             raise InvalidSetting(reason, "fail_threshold")
@@ -263,6 +281,27 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         for place, table in enumerate(self.tables):
             if all(channel.table != table.id for channel in self.channels):
                 raise InvalidSetting(f'is "{table.id}", which no channel names', "table", place, "id")
+
+    def _check_contributions(self) -> None:
+        """A topic names where a contribution goes, and its table what it must be."""
+        for place, stream in enumerate(self.source_streams):
+            if stream.contributions is None:
+                continue
+            keys = "source_stream", place, "contributions"
+            if self.delayed_from is not None:
+                raise InvalidSetting("is set, but a delayed feed repeats another one; remove it", *keys)
+            if stream.contributions != self.contribution_endpoint:
+                reason = f"is {shown(stream.contributions)}, and {shown(self.contribution_endpoint)} in another stream"
+                raise InvalidSetting(f"{reason}; a feed has one contribution gateway", *keys)
+        for channel in self.contributed_channels:
+            place = self.channels.index(channel)
+            if len(channel.source_stream_ids) != 1:
+                found = list(channel.source_stream_ids)
+                reason = f"is {found}; a channel with a contributed source stream has no other one"
+                raise InvalidSetting(reason, "channel", place, "source_stream_ids")
+            if channel.table is None:
+                reason = "is missing; a channel with a contributed source stream needs one: clients must fit its format"
+                raise InvalidSetting(reason, "channel", place, "table")
 
     def all_groups(self) -> Iterator[tuple[str, tuple[Key, ...]]]:
         """Every group with its key path in the feed's table."""
@@ -308,7 +347,10 @@ class _Cluster(_Table, frozen=True, kw_only=True):
             if source is None or source.delayed_from is not None:
                 reason = f"is {shown(feed.delayed_from)}; it must be the name of a real-time feed in this file"
                 raise InvalidSetting(reason, "feed", place, "delayed_from")
-            own, theirs = (sorted(each.source_stream_id for each in one.source_streams) for one in (feed, source))
+            own, theirs = (
+                sorted(each.source_stream_id for each in one.source_streams if each.contributions is None)
+                for one in (feed, source)
+            )
             if own != theirs:
                 reason = f'must have the source streams of the feed "{source.name}", {theirs}; it has {own}'
                 raise InvalidSetting(reason, "feed", place, "source_stream")

@@ -10,6 +10,13 @@ It must never deliver a message twice or out of its source stream's order, or sk
 """
 
 from tandemfeed.client_lib.client import Client, connect
+from tandemfeed.client_lib.contribution.contribution import (
+    Contribution,
+    ContributionId,
+    ContributionInDoubt,
+    ContributionRefused,
+    ContributionSuperseded,
+)
 from tandemfeed.client_lib.errors import (
     AdminUnavailable,
     AuthenticationRefused,
@@ -76,6 +83,11 @@ __all__ = [
     "ClientError",
     "ConfirmationPaused",
     "ConfirmationResumed",
+    "Contribution",
+    "ContributionId",
+    "ContributionInDoubt",
+    "ContributionRefused",
+    "ContributionSuperseded",
     "Cursor",
     "CursorUnusable",
     "Disconnected",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args, overload
 
+from tandemfeed.client_lib.contribution.contribution import Contribution
 from tandemfeed.client_lib.items import Event
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
@@ -45,6 +46,9 @@ class Options(TypedDict, total=False):
             10 ten times as fast. 0 (default): immediately. These two need `on_lag="replay"`.
         cursor: a name, or the path of a file: where the application's last run ended, the subscription begins, and how
             far the application has handled it is kept there. `start` counts for topics that are new to the cursor.
+        where: deliver only messages whose fields have these values, by the field's name: one value, a list or set of
+            values, or a tuple (lowest, highest), of which either may be None. All fields must match. The library
+            filters after the merge, as for symbols.
         on_event: called with each event, in its place in the stream, by iterators that do not yield events. Without it,
             losses and alarms are logged as warnings, other events as information.
         on_lag: what happens if the application reads more slowly than messages arrive. "replay" (default): messages
@@ -76,6 +80,7 @@ class Options(TypedDict, total=False):
     until: Time | None
     speed: float
     cursor: str | Path | None
+    where: Mapping[str, Any]
     on_event: Callable[[Event], object] | None
     on_lag: OnLag
     lag_max: int
@@ -93,13 +98,15 @@ class Client:
     """One identity at one cluster; created by `connect`. It logs in when it is opened: by `with`, `async with`, or its
     first subscription.
 
-    Its subscriptions share the login and one call to the administration server. Closing the client closes them.
+    Its subscriptions share the login and one call to the administration server. Closing the client closes them, and
+    its contributions.
     """
 
     def __init__(self, session: Session, interface: str) -> None:
         self._session, self._grants = session, GrantStream(session)
         self._interface = interface
         self._subscriptions: list[Subscription[Any]] = []
+        self._contributions: list[Contribution] = []
         self._is_async = False
 
     def open(self) -> None:
@@ -140,7 +147,7 @@ class Client:
             AuthenticationRefused: the server no longer accepts the identity and secret.
             AdminUnavailable: no administration server answered.
             HistoryUnavailable: no adapter said where the time is with which to start.
-            ValueError: no message has the field `conflate_by`.
+            ValueError: no message has the field `conflate_by` or a field of `where`, or such a value.
             CursorUnusable: the cursor's file cannot be read, is of another feed, or is used by another process.
         """
         if not isinstance(topics, Iterable) or not all(isinstance(topic, str) for topic in topics):
@@ -171,6 +178,7 @@ class Client:
             lag_policy=lag_policy,
             loss_folder=options.get("loss_report"),
             playback=_playback(options),
+            where=options.get("where"),
             verify=options.get("verify", "alarm"),
             transport=options.get("transport", "auto"),
             merger_config=config,
@@ -181,8 +189,34 @@ class Client:
         self._subscriptions.append(subscription)
         return subscription
 
+    def contribute(self, topic: str, *, producer: str = "default", timeout_s: float = 30.0) -> Contribution:
+        """Contribute messages to a topic of a feed that takes contributions.
+
+        In an `async with` block, this returns immediately, and the gateway is found when it is first used.
+
+        Args:
+            topic: of a channel, without wildcards.
+            producer: under which name messages are numbered: each process of an identity needs its own, and uses it
+                again after a restart. Letters, digits, '_', '-' and '.'.
+            timeout_s: for how long a call is tried again, while the gateway restarts or is full; 0: never.
+
+        Raises:
+            AuthorizationRefused: the topic takes no contributions, or they are not granted.
+            AuthenticationRefused, AdminUnavailable: as of `open`.
+            ContributionInDoubt: the gateway did not answer.
+        """
+        _check_text(topic=topic, producer=producer)
+        contribution = Contribution(self._session, topic, producer, timeout_s)
+        if not self._is_async:
+            contribution.open()
+        self._contributions.append(contribution)
+        return contribution
+
     def close(self) -> None:
-        """Close every subscription. Idempotent."""
+        """Close every subscription and contribution. Idempotent."""
+        for contribution in self._contributions:
+            contribution.close()
+        self._contributions.clear()
         for subscription in self._subscriptions:
             subscription.close()
         self._subscriptions.clear()

@@ -33,7 +33,7 @@ class FeedUnknown(ClientError):
 
 
 class LimitReached(ClientError):
-    """The identity has as many subscriptions open as the policy or the server allows."""
+    """The identity has as many subscriptions open as the policy or the server allows, or contributes too much."""
 
 
 class TooSlow(ClientError):

@@ -24,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 EXTRAS = {"subscribe": "client", "snapshot": "client", "replay": "client", "losses": "client", "stubs": "client",
           "journal": "journal", "adapter": "cluster", "convert": "cluster", "admin": "cluster",
           "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark", "ticks": "spark",
-          "bars": "spark", "reconcile": "spark"}  # fmt: skip
+          "bars": "spark", "reconcile": "spark", "contribute": "client", "contribution-gateway": "cluster"}  # fmt: skip
 # Not in the path of a message, so they must not delay one.
 IN_BACKGROUND = {"source-job", "ticks", "bars", "reconcile", "forger"}
 # Joins streams that are running. Its modules and kernels take seconds of a processor to load.
@@ -36,19 +36,21 @@ SUMMARIES = {
     "convert": "check, explain, compile and try a conversion; list dead letters",
     "source-job": "number a recording into the source journal (Spark)",
     "source-gateway": "multicast the source journal and fill gaps of adapters",
+    "contribution-gateway": "accept messages of clients and multicast them as a feed's source",
     "ticks": "make a recording: generate or ingest ticks",
     "bars": "write bars of trades and quotes into Parquet",
     "reconcile": "prove from journals that source and adapters agree",
-    "subscribe": "follow a feed: live view, statistics, or messages in a format",
+    "subscribe": "follow a feed: live view, statistics or messages",
     "snapshot": "print the last message of each symbol",
     "replay": "repeat a feed's history, at recorded or another speed",
     "losses": "show what subscriptions lost, and what became of it",
+    "contribute": "contribute messages to a feed, or cancel them",
     "stubs": "write the classes of a message model's messages, for editors",
     "journal": "read, check and maintain a journal",
     "demo": "run a cluster, kill its active adapter twice, and report",
     "drill": "inject faults into a running cluster and report",
     "bench": "run a benchmark",
-    "capacity": "compute how many adapters, executors and how much bandwidth a load needs",
+    "capacity": "compute the adapters, executors and bandwidth of a load",
     "hiccups": "measure how long this machine pauses",
     "completion": "print a script that completes these commands in a shell",
     "witness": "record everything a feed delivers (used by demo and drill)",

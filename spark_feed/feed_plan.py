@@ -34,6 +34,7 @@ class FeedPlan:
 
 class _SourceStream(Struct, frozen=True):
     source_stream_id: int
+    contributions: str | None = None  # sent by a contribution gateway
 
 
 class _Feed(Struct, frozen=True, kw_only=True):
@@ -46,7 +47,7 @@ class _Feed(Struct, frozen=True, kw_only=True):
     datagram_size_max: Annotated[int, Meta(ge=DATAGRAM_SIZE_MIN, le=DATAGRAM_SIZE_MAX)] = DATAGRAM_SIZE_DEFAULT
 
     def __post_init__(self) -> None:
-        if len(set(self.source_streams)) != len(self.source_streams):
+        if len({stream.source_stream_id for stream in self.source_streams}) != len(self.source_streams):
             raise InvalidSetting("has two entries with the same source_stream_id", "source_stream")
 
 
@@ -70,5 +71,7 @@ def read_feed_plan(document: str) -> FeedPlan:
     if names.count(name) != 1 if name else len(names) != 1:
         raise file.error(["feed"], f"has entries named {', '.join(names)}; choose one of them with {path}#NAME")
     feed = file.convert(_Feed, "feed", names.index(name) if name else 0)
-    ids = tuple(stream.source_stream_id for stream in feed.source_streams)
+    ids = tuple(stream.source_stream_id for stream in feed.source_streams if stream.contributions is None)
+    if not ids:
+        raise file.error(["feed"], f"has only source streams with contributions in {feed.name}, so none for a job")
     return FeedPlan(feed.feed_id, feed.name, feed.session, ids, feed.datagram_size_max)

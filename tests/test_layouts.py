@@ -47,6 +47,7 @@ DEFINITIONS = {
     "adapter/conversion/formats/mdp3.py": "CME MDP 3.0",
     "adapter/conversion/formats/moldudp64.py": "MoldUDP64",
     "spark_feed/journaling/records.py": "records of the source journal",
+    "spark_feed/contributions/records.py": "decisions of a contribution gateway",
     "spark_feed/sending/publication.py": "its log, beside the source journal",
     "transport/calls/death_notice.py": "its datagram",
     "transport/unicast/wire.py": "the topic in front of a unicast datagram",

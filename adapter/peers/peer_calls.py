@@ -7,7 +7,7 @@ answer. The adapter follows each of its peers for as long as it is a peer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -37,7 +37,11 @@ class ServerAddress(NamedTuple):
 
 
 class PeerCalls:
-    """Outgoing calls of one adapter. Use it in the loop's thread."""
+    """Outgoing calls of one adapter. Use it in the loop's thread.
+
+    Args:
+        sources: source_stream_id -> where its gaps are filled.
+    """
 
     def __init__(
         self,
@@ -46,18 +50,19 @@ class PeerCalls:
         peer_input: PeerInput,
         ca_pem: bytes,
         tokens: BearerFor,
-        source: ServerAddress,
+        sources: Mapping[int, ServerAddress],
     ) -> None:
         self._engine, self._mailbox, self._input = engine, mailbox, peer_input
         self._ca_pem, self._tokens = ca_pem, tokens
-        self._source = CallLine("source", self._open_channel(source))
+        lines = {each: CallLine("source", self._open_channel(each)) for each in set(sources.values())}
+        self._sources = {stream_id: lines[address] for stream_id, address in sources.items()}
         self._links: dict[int, tuple[ServerAddress, PeerLink]] = {}
 
     # ---- the engine's requests ----
 
     def request_source(self, wanted: RequestSource) -> None:
         """Source messages from the source journal."""
-        line = self._source
+        line = self._sources[wanted.source_stream_id]
         stream, first, last = wanted.source_stream_id, wanted.first_source_seq, wanted.last_source_seq
 
         def call() -> None:
@@ -132,7 +137,8 @@ class PeerCalls:
     def stop(self) -> None:
         """Cancel all calls."""
         self.set_peers({})
-        self._source.close()
+        for line in set(self._sources.values()):
+            line.close()
 
     # ---- inside ----
 

@@ -90,13 +90,14 @@ def print_clients(clients: list[admin_pb2.ClientStatus], console: Console | None
 def print_grants(reply: admin_pb2.ListGrantsReply, console: Console | None = None) -> None:
     """Print a table of what identities may do now."""
     console = console or Console()
-    table = titled_table("", ("identity", "roles", "feed", "subscribe to", "feed itself", "streams"))
+    table = titled_table("", ("identity", "roles", "feed", "subscribe to", "contribute to", "feed itself", "streams"))
     for each in reply.grants:
         table.add_row(
             each.identity,
             "\n".join(each.roles),
             each.feed,
             "\n".join(each.topics),
+            "\n".join(each.contribute_topics),
             "administer" if each.may_administer else "observe" if each.may_observe else "",
             str(each.client_count) if each.client_count else "",
         )

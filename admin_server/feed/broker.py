@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.descriptions import describe_client, describe_feed, describe_key, event_to_proto
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
 from tandemfeed.admin_server.feed.feed_state import FeedState
-from tandemfeed.admin_server.feed.given_rights import GivenRights
+from tandemfeed.admin_server.feed.given_rights import GivenRights, contributed_channel, contribution_to
 from tandemfeed.admin_server.feed.grants import feed_grant
 from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
 from tandemfeed.admin_server.feed.registrations import ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
 from tandemfeed.admin_server.lease.lease_core import FeedLease
-from tandemfeed.admin_server.policy.rules import Extent
+from tandemfeed.admin_server.policy.rules import Action, Extent
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.v1 import admin_pb2, common_pb2
@@ -39,6 +39,10 @@ class Grants(Protocol):
 
     def extent(self, identity: str, topic: str) -> Extent:
         """How much of a channel an identity may receive now."""
+        ...
+
+    def allows(self, identity: str, action: Action, topics: Iterable[str]) -> bool:
+        """Whether an identity may do this now on every one of the topics."""
         ...
 
     def roles_of(self, identity: str) -> frozenset[str]:
@@ -234,10 +238,13 @@ class FeedBroker:
         if not lost:
             return
         topics = {channel.channel_id: channel.topic for channel in self.feed.channels} | {SOURCE: "source packets"}
+        topics |= {
+            contribution_to(channel_id): f"contributions to {topic}" for topic, channel_id in self.topics.items()
+        }
         identities = sorted(set().union(*lost.values()))
         try:
             self.rights.revoke_tokens(identities)
-            self.key_ring.replace(lost.keys())
+            self.key_ring.replace([each for each in lost if contributed_channel(each) is None])
             self.rights.forget(lost)
         finally:
             self._state.announce()  # also wakes the timekeeper, which replaces keys later if that failed
@@ -264,6 +271,9 @@ class FeedBroker:
             return True
         if channel_id == SOURCE:
             return self.feed.has_source(identity, roles)
+        if (contributed := contributed_channel(channel_id)) is not None:
+            taking = [each.topic for each in self.feed.contributed_channels if each.channel_id == contributed]
+            return bool(taking) and policy.allows(identity, Action.CONTRIBUTE, taking)
         topics = [channel.topic for channel in self.feed.channels if channel.channel_id == channel_id]
         return any(policy.extent(identity, topic) for topic in topics)
 

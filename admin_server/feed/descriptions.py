@@ -51,7 +51,10 @@ def describe_feed(
         ],
         source_streams=[
             common_pb2.SourceStreamDescription(
-                source_stream_id=stream.source_stream_id, name=stream.name, group=stream.group
+                source_stream_id=stream.source_stream_id,
+                name=stream.name,
+                group=stream.group,
+                contribution_endpoint=stream.contributions or "",
             )
             for stream in feed.source_streams
         ],

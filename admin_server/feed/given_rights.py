@@ -1,4 +1,5 @@
-"""What the identities of one feed were given: keys of channels, and tokens that open its adapters' replay.
+"""What the identities of one feed were given: keys of channels, and tokens that open its adapters' replay, or that let
+them contribute.
 
 Recorded before it is handed out. So a right that is lost, while this server runs, while none does, or between two
 servers, ends all that was given: the channel's keys are replaced, and the identity's tokens refused.
@@ -11,6 +12,19 @@ from collections.abc import Callable, Collection
 
 from tandemfeed.admin_server.records.lease_records import ClusterRecords
 from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
+
+# What a right to contribute to a channel is recorded as, beside the rights to channels, which have 16 bits.
+_CONTRIBUTION = 1 << 16
+
+
+def contribution_to(channel_id: int) -> int:
+    """The right to contribute to a channel, in place of its channel_id. It opens no key."""
+    return channel_id | _CONTRIBUTION
+
+
+def contributed_channel(right: int) -> int | None:
+    """The channel to which this right lets an identity contribute; None: it is a right to receive a channel."""
+    return right & ~_CONTRIBUTION if right & _CONTRIBUTION else None
 
 
 class GivenRights:

@@ -161,6 +161,7 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
             "sub": identity.name,
             "roles": sorted(identity.roles),
             "topics": list(identity.subscribe),
+            "contribute": list(identity.contribute),
             "feeds": list(identity.feeds),
             "iat": issued_unix_ns / 1e9,
             "exp": expires,

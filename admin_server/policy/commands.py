@@ -14,7 +14,7 @@ from tandemfeed.admin_server.command.registry import CommandAdder
 from tandemfeed.admin_server.command.tables import titled_table
 from tandemfeed.admin_server.policy.document import check_adapters, load_policy
 from tandemfeed.admin_server.policy.review import warnings_of
-from tandemfeed.admin_server.policy.rules import Action
+from tandemfeed.admin_server.policy.rules import CLIENT_ACTIONS, Action
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2
@@ -82,7 +82,7 @@ def _explain_request(arguments: argparse.Namespace) -> admin_pb2.ExplainPolicyRe
 
 
 def _explanation(request: admin_pb2.ExplainPolicyRequest, reply: admin_pb2.ExplainPolicyReply) -> str:
-    what = f"{request.action} {'to topic' if request.action == Action.SUBSCRIBE else 'feed'} {request.topic}"
+    what = f"{request.action} {'to topic' if request.action in CLIENT_ACTIONS else 'feed'} {request.topic}"
     if reply.allowed:
         return f"{request.identity} may {what}: {reply.file}, line {reply.rule.line}: {reply.rule.name}"
     if not reply.known_identity:

@@ -1,7 +1,6 @@
 """The policy file: its tables as models, and the policy that they describe.
 
-The file accepts only what the cluster enforces. What is planned but not enforced yet (contributions) is refused with a
-sentence that says so.
+The file accepts only what the cluster enforces.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from tandemfeed.admin_server.policy.rules import Action, Channel, Identity, Policy, Rule
+from tandemfeed.admin_server.policy.rules import CLIENT_ACTIONS, Action, Channel, Identity, Policy, Rule
 from tandemfeed.admin_server.policy.topic_index import TopicIndex
 from tandemfeed.admin_server.settings import NAME_FORM, NAME_RULE, FeedSettings, Name
 from tandemfeed.feedcore.documents.symbol_words import EVERY_SYMBOL, symbol_of
@@ -30,7 +29,8 @@ TopicPattern = Annotated[
     ),
 ]
 Role = Literal["client", "adapter", "source", "admin"]
-ActionName = Literal["subscribe", "administer", "observe", "contribute"]
+ActionName = Literal["subscribe", "contribute", "administer", "observe"]
+ON_TOPICS = {"subscribe", "contribute"}  # the other actions are granted on feeds
 Time = Annotated[datetime, Meta(tz=True, description="a time with its offset from UTC, as 2026-11-30T18:00:00Z")]
 EVERY_FEED = ("#",)
 
@@ -42,6 +42,7 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 class _IdentityTable(_Table, frozen=True, kw_only=True):
     roles: Annotated[frozenset[Role], Meta(min_length=1)] = frozenset()
     subscribe: tuple[TopicPattern, ...] = ()
+    contribute: tuple[TopicPattern, ...] = ()
     subscription_count_max: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     calls_per_second_max: Annotated[float, Meta(ge=0.1, le=100_000)] | None = None
 
@@ -62,16 +63,14 @@ class _RuleTable(_Table, frozen=True, kw_only=True):
     minimum_age_s: Annotated[float, Meta(ge=0.001, le=604_800)] | None = None
 
     def __post_init__(self) -> None:
-        if "contribute" in self.actions:
-            reason = 'contains "contribute", but clients cannot contribute messages yet; remove it'
-            raise InvalidSetting(reason, "actions")
         if self.minimum_age_s is not None and "subscribe" not in self.actions:
             reason = f'is set, but {shown(self.actions)} has no minimum age, only "subscribe" has; remove it'
             raise InvalidSetting(reason, "minimum_age_s")
-        if {"subscribe"} < set(self.actions):
+        is_on_topics = bool(ON_TOPICS & set(self.actions))
+        if is_on_topics and not set(self.actions) <= ON_TOPICS:
             reason = f"is {shown(self.actions)}; topics and feeds need rules of their own, so split this rule"
             raise InvalidSetting(reason, "actions")
-        needed, other = ("topics", "feeds") if "subscribe" in self.actions else ("feeds", "topics")
+        needed, other = ("topics", "feeds") if is_on_topics else ("feeds", "topics")
         if not getattr(self, needed):
             reason = f"is missing or empty; {shown(self.actions)} is granted on {needed}"
             raise InvalidSetting(reason, needed)
@@ -152,9 +151,9 @@ def _rules(
         if "admin" in each.roles:
             actions = frozenset({Action.ADMINISTER, Action.OBSERVE})
             yield Rule(("identity", name, "roles"), line, (name,), actions, EVERY_FEED)
-        if each.subscribe:
-            actions = frozenset({Action.SUBSCRIBE})
-            yield Rule(("identity", name, "subscribe"), line, (name,), actions, each.subscribe)
+        for action, patterns in ((Action.SUBSCRIBE, each.subscribe), (Action.CONTRIBUTE, each.contribute)):
+            if patterns:
+                yield Rule(("identity", name, action.value), line, (name,), frozenset({action}), patterns)
     for place, rule in enumerate(tables):
         yield Rule(
             ("rule", place, "topics" if rule.topics else "feeds"),
@@ -188,14 +187,16 @@ def _check_patterns_below_channels(
         channel.topic: bool(feed.symbol_field_of(channel)) for feed in feeds.values() for channel in feed.channels
     }
     for rule in rules:
-        if Action.SUBSCRIBE not in rule.actions:
+        if not rule.actions & CLIENT_ACTIONS:
             continue
         for place, pattern in enumerate(rule.patterns):
             found = _channel_above(pattern, has_symbols)
             if found is None:
                 continue
             channel, words = found
-            if len(words) > 1:
+            if Action.CONTRIBUTE in rule.actions:
+                reason = "but contributing is granted on whole channels"
+            elif len(words) > 1:
                 reason = "which has several words below the channel; a symbol is one word, with '.' written as %2E"
             elif not has_symbols[channel]:
                 reason = "but the cluster file gives the channel no symbol_field, so only the whole can be granted"

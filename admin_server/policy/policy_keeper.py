@@ -104,14 +104,16 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         if name in self.disabled:
             raise KeyError(name)
         identity = policy.identities[name]
-        topics = [
+        channels = [channel.topic for feed in self._feeds.values() for channel in feed.channels]
+        topics = tuple(topic for topic in channels if policy.extent(name, topic, now))
+        contribute = tuple(
             channel.topic
             for feed in self._feeds.values()
-            for channel in feed.channels
-            if policy.extent(name, channel.topic, now)
-        ]
+            for channel in feed.contributed_channels
+            if policy.decide(name, Action.CONTRIBUTE, channel.topic, now).is_allowed
+        )
         feeds = [feed.name for feed in self._feeds.values() if any(each.identity == name for each in feed.adapters)]
-        return IdentitySettings(name, policy.roles_of(identity), tuple(topics), tuple(feeds))
+        return IdentitySettings(name, policy.roles_of(identity), topics, tuple(feeds), contribute)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._policy.identities if name not in self.disabled)

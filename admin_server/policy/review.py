@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from tandemfeed.admin_server.policy.rules import Action, Channel, Policy, Rule
+from tandemfeed.admin_server.policy.rules import CLIENT_ACTIONS, Action, Channel, Policy, Rule
 from tandemfeed.admin_server.policy.topic_index import TopicIndex
 
 
@@ -42,7 +42,7 @@ def _without_rights(policy: Policy) -> Iterator[str]:
 def _without_effect(policy: Policy, feeds: Mapping[str, int]) -> Iterator[str]:
     """Patterns that match no channel or feed, and minimum ages that no matching feed has."""
     for rule in policy.rules:
-        of_topics = Action.SUBSCRIBE in rule.actions
+        of_topics = bool(rule.actions & CLIENT_ACTIONS)
         delays = {topic: channel.delay_ns for topic, channel in policy.channels.items()} if of_topics else feeds
         matched = _matches(rule, delays, policy.channels if of_topics else {})
         kind = "channel" if of_topics else "feed"

@@ -17,13 +17,17 @@ FOUND_COUNT_MAX = 65_536  # remembered look-ups: each subscription asks for ever
 
 
 class Action(StrEnum):
-    """What a rule grants. SUBSCRIBE is granted on topics of channels, the others on names of feeds."""
+    """What a rule grants. SUBSCRIBE and CONTRIBUTE are granted on topics of channels, the others on names of feeds."""
 
     SUBSCRIBE = "subscribe"
+    CONTRIBUTE = "contribute"
     ADMINISTER = "administer"
     OBSERVE = "observe"
 
     __hash__ = str.__hash__  # Enum's own is a slow one, and every decision looks an action up
+
+
+CLIENT_ACTIONS = frozenset({Action.SUBSCRIBE, Action.CONTRIBUTE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Rule:
         keys: the path of its patterns in the policy file; of the roles, if these grant it.
         line: the line on which its table begins.
         subjects: names of identities and groups.
-        patterns: of topics if it grants SUBSCRIBE, else of names of feeds.
+        patterns: of topics if it grants a client's actions, else of names of feeds.
         minimum_age_ns: it grants only topics of feeds that are delayed at least so much.
         from_unix_ns, until_unix_ns: when it is valid (the end is exclusive); None: always.
     """
@@ -156,6 +160,7 @@ class IdentitySettings:
     Attributes:
         roles: the roles in its table, and those that its rules imply.
         subscribe: the topics of the channels granted to it.
+        contribute: the topics of the channels to which it may contribute.
         feeds: the names of the feeds of which it is an adapter.
     """
 
@@ -163,6 +168,7 @@ class IdentitySettings:
     roles: frozenset[str]
     subscribe: tuple[str, ...]
     feeds: tuple[str, ...] = ()
+    contribute: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +274,8 @@ class Policy:
         """The roles in the identity's table, and those that its rules imply."""
         subjects = self._subjects[identity.name]
         granted = {action for action in Action if any((action, subject) in self._indexes for subject in subjects)}
-        implied = {"client"} if Action.SUBSCRIBE in granted else set()
-        if granted - {Action.SUBSCRIBE}:
+        implied = {"client"} if granted & CLIENT_ACTIONS else set()
+        if granted - CLIENT_ACTIONS:
             implied.add("admin")
         return identity.roles | implied
 

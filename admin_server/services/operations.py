@@ -188,11 +188,12 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
             roles=sorted(self._policy.policy.roles_of(self._policy.policy.identities[identity])),
             feed=feed.name,
             topics=shown_topics(granted_extents(self._policy, identity, feed)),
+            contribute_topics=[each.topic for each in feed.contributed_channels if may(Action.CONTRIBUTE, each.topic)],
             may_observe=any(may(action, feed.name) for action in OBSERVING),
             may_administer=may(Action.ADMINISTER, feed.name),
             client_count=sum(client.identity == identity for client in broker.clients()),
         )
-        has_any = grants.topics or grants.may_observe or grants.client_count
+        has_any = grants.topics or grants.contribute_topics or grants.may_observe or grants.client_count
         return grants if has_any else None
 
     def ListKeys(  # noqa: N802

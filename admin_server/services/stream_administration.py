@@ -102,6 +102,31 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             )
         return wire_document(found)
 
+    def FindContributionGateway(  # noqa: N802
+        self, request: admin_pb2.FindContributionGatewayRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.FindContributionGatewayReply:
+        """Where the caller may contribute to a topic, and what its messages must fit."""
+        identity, topic = caller_of(context).identity, request.topic
+        decision = self._policy.decide(identity, Action.CONTRIBUTE, topic)
+        places = ((each.feed, channel) for each in self._brokers.values() for channel in each.feed.contributed_channels)
+        feed, channel = next((place for place in places if place[1].topic == topic), (None, None))
+        if decision.rule is None or feed is None or channel is None:
+            self._audit.refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"topic {topic!r} takes no contributions or is not granted to {identity}",
+                "contribution refused",
+                identity=identity,
+                topic=topic,
+            )
+        table = feed.table_of(channel)
+        assert table is not None, "the settings of a channel that takes contributions name a table"
+        rules = [decision.rule.name]
+        self._audit.write("contribution granted", identity=identity, feed=feed.name, topic=topic, rules=rules)
+        return admin_pb2.FindContributionGatewayReply(
+            feed=feed.name, endpoint=feed.contribution_endpoint or "", source_format=wire_document(table.source_format)
+        )
+
     def _granted(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, Extent]:
         """What the caller may receive of each channel, by topic."""
         return granted_extents(self._policy, caller_of(context).identity, broker.feed)

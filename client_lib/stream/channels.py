@@ -11,6 +11,8 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
 
 from tandemfeed.client_lib.items import Batch, ChannelsChanged, Item, ModelChanged, SnapshotTaken
 from tandemfeed.client_lib.items import Filled as FilledItem
@@ -19,6 +21,7 @@ from tandemfeed.client_lib.losses.loss_watch import LossWatch
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.reading.conflation import SnapshotIntake
 from tandemfeed.client_lib.reading.cursor import Cursor, TopicPosition
+from tandemfeed.client_lib.stream.field_filter import FieldFilter
 from tandemfeed.client_lib.stream.receivers import Receiver
 from tandemfeed.client_lib.stream.starts import Start, first_message_of
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics
@@ -42,6 +45,7 @@ class Channels:
         start: "live", "first", or the first message of each channel by topic.
         snapshot_by: deliver only the newest message of each type and of each value of this field, until the stream is
             live; empty: deliver all.
+        where: the values that fields of delivered messages have; see `FieldFilter`. Empty: any.
         cursor: where to begin instead. Batches then know the history that their numbers belong to.
         request_replay: called with each request for what is missing.
 
@@ -61,6 +65,7 @@ class Channels:
         *,
         start: Start,
         snapshot_by: str = "",
+        where: Mapping[str, Any],
         cursor: Cursor | None,
         verify: VerifyMode,
         merger_config: MergerConfig | None,
@@ -78,6 +83,8 @@ class Channels:
         self._mergers: dict[int, SessionMerger] = {}
         self._begun: dict[int, tuple[int, int, int]] = {}  # by channel: source messages that were handled in part
         self._filters: dict[int, SymbolFilter] = {}  # of the channels of which only some symbols are granted
+        self._where = where
+        self._field_filter = FieldFilter(self.decoder, where) if where else None
         self._filtered_symbols: Mapping[int, GrantedSymbols] = {}
         self._snapshots: dict[int, SnapshotIntake] = {}  # of channels whose snapshot is not complete
         self._ended: set[int] = set()
@@ -118,11 +125,16 @@ class Channels:
                 dict(merger.present.next_source_seqs),
                 tuple(self._trusts[channel_id].distrusted()),
                 merger.session,
-                self._filters[channel_id].filtered_count if channel_id in self._filters else 0,
+                self._filtered_count(channel_id),
                 merger.present.lineage.entries,
             )
             for channel_id, merger in list(self._mergers.items())
         }
+
+    def _filtered_count(self, channel_id: int) -> int:
+        by_symbol, by_field = self._filters.get(channel_id), self._field_filter
+        counts = 0 if by_field is None else by_field.filtered_counts.get(channel_id, 0)
+        return counts + (0 if by_symbol is None else by_symbol.filtered_count)
 
     # ---- packets and time ----
 
@@ -196,6 +208,8 @@ class Channels:
             self.ready.append(changed)
         if grant.message_model != self.grant.message_model:
             self.decoder = _decoder_of(grant)
+            with suppress(ValueError):  # the new model lacks the field, so the former filter finds nothing
+                self._field_filter = FieldFilter(self.decoder, self._where, self._field_filter) if self._where else None
             self.ready.append(ModelChanged(*grant.model_name))
         self._apply(grant)
 
@@ -305,6 +319,8 @@ class Channels:
         if self._filters and (chosen := self._filters.get(packet.channel_id)) is not None:
             packet, places = chosen.select(packet)
         batch = Batch(packet, time.time_ns(), now_ns, self.decoder, places)
+        if self._field_filter is not None:
+            batch = self._field_filter.select(batch)
         return self._for_cursor(batch) if self._is_for_cursor else batch
 
     def _for_cursor(self, batch: Batch) -> Batch:

@@ -16,7 +16,7 @@ class ChannelStatistics:
     Attributes:
         next_input_seq, next_message_seq: None until the start position is known.
         session: the session that is delivered; all sequence numbers belong to it.
-        filtered: messages that were not delivered, because their symbols are not granted.
+        filtered: messages that were not delivered, because their symbols are not granted or their fields not wanted.
         epoch_starts: where the newest epochs of the present history begin.
         distrusted: (adapter_id, incarnation) of the starts that may be impersonated; see `Distrusted`.
     """

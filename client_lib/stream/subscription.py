@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Subscription(Readable[M]):
             logged.
         lag_policy: what happens if the application is slow.
         loss_folder: of the loss report; None: in the user's state folder.
+        where: the values that fields of delivered messages have; see `FieldFilter`.
         playback: when to deliver what is received, and when to end; None: immediately, and never.
     """
 
@@ -78,6 +79,7 @@ class Subscription(Readable[M]):
         lag_policy: LagPolicy | None = None,
         loss_folder: Path | None = None,
         playback: Playback | None = None,
+        where: Mapping[str, Any] | None = None,
         verify: VerifyMode = "alarm",
         transport: Transport = "auto",
         merger_config: MergerConfig | None = None,
@@ -87,7 +89,7 @@ class Subscription(Readable[M]):
         self._session, self._grants, self._interface = session, grants, interface
         self._request = feed, tuple(topics), grant_timeout_s
         super().__init__(kind, on_event or log_event, cursor, lag_policy or LagPolicy())
-        self._start, self._playback = start, playback
+        self._start, self._playback, self._where = start, playback, where or {}
         self._loss_folder = loss_folder or state_folder() / "losses"
         self._verify: VerifyMode = verify
         self._transport: Transport = transport
@@ -139,6 +141,7 @@ class Subscription(Readable[M]):
                 self.counters,
                 request_replay,
                 start=start,
+                where=self._where,
                 snapshot_by=self.lag_policy.conflate_by if self._start == "snapshot" else "",
                 cursor=self.cursor,
                 verify=self._verify,

@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 
 import grpc
 
+from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.deploy.cluster.cluster_watch import ClusterWatch
@@ -139,6 +140,14 @@ class Cluster:
         arguments += ["--rpc-listen", listen, "--wait-for-start", *self._tls("source")]
         if self.days[feed.feed_id]:
             arguments += ["--former-journal", str(self.journal(feed, self.days[feed.feed_id] - 1))]
+        return self._start(feed.gateway, [*arguments, *self._connection("source", feed.gateway)])
+
+    def start_contribution_gateway(self, feed: FeedLayout, *options: str) -> ManagedProcess:
+        """Start or restart the source of a feed that takes contributions. It keeps its queues and journals."""
+        listen = f"{self._addresses[feed.gateway]}:{self._source_ports[feed.gateway]}"
+        arguments = ["contribution-gateway", "--feed", feed.name, "--folder", str(self.journal(feed))]
+        arguments += ["--source-format", str(document("contribution.xml")), "--rpc-listen", listen]
+        arguments += [*self._tls("source"), *options]
         return self._start(feed.gateway, [*arguments, *self._connection("source", feed.gateway)])
 
     def start_job(

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tandemfeed.adapter.conversion.formats import document
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "ticks"
 SESSION = 20261121
-ADMIN, OPERATOR, SUBSCRIBER = "admin", "operator", "demo-client"
+ADMIN, OPERATOR, SUBSCRIBER, CONTRIBUTOR = "admin", "operator", "demo-client", "contributor"
 ADAPTER_NAMES = "abcdefgh"
+NOWHERE = "127.0.0.1:1"  # a feed that has only contributions has no source gateway
 TABLE = "ticks"  # the converter table, which adapters get from the admin server
 
 
@@ -27,6 +30,7 @@ class Shape:
         streams_per_channel: source streams that one channel merges; with 1 a channel needs no decisions.
         backups: adapters per feed, without the active one.
         lease_ttl_ms: term of a lease.
+        contributed: how many of the feeds, the last ones, take contributions; their channels have one source stream.
     """
 
     feeds: int = 1
@@ -34,6 +38,7 @@ class Shape:
     streams_per_channel: int = 2
     backups: int = 1
     lease_ttl_ms: int = 500
+    contributed: int = 0
 
     def __post_init__(self) -> None:
         for name, count, most in (
@@ -44,6 +49,8 @@ class Shape:
         ):
             if not 1 <= count <= most:
                 raise ValueError(f"the number of {name} is {count}; it must be 1 to {most}")
+        if not 0 <= self.contributed <= self.feeds:
+            raise ValueError(f"the number of contributed feeds is {self.contributed}; it must be 0 to {self.feeds}")
 
     @property
     def stream_count(self) -> int:
@@ -66,6 +73,16 @@ class FeedLayout:
 
     feed_id: int
     shape: Shape
+
+    @property
+    def takes_contributions(self) -> bool:
+        """Whether its source is a contribution gateway."""
+        return self.feed_id > self.shape.feeds - self.shape.contributed
+
+    @property
+    def stream_count(self) -> int:
+        """Its source streams."""
+        return self.shape.channels if self.takes_contributions else self.shape.stream_count
 
     @property
     def suffix(self) -> str:
@@ -112,7 +129,7 @@ class FeedLayout:
 
     def streams_of(self, channel_id: int) -> list[int]:
         """The source streams of a channel."""
-        count = self.shape.streams_per_channel
+        count = 1 if self.takes_contributions else self.shape.streams_per_channel
         return list(range((channel_id - 1) * count + 1, channel_id * count + 1))
 
 
@@ -134,19 +151,21 @@ def render_cluster(
     """
     lines: list[str] = []
     for feed in shape.feed_layouts():
+        model, source_format, table = _documents(feed)
+        endpoint = f"{addresses[feed.gateway]}:{source_ports[feed.gateway]}"
         lines += [
             "[[feed]]",
             f"feed_id = {feed.feed_id}",
             f'name = "{feed.name}"',
             f"session = {SESSION}",
-            f'message_model = "{EXAMPLES}/message-model.xml"',
-            f'source_replay_endpoint = "{addresses[feed.gateway]}:{source_ports[feed.gateway]}"',
+            f'message_model = "{model}"',
+            f'source_replay_endpoint = "{endpoint if not feed.takes_contributions else NOWHERE}"',
             f"lease_ttl_ms = {shape.lease_ttl_ms}",
             "sync_interval_ms = 100",
         ]
-        lines += _channels_and_streams(feed, next_port)
-        lines += ["[[feed.table]]", f'id = "{TABLE}"', f'file = "{EXAMPLES}/converter-table.xml"']
-        lines += [f'source_format = "{EXAMPLES}/source-format.xml"']
+        lines += _channels_and_streams(feed, next_port, endpoint)
+        lines += ["[[feed.table]]", f'id = "{TABLE}"', f'file = "{table}"']
+        lines += [f'source_format = "{source_format}"']
         for adapter_id, name in enumerate(shape.adapter_names, 1):
             groups = ", ".join(
                 f'{channel} = "239.192.{20 + feed.feed_id}.{adapter_id * 10 + channel}:{next_port()}"'
@@ -158,18 +177,27 @@ def render_cluster(
     return "\n".join(lines) + "\n"
 
 
-def _channels_and_streams(feed: FeedLayout, next_port: Callable[[], int]) -> Iterator[str]:
+def _documents(feed: FeedLayout) -> tuple[Path, Path, Path]:
+    """(message model, source format, converter table)"""
+    if feed.takes_contributions:
+        return document("tick.xml"), document("contribution.xml"), document("contribution-to-tick.xml")
+    return EXAMPLES / "message-model.xml", EXAMPLES / "source-format.xml", EXAMPLES / "converter-table.xml"
+
+
+def _channels_and_streams(feed: FeedLayout, next_port: Callable[[], int], endpoint: str) -> Iterator[str]:
     for channel in range(1, feed.shape.channels + 1):
         yield "[[feed.channel]]"
         yield f"channel_id = {channel}"
         yield f'topic = "{feed.topic(channel)}"'
         yield f"source_stream_ids = {feed.streams_of(channel)}"
         yield f'table = "{TABLE}"'
-    for stream in range(1, feed.shape.stream_count + 1):
+    for stream in range(1, feed.stream_count + 1):
         yield "[[feed.source_stream]]"
         yield f"source_stream_id = {stream}"
-        yield f'name = "part {stream} of {feed.shape.stream_count}"'
+        yield f'name = "part {stream} of {feed.stream_count}"'
         yield f'group = "239.192.{10 + feed.feed_id}.{stream}:{next_port()}"'
+        if feed.takes_contributions:
+            yield f'contributions = "{endpoint}"'
 
 
 def render_policy(shape: Shape) -> str:
@@ -180,5 +208,7 @@ def render_policy(shape: Shape) -> str:
             lines += [f"[identity.{identity}]", 'roles = ["adapter"]']
     lines += ["[identity.source]", 'roles = ["source"]']
     lines += [f"[identity.{SUBSCRIBER}]", 'roles = ["client"]', 'subscribe = ["demo.#"]']
+    if shape.contributed:
+        lines += [f"[identity.{CONTRIBUTOR}]", 'contribute = ["demo.#"]']
     lines += [f"[identity.{OPERATOR}]", 'roles = ["admin"]']
     return "\n".join(lines) + "\n"

@@ -91,6 +91,6 @@ FAULTS = {
         14.0,
         has_days=True,
     ),
-    "replace-keys": Fault(replace_keys, "replace the key of tokens and all keys of the feed at once", 12.0),
+    "replace-keys": Fault(replace_keys, "replace every key of tokens, channels and sources", 12.0),
     "hand-over": Fault(hand_over, "planned hand-over, as by `tandemfeed admin failover`", 5.0),
 }

@@ -89,6 +89,9 @@ class MessageModel:
         count = (len(view) - offset) // length
         headers = np.ndarray((count,), _WHOLE_HEADER, view, offset + OUTPUT_FRAME_SIZE, (length,))
         lengths = np.ndarray((count,), "<u2", view, offset, (length,))
+        first = bytes(view[offset : offset + PREFIX_SIZE])  # nearly always, all are equal; bytes compare fastest
+        if headers.tobytes() == first[OUTPUT_FRAME_SIZE:] * count and lengths.tobytes() == first[:2] * count:
+            return length, template, offset + count * length
         same = (lengths == length) & (headers == headers[0])
         first_other = int(same.argmin())  # 0 if there is none, because the first is the same
         return length, template, offset + (first_other or count) * length

@@ -253,11 +253,15 @@ class PersistentQueue:
         Raises:
             QueueFailed: the item may have been cancelled; open the queue again.
         """
+        return self.cancel_many((item_id,))[0]
+
+    def cancel_many(self, item_ids: Iterable[int]) -> list[CancelResult]:
+        """As `cancel`, for each of the items, with one flush for all."""
         self._require_open()
-        result = self._registry.cancel(item_id)
-        if isinstance(result, Cancelled | AlreadyCancelled):  # an earlier cancel may not be on the disk yet
-            self._groups.commit()
-        return result
+        results = [self._registry.cancel(item_id) for item_id in item_ids]
+        if any(isinstance(each, Cancelled | AlreadyCancelled) for each in results):
+            self._groups.commit()  # an earlier cancel may not be on the disk yet
+        return results
 
     def cancel_all(self) -> int:
         """Cancel all pending items, durably. Items in flight stay in flight.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     configure_logging("bars", arguments.log_level)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     options = BarOptions(arguments.width, arguments.late, _columns(parser, arguments.column))
     try:
         if arguments.journal is not None:

@@ -108,16 +108,18 @@ def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescripti
     return ask_active(servers, ask, DESCRIBE_TIMEOUT_S)
 
 
-def listen_address(asked: str | None, description: common_pb2.FeedDescription) -> str:
+def listen_address(asked: str | None, description: common_pb2.FeedDescription, endpoint: str = "") -> str:
     """Where to serve gap fills: the address at which the feed's adapters ask for them.
 
     Args:
         asked: --rpc-listen; it may name all interfaces, as 0.0.0.0.
+        endpoint: that of the cluster file; "": the feed's source_replay_endpoint.
 
     Raises:
         GatewayError: adapters would ask at another address.
     """
-    endpoint = description.source_replay_endpoint
+    key = "contributions" if endpoint else "source_replay_endpoint"
+    endpoint = endpoint or description.source_replay_endpoint
     if asked is None or asked == endpoint:
         return endpoint
     host, _, port = asked.rpartition(":")
@@ -126,7 +128,7 @@ def listen_address(asked: str | None, description: common_pb2.FeedDescription) -
     if port != expected_port or not (hosts & (expected_hosts | ALL_INTERFACES)):
         raise GatewayError(
             f"--rpc-listen is {asked}, but adapters of feed {description.name} request gap fills at {endpoint}, its "
-            "source_replay_endpoint in the cluster file; leave the option out, or correct the cluster file"
+            f"{key} in the cluster file; leave the option out, or correct the cluster file"
         )
     return asked
 
@@ -190,8 +192,11 @@ class SourceGateway:
     ) -> None:
         self._options, self._sealer = options, sealer
         self._description = description
-        stream_ids = [stream.source_stream_id for stream in description.source_streams]
-        self._groups = {stream.source_stream_id: stream.group.encode() for stream in description.source_streams}
+        own = [stream for stream in description.source_streams if not stream.contribution_endpoint]
+        if not own:
+            raise GatewayError(f"all of feed {description.name} is contributed; run tandemfeed contribution-gateway")
+        stream_ids = [stream.source_stream_id for stream in own]
+        self._groups = {stream.source_stream_id: stream.group.encode() for stream in own}
         self._session = options.session or session_of(options.journal) or description.session
         if self._session < description.session:
             LOG.warning(

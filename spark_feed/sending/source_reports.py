@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import grpc
@@ -38,26 +38,28 @@ NONCE_SIZE = 16
 
 
 class SourceReporter:
-    """Reports once a second from `start` to `stop`.
+    """Reports once a second, unless asked to report more often, from `start` to `stop`.
 
     Args:
-        journal: the source journal.
+        journal: the source journal; None: `describe` fills in what is not sent.
         describe: fills in the session, the positions and whether everything has been sent; returns (packets sent since
             the start, position in the journal after the last record that was sent).
         verifier: of the replay service; receives which tokens it must accept.
         sealer: receives the source's present key; None: the feed does not seal its source packets.
+        interval_s: between reports.
     """
 
     def __init__(
         self,
         connection: Connection,
         feed: str,
-        journal: Path,
+        journal: Path | None,
         describe: Callable[[admin_pb2.SourceReport], tuple[int, int]],
         verifier: TokenVerifier,
         sealer: SourceSealer | None,
+        interval_s: float = REPORT_INTERVAL_S,
     ) -> None:
-        self._verifier, self._sealer = verifier, sealer
+        self._verifier, self._sealer, self._interval_s = verifier, sealer, interval_s
         self._servers = AdminServers(connection.admin)
         self._ca_pem = connection.ca_pem
         self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.credential)
@@ -103,7 +105,7 @@ class SourceReporter:
         """Report to this server until the gateway stops, or a report fails."""
         with (
             open_channel(address, self._ca_pem, ADMIN_SERVER, self._tokens) as channel,
-            closing(CommittedEnd(self._journal)) as committed,
+            nullcontext() if self._journal is None else closing(CommittedEnd(self._journal)) as committed,
         ):
             send = admin_pb2_grpc.AdapterRegistryStub(channel).ReportSource
             is_stopping = False
@@ -118,9 +120,9 @@ class SourceReporter:
                     LOG.info("reporting again", extra={"server": address})
                     self._is_cut_off = False
                 if not is_stopping:
-                    self._stopped.wait(REPORT_INTERVAL_S)
+                    self._stopped.wait(self._interval_s)
 
-    def _present(self, committed: CommittedEnd, *, is_stopping: bool) -> admin_pb2.SourceReport:
+    def _present(self, committed: CommittedEnd | None, *, is_stopping: bool) -> admin_pb2.SourceReport:
         report = admin_pb2.SourceReport(is_stopping=is_stopping)
         report.MergeFrom(self._process)
         count, position = self._describe(report)
@@ -128,6 +130,8 @@ class SourceReporter:
         if self._last is not None and now_s > self._last[1]:
             report.packets_per_second = round((count - self._last[0]) / (now_s - self._last[1]))
         self._last = count, now_s
+        if committed is None:
+            return report
         with suppress(JournalError, OSError):  # the number is for people; the gateway itself reports a damaged journal
             report.unsent_record_count = max(committed.next_record_index - position, 0)
         return report

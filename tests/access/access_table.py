@@ -8,7 +8,8 @@ from typing import NamedTuple
 import grpc
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "access.md"
-SERVERS = {"The admin server": "admin server", "An adapter": "adapter", "A source gateway": "gateway"}
+SERVERS = {"The admin server": "admin server", "An adapter": "adapter", "A source gateway": "gateway",
+           "A contribution gateway": "contribution gateway"}  # fmt: skip
 CODES = {
     "–": grpc.StatusCode.UNAUTHENTICATED,
     "no": grpc.StatusCode.PERMISSION_DENIED,

@@ -23,6 +23,7 @@ POLICY = """
 [identity.ghost]
 roles = ["admin", "adapter", "client", "source"]
 subscribe = ["demo.#"]
+contribute = ["demo.#"]
 """
 STAYING_POLICY = """
 [identity.stranger]
@@ -43,6 +44,7 @@ IDENTITIES = {
     "revoked": "ghost",
     "stranger": "stranger",
     "reader": "demo-client",
+    "contributor": "contributor",
     "other adapter": "adapter-a-2",
     "adapter": "adapter-c",
     "sibling": "adapter-b",
@@ -99,4 +101,5 @@ SERVER_NAMES = {
     "admin server": ADMIN_SERVER,
     "adapter": adapter_server("ticks", "a"),
     "gateway": source_gateway("ticks"),
+    "contribution gateway": source_gateway("ticks-2"),
 }

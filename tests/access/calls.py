@@ -16,10 +16,21 @@ import grpc
 from google.protobuf.message import Message
 
 from tandemfeed.deploy.cluster.topology import EXAMPLES
-from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
+from tandemfeed.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    common_pb2,
+    contribution_pb2,
+    contribution_pb2_grpc,
+    replay_pb2,
+    replay_pb2_grpc,
+    sync_pb2,
+    sync_pb2_grpc,
+)
 
 OK = grpc.StatusCode.OK
 FEED, CHANNEL, STREAM = "ticks", 1, 1
+CONTRIBUTED_TOPIC = "demo.ticks-2"
 TIMEOUT_S = 60.0
 MESSAGE_MODEL = EXAMPLES / "message-model.xml"
 STUBS: dict[str, Callable[[grpc.Channel], Any]] = {
@@ -33,8 +44,9 @@ STUBS: dict[str, Callable[[grpc.Channel], Any]] = {
     "AdapterSync": sync_pb2_grpc.AdapterSyncStub,
     "Replay": replay_pb2_grpc.ReplayStub,
     "SourceReplay": replay_pb2_grpc.SourceReplayStub,
+    "Contribution": contribution_pb2_grpc.ContributionStub,
 }
-CONTRACTS = (admin_pb2, replay_pb2, sync_pb2)
+CONTRACTS = (admin_pb2, contribution_pb2, replay_pb2, sync_pb2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,9 @@ CALLS = {
         )
     ),
     "StreamAdministration/ListFeeds": Call(admin_pb2.ListFeedsRequest()),
+    "StreamAdministration/FindContributionGateway": Call(
+        admin_pb2.FindContributionGatewayRequest(topic=CONTRIBUTED_TOPIC)
+    ),
     "AdapterRegistry/Register": Call(REGISTRATION),
     "AdapterRegistry/Attend": Call(admin_pb2.AdapterReport(), is_endless=True),
     "AdapterRegistry/Guard": Call(admin_pb2.AdapterEnded()),
@@ -113,6 +128,7 @@ CALLS = {
     "Replay/Replay": Call(
         replay_pb2.ReplayRequest(channel_id=CHANNEL, input_ranges=[replay_pb2.NumberRange(first=1, end=2)])
     ),
+    "Replay/Locate": Call(replay_pb2.LocateRequest(channel_id=CHANNEL)),
     "AdapterSync/Follow": Call(sync_pb2.FollowRequest(adapter_id=2), is_endless=True),
     "AdapterSync/GetSnapshot": Call(sync_pb2.GetSnapshotRequest(channel_id=CHANNEL), REFUSED_STATE),
     "AdapterSync/GetBuckets": Call(sync_pb2.GetBucketsRequest(channel_id=CHANNEL, buckets=[0]), REFUSED_STATE),
@@ -122,6 +138,16 @@ CALLS = {
         )
     ),
     "SourceReplay/Fill": Call(replay_pb2.FillRequest(source_stream_id=STREAM)),
+    "Contribution/Open": Call(
+        contribution_pb2.OpenProducerRequest(topic=CONTRIBUTED_TOPIC, producer="p", instance=bytes(16))
+    ),
+    "Contribution/Contribute": Call(
+        contribution_pb2.ContributeRequest(
+            topic=CONTRIBUTED_TOPIC, producer="p", instance=bytes(16), first_number=1, messages=[b"x"]
+        ),
+        REFUSED_REQUEST,
+    ),
+    "Contribution/Cancel": Call(contribution_pb2.CancelContributionsRequest(topic=CONTRIBUTED_TOPIC)),
 }
 
 

@@ -27,10 +27,10 @@ Ask = Callable[[str, str, BearerFor | None], tuple[grpc.StatusCode, str]]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two feeds. Of the first, adapters a and b and the gateway run."""
+    """Two feeds. Of the first, adapters a and b and the gateway run; of the second, its contribution gateway."""
     folder = Path(tmp_path_factory.mktemp("access"))
     recording = make_recording(folder, source=None, message_count=200, symbols=20)
-    with Cluster(folder, Shape(feeds=2, backups=2)) as running:
+    with Cluster(folder, Shape(feeds=2, contributed=1, backups=2)) as running:
         policy = folder / "policy.toml"
         usual = policy.read_text() + STAYING_POLICY
         policy.write_text(usual + POLICY)
@@ -38,6 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         feed = running.feeds[0]
         prepare_journal(recording, feed, folder / "cluster.toml", running.journal(feed), PACKET_MESSAGES_MAX)
         running.start_gateway(feed, rate=200.0)
+        running.start_contribution_gateway(running.feeds[1])
         for name in "ab":
             running.start_adapter(feed, name)
         running.watches[feed.feed_id].await_healthy(START_TIMEOUT_S)
@@ -53,6 +54,8 @@ def ask(cluster: Cluster, callers: Mapping[str, list[BearerFor | None]]) -> Iter
     ready = cluster.processes[feed.adapter("a")].await_event("ready", START_TIMEOUT_S)
     gateway = cluster.processes[feed.gateway].await_event("ready", START_TIMEOUT_S)
     endpoints = {"admin server": cluster.admin, "adapter": ready["rpc"], "gateway": gateway["rpc"]}
+    contributed = cluster.processes[cluster.feeds[1].gateway].await_event("ready", START_TIMEOUT_S)
+    endpoints["contribution gateway"] = contributed["rpc"]
     with ExitStack() as opened:
         channels: dict[tuple[str, BearerFor | None], grpc.Channel] = {}
         (own,) = callers["adapter"]
@@ -69,7 +72,11 @@ def ask(cluster: Cluster, callers: Mapping[str, list[BearerFor | None]]) -> Iter
             return code_of(channels[server, bearer], call, incarnation())
 
         (revoked,) = callers["revoked"]
-        for server, call in (("adapter", "Replay/Replay"), ("gateway", "SourceReplay/Fill")):
+        for server, call in (
+            ("adapter", "Replay/Replay"),
+            ("gateway", "SourceReplay/Fill"),
+            ("contribution gateway", "Contribution/Open"),
+        ):
             await_refusal(
                 lambda server=server, call=call: make(server, call, revoked)[0]
             )  # they learn it within a second

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import zmq
 
+from tandemfeed.adapter.cli import main as run_adapter
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.moldudp64 import (
     MOLD_HEADER,
@@ -198,6 +199,34 @@ def test_lines_of_streams_that_the_feed_does_not_have_are_refused(
 ) -> None:
     with pytest.raises(BadGroup, match=reason):
         receiver(context, lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--channel", "1=2"], "apply to a venue's own lines only; add --venue-lines"),
+        (["--venue-lines", "--channel", "one"], "--channel is 'one'; it must be STREAM=VALUE"),
+    ],
+)
+def test_options_of_lines_are_checked(
+    tmp_path: Path, options: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    connection = [
+        "--admin",
+        "127.0.0.1:1",
+        "--ca",
+        str(secret),
+        "--identity",
+        "adapter-a",
+        "--secret-file",
+        str(secret),
+    ]
+    own = ["--feed", "f", "--name", "a", "--journal", "j", "--tls-cert", str(secret), "--tls-key", str(secret)]
+    with pytest.raises(SystemExit):
+        run_adapter([*own, *connection, *options])
+    assert reason in " ".join(capsys.readouterr().err.split())
 
 
 # Converts one message of ITCH 5.0 to the example's model.

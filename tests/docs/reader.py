@@ -29,7 +29,7 @@ class Reader:
         self.shell = Shell(folder, bin_folder)
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("deploy", "run"):
+        for name in ("adapter", "deploy", "run"):
             if not (folder / name).exists():
                 (folder / name).symlink_to(ROOT / name)
 

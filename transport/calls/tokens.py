@@ -46,6 +46,7 @@ class Caller:
         identity: the authenticated name.
         roles: some of client, adapter, source, admin.
         topics: patterns of the topics granted for subscription.
+        contribute: the topics to which it may contribute.
         feeds: names of the feeds that the caller is an adapter of.
         expires_unix_ns: when its token expires.
         issued_unix_ns: when its token was issued.
@@ -59,6 +60,7 @@ class Caller:
     expires_unix_ns: int = 0
     issued_unix_ns: int = 0
     token_key_id: str = ""
+    contribute: frozenset[str] = frozenset()
 
     def is_adapter_of(self, feed: str) -> bool:
         """True if the caller may act as an adapter of this feed. A token for one feed does not open another's."""
@@ -145,6 +147,7 @@ class TokenVerifier:
             int(claims["exp"] * 1_000_000_000),
             round(float(claims.get("iat", 0)) * 1e9),
             key_id,
+            frozenset(claims.get("contribute", ())),
         )
         return caller, _key_in(claims)
 

@@ -25,7 +25,8 @@ from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 DECIMALS = 9
 NULL = (1 << 63) - 1
-SYMBOL_SIZE = 16
+SYMBOL_SIZE = 32
+NO_VALUE = pa.array(pyarrow.csv.ConvertOptions().null_values)  # the usual spellings of "no value" in a CSV file
 SEPARATORS = (";", "\t", "|")  # of columns, which a file may use by mistake
 REASON_SHOWN_MAX = 160  # characters: the library's text may contain a whole line of the file
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
@@ -97,12 +98,14 @@ def unreadable(wrong: Exception) -> FormatError:
 
 
 def _read_csv(path: Path) -> pa.Table:
-    """Read every column as text: guessed types would lose digits."""
+    """Read every column as text: guessed types would lose digits. NA and nan stay texts: they may be tickers."""
     names = pyarrow.csv.open_csv(path).schema.names
     separator = next((each for each in SEPARATORS if len(names) == 1 and each in names[0]), None)
     if separator is not None:
         raise FormatError(f"its columns are separated by {separator!r}; they must be separated by commas")
-    convert = pyarrow.csv.ConvertOptions(column_types={name: pa.string() for name in names}, strings_can_be_null=True)
+    convert = pyarrow.csv.ConvertOptions(
+        column_types={name: pa.string() for name in names}, strings_can_be_null=True, null_values=[""]
+    )
     return pyarrow.csv.read_csv(path, convert_options=convert)
 
 
@@ -142,6 +145,8 @@ class _Columns:
         if not self.has(field):
             return np.full(self._table.num_rows, NULL, np.int64)
         column = self._table.column(self._names[field]).combine_chunks()
+        if pa.types.is_string(column.type):
+            column = pc.if_else(pc.is_in(column, NO_VALUE), pa.scalar(None, pa.string()), column)
         try:
             if field == "event_at_ns":
                 return self._times(column)

@@ -270,6 +270,55 @@ class FinishAuthenticationReply(_message.Message):
 Global___FinishAuthenticationReply: _TypeAlias = FinishAuthenticationReply  # noqa: Y015
 
 @_typing.final
+class FindContributionGatewayRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """of a channel"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindContributionGatewayRequest: _TypeAlias = FindContributionGatewayRequest  # noqa: Y015
+
+@_typing.final
+class FindContributionGatewayReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    SOURCE_FORMAT_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    endpoint: _builtins.str
+    """host:port of the Contribution service"""
+    @_builtins.property
+    def source_format(self) -> Global___Document:
+        """what contributed messages must fit; its files have their schema"""
+
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+        source_format: Global___Document | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source_format", b"source_format"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "feed", b"feed", "source_format", b"source_format"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindContributionGatewayReply: _TypeAlias = FindContributionGatewayReply  # noqa: Y015
+
+@_typing.final
 class SubscriptionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2097,6 +2146,7 @@ class IdentityGrants(_message.Message):
     ROLES_FIELD_NUMBER: _builtins.int
     FEED_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    CONTRIBUTE_TOPICS_FIELD_NUMBER: _builtins.int
     MAY_OBSERVE_FIELD_NUMBER: _builtins.int
     MAY_ADMINISTER_FIELD_NUMBER: _builtins.int
     CLIENT_COUNT_FIELD_NUMBER: _builtins.int
@@ -2112,6 +2162,10 @@ class IdentityGrants(_message.Message):
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """channels that it may subscribe to now"""
 
+    @_builtins.property
+    def contribute_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """channels that it may contribute to now"""
+
     def __init__(
         self,
         *,
@@ -2119,13 +2173,14 @@ class IdentityGrants(_message.Message):
         roles: _abc.Iterable[_builtins.str] | None = ...,
         feed: _builtins.str = ...,
         topics: _abc.Iterable[_builtins.str] | None = ...,
+        contribute_topics: _abc.Iterable[_builtins.str] | None = ...,
         may_observe: _builtins.bool = ...,
         may_administer: _builtins.bool = ...,
         client_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_count", b"client_count", "feed", b"feed", "identity", b"identity", "may_administer", b"may_administer", "may_observe", b"may_observe", "roles", b"roles", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_count", b"client_count", "contribute_topics", b"contribute_topics", "feed", b"feed", "identity", b"identity", "may_administer", b"may_administer", "may_observe", b"may_observe", "roles", b"roles", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

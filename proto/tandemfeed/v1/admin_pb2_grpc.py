@@ -302,6 +302,11 @@ class StreamAdministrationStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetDocumentRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.Document.FromString,
                 _registered_method=True)
+        self.FindContributionGateway = channel.unary_unary(
+                '/tandemfeed.v1.StreamAdministration/FindContributionGateway',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.FindContributionGatewayRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.FindContributionGatewayReply.FromString,
+                _registered_method=True)
 
 
 class StreamAdministrationServicer:
@@ -331,6 +336,13 @@ class StreamAdministrationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindContributionGateway(self, request, context):
+        """Where to contribute to a topic. PERMISSION_DENIED is the same for what does not exist and for what is not granted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StreamAdministrationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -348,6 +360,11 @@ def add_StreamAdministrationServicer_to_server(servicer, server):
                     servicer.GetDocument,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetDocumentRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.Document.SerializeToString,
+            ),
+            'FindContributionGateway': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindContributionGateway,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.FindContributionGatewayRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.FindContributionGatewayReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -432,6 +449,33 @@ class StreamAdministration:
             '/tandemfeed.v1.StreamAdministration/GetDocument',
             tandemfeed_dot_v1_dot_admin__pb2.GetDocumentRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindContributionGateway(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.StreamAdministration/FindContributionGateway',
+            tandemfeed_dot_v1_dot_admin__pb2.FindContributionGatewayRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.FindContributionGatewayReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -120,6 +120,8 @@ class StreamAdministrationStub:
     """A document of a feed of which the caller is granted a channel. NOT_FOUND is the same for a feed, an identifier and a
     version that do not exist and for what is not granted.
     """
+    FindContributionGateway: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FindContributionGatewayRequest, _admin_pb2.FindContributionGatewayReply]
+    """Where to contribute to a topic. PERMISSION_DENIED is the same for what does not exist and for what is not granted."""
 
 @_typing.type_check_only
 class StreamAdministrationAsyncStub(StreamAdministrationStub):
@@ -136,6 +138,8 @@ class StreamAdministrationAsyncStub(StreamAdministrationStub):
     """A document of a feed of which the caller is granted a channel. NOT_FOUND is the same for a feed, an identifier and a
     version that do not exist and for what is not granted.
     """
+    FindContributionGateway: _aio.UnaryUnaryMultiCallable[_admin_pb2.FindContributionGatewayRequest, _admin_pb2.FindContributionGatewayReply]  # type: ignore[assignment]
+    """Where to contribute to a topic. PERMISSION_DENIED is the same for what does not exist and for what is not granted."""
 
 class StreamAdministrationServicer(metaclass=_abc_1.ABCMeta):
     """For subscribing applications."""
@@ -167,6 +171,14 @@ class StreamAdministrationServicer(metaclass=_abc_1.ABCMeta):
         """A document of a feed of which the caller is granted a channel. NOT_FOUND is the same for a feed, an identifier and a
         version that do not exist and for what is not granted.
         """
+
+    @_abc_1.abstractmethod
+    def FindContributionGateway(
+        self,
+        request: _admin_pb2.FindContributionGatewayRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.FindContributionGatewayReply, _abc.Awaitable[_admin_pb2.FindContributionGatewayReply]]:
+        """Where to contribute to a topic. PERMISSION_DENIED is the same for what does not exist and for what is not granted."""
 
 def add_StreamAdministrationServicer_to_server(servicer: StreamAdministrationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

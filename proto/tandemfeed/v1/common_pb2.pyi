@@ -536,20 +536,24 @@ class SourceStreamDescription(_message.Message):
     SOURCE_STREAM_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    CONTRIBUTION_ENDPOINT_FIELD_NUMBER: _builtins.int
     source_stream_id: _builtins.int
     name: _builtins.str
     group: _builtins.str
     """"239.x.y.z:port" """
+    contribution_endpoint: _builtins.str
+    """host:port of the contribution gateway that sends it and fills its gaps, in place of the feed's source; empty: none."""
     def __init__(
         self,
         *,
         source_stream_id: _builtins.int = ...,
         name: _builtins.str = ...,
         group: _builtins.str = ...,
+        contribution_endpoint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "name", b"name", "source_stream_id", b"source_stream_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contribution_endpoint", b"contribution_endpoint", "group", b"group", "name", b"name", "source_stream_id", b"source_stream_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -59,12 +59,8 @@ IN_2027 = 1_800_000_000_000_000_000
         ),
         ('to = ["desk"]', 'to = ["x"]', ', line 5: rule[0].to contains "x", which is not an identity or group; add it'),
         ('["subscribe"]', '["sub"]', ', line 6: rule[0].actions[0] is "sub"; it must be one of "administer", "contrib'),
-        (
-            '["subscribe"]',
-            '["contribute"]',
-            ', line 6: rule[0].actions contains "contribute", but clients cannot contr',
-        ),
         ('["subscribe"]', '["subscribe", "observe"]', ', line 6: rule[0].actions is ["subscribe","observe"]; topics'),
+        ('["subscribe"]', '["contribute", "observe"]', ', line 6: rule[0].actions is ["contribute","observe"]; topics'),
         (
             '["subscribe"]',
             '["observe"]',
@@ -149,3 +145,26 @@ def test_the_role_admin_grants_every_feed_and_a_rule_grants_some(tmp_path: Path)
         assert policy.decide(identity, Action.ADMINISTER, feed, IN_2026).is_allowed is is_allowed
     assert not policy.decide("reader", Action.OBSERVE, "equities", IN_2026).is_allowed
     assert policy.roles_of(policy.identities["reader"]) == {"client", "admin"}
+
+
+def test_contributing_is_granted_apart_from_subscribing_and_implies_no_administration(tmp_path: Path) -> None:
+    text = POLICY + '[identity.dealer]\ncontribute = ["equities.*"]\n'
+    text += '[[rule]]\nto = ["stranger"]\nactions = ["subscribe", "contribute"]\ntopics = ["fx.#"]\n'
+    _, path = write_settings(tmp_path, policy=text)
+    policy = load_policy(path)
+
+    def may(identity: str, action: Action, topic: str) -> bool:
+        return policy.decide(identity, action, topic, IN_2026).is_allowed
+
+    assert may("dealer", Action.CONTRIBUTE, "equities.ticks")
+    assert not may("dealer", Action.SUBSCRIBE, "equities.ticks")
+    assert not may("reader", Action.CONTRIBUTE, "equities.ticks")
+    assert may("stranger", Action.CONTRIBUTE, "fx.eurusd")
+    assert may("stranger", Action.SUBSCRIBE, "fx.eurusd")
+    assert policy.roles_of(policy.identities["dealer"]) == {"client"}
+
+
+def test_contributing_is_not_granted_below_a_channel(tmp_path: Path) -> None:
+    cluster, path = write_settings(tmp_path, policy=POLICY + '[identity.dealer]\ncontribute = ["equities.ticks.ABC"]\n')
+    with pytest.raises(SettingsError, match="contributing is granted on whole channels"):
+        load_policy(path, load_cluster(cluster))

@@ -184,7 +184,7 @@ def test_a_subscription_records_its_losses_and_the_command_shows_them(
     cluster: ToyCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, other = cluster.adapters
-    config = MergerConfig(declare_after_ns=3_000_000_000)
+    config = MergerConfig(declare_after_ns=5_000_000_000)
     with cluster.connect() as feed:
         subscription = feed.subscribe(TOPIC, merger_config=config, loss_report=tmp_path)
         collect(subscription, lambda _: one.send(heartbeat(1)) or subscription.statistics().channels[1].epoch == 1)  # type: ignore[func-returns-value]

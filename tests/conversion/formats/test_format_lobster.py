@@ -75,8 +75,8 @@ def test_every_event_is_read_to_the_last_digit_of_its_time(tmp_path: Path, name:
 def test_the_symbol_comes_from_the_file_name_or_the_caller(tmp_path: Path) -> None:
     assert {values["symbol"] for _, values in read(written(tmp_path, ROWS), "XYZ")} == {b"XYZ"}
     assert {values["symbol"] for _, values in read(written(tmp_path, ROWS, "mine.csv"))} == {b""}
-    with pytest.raises(FormatError, match="more than 16 bytes"):
-        read(written(tmp_path, ROWS), "ABCDEFGHIJKLMNOPQ")
+    with pytest.raises(FormatError, match="more than 32 bytes"):
+        read(written(tmp_path, ROWS), "X" * 33)
 
 
 def test_a_long_file_comes_in_chunks(tmp_path: Path) -> None:

@@ -105,8 +105,8 @@ def test_prices_of_a_symbol_with_other_decimals_are_not_converted() -> None:
     messages = [mapping(b"ADM", 1), mapping(b"XYZ", 2, scale=6), imbalance(1, 10, 20), imbalance(2, 10, 20)]
     chunk = decoder.decode(xdp(1, *messages)).chunk
     assert chunk is not None
-    found = [(name, values["instrumentId"]) for name, values in interpreted(table(), [chunk])]
-    assert found == [("Instrument", 1), ("Imbalance", 1)]
+    found = [(name, values["instrumentId"], values["symbol"]) for name, values in interpreted(table(), [chunk])]
+    assert found == [("Instrument", 1, "ADM"), ("Imbalance", 1, "ADM")]
 
 
 @pytest.mark.parametrize(

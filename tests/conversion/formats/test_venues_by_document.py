@@ -238,6 +238,7 @@ def test_messages_of_deribit_are_found_without_lengths() -> None:
     assert names == ["Instrument", "Status", "Trade", "Trade", "OrderEvent", "OrderEvent"]
     listed = short(found[0], "instrumentId", "symbol", "currency", "kind", "priceIncrement", "strikePrice", "expiresAt")
     assert listed == (210, "BTC-PERPETUAL", "BTC", "future", E9 // 2, None, None)
+    assert {each["symbol"] for _, each in found[1:]} == {"BTC-PERPETUAL"}, "ticks have the symbol of their instrument"
     assert [short(each, "side", "price", "size", "tradeId", "eventAt") for each in found[2:4]] == [
         ("B", 97_123_500_000_000, E9 // 10, 501, AT_MS * 1_000_000),
         ("S", 97_123_000_000_000, 20 * E9, 502, AT_MS * 1_000_000),
@@ -260,6 +261,24 @@ def test_messages_of_deribit_are_found_without_lengths() -> None:
 def test_a_message_of_deribit_that_is_not_whole_is_refused(packet: bytes, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         PacketDecoder(table("deribit").source_format).decode(packet)
+
+
+def test_a_capture_whose_packets_are_numbered_has_each_once_and_reports_the_missing_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = deribit_packet(9, instrument(210, b"BTC-PERPETUAL"), trade(210, (0, 97_123.5, 0.1, 501)))
+    second = deribit_packet(10, trade(210, (0, 97_123.5, 0.1, 502)))
+    last = deribit_packet(12, trade(210, (0, 97_123.5, 0.1, 504)))
+    other = deribit_packet(9, trade(7, (0, 1.0, 1.0, 601)), channel=4)
+    path = capture(tmp_path / "day.pcap", first, second, second, other, last)
+    folder = EXAMPLES / "deribit"
+    options = ["--source-format", str(folder / "source-format.xml"), "--table", str(folder / "converter-table.xml")]
+    options += ["--message-model", str(document("tick.xml")), "--to", str(tmp_path / "out")]
+    assert main(["file", str(path), *options]) == 3
+    shown = capsys.readouterr().err
+    assert "1 missing" in shown
+    rows = read_table(tmp_path / "out" / "Trade.parquet").to_pylist()
+    assert sorted(row["tradeId"] for row in rows) == [501, 502, 504, 601]
 
 
 def own_walk(payload: bytes) -> Iterator[tuple[int, bytes]]:

@@ -31,13 +31,20 @@ processes = pytest.mark.processes
 
 
 def run_clean_drill(folder: Path, fault: str, *options: str, rate: int = 5_000) -> dict[str, Any]:
-    """Run a drill that must lose nothing; returns its row of the ledger."""
+    """Run a drill that must lose nothing; returns its row of the ledger.
+
+    If the machine is too busy for it (status 2, which says nothing about messages), it runs again at half the rate.
+    """
     figures = folder / "ledger.json"
-    arguments = ["--fault", fault, "--rate", str(rate), "--json", str(figures), "--html", str(folder / "page.html")]
-    assert main([*arguments, *options]) == 0, fault
+    files = ["--json", str(figures), "--html", str(folder / "page.html")]
+    for attempted_rate in (rate, rate // 2):
+        status = main(["--fault", fault, "--rate", str(attempted_rate), *files, *options])
+        if status != 2:
+            break
+    assert status == 0, fault
     (row,) = json.loads(figures.read_text())
     assert row["fault"] == fault
-    assert row["sent"] == row["delivered"] > 2 * rate
+    assert row["sent"] == row["delivered"] > 2 * attempted_rate
     assert row["lost"] == row["duplicated"] == row["out_of_order"] == row["content_wrong"] == 0
     assert "<svg" in (folder / "page.html").read_text()
     checked: dict[str, Any] = row
@@ -46,7 +53,7 @@ def run_clean_drill(folder: Path, fault: str, *options: str, rate: int = 5_000) 
 
 @pytest.mark.long
 @processes
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize(
     "fault", ["kill-active", "pause-active", "cut-active-from-clients", "loss-both-lines-5", "hand-over"]
 )
@@ -65,7 +72,7 @@ def test_one_fault_of_each_kind_loses_repeats_and_reorders_nothing(fault: str, t
 
 @pytest.mark.long
 @processes
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(480)
 def test_forged_packets_change_no_role_and_their_sender_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +88,7 @@ def test_forged_packets_change_no_role_and_their_sender_is_named(
 
 @pytest.mark.long
 @processes
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(480)
 def test_replacing_every_key_loses_nothing_for_a_client_by_unicast(tmp_path: Path) -> None:
     row = run_clean_drill(tmp_path, "replace-keys", "--rounds", "1", "--transport", "unicast", rate=1_000)
     assert "replaced the key of tokens and 2 keys" in row["detail"][0]["what"]
@@ -90,7 +97,7 @@ def test_replacing_every_key_loses_nothing_for_a_client_by_unicast(tmp_path: Pat
 
 @pytest.mark.long
 @processes
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(480)
 def test_rounds_take_several_feeds_in_turn(tmp_path: Path) -> None:
     # Nine processes. A third adapter per feed makes eleven, too many for two busy processors (decision 13).
     size = ["--feeds", "2", "--channels", "2", "--streams-per-channel", "1", "--backups", "1"]
@@ -100,7 +107,7 @@ def test_rounds_take_several_feeds_in_turn(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @processes
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(480)
 def test_a_feed_with_four_backups_loses_nothing_when_the_active_is_killed(tmp_path: Path) -> None:
     run_clean_drill(tmp_path, "kill-active", "--rounds", "1", "--backups", "4", rate=SLOW_RATE)
 
@@ -108,7 +115,7 @@ def test_a_feed_with_four_backups_loses_nothing_when_the_active_is_killed(tmp_pa
 @pytest.mark.long
 @processes
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(480)
 def test_killing_the_spark_driver_in_mid_batch_changes_nothing_for_clients(tmp_path: Path) -> None:
     row = run_clean_drill(tmp_path, "kill-driver", "--rounds", "1", rate=10_000)
     assert "restarted it" in row["detail"][0]["what"]
@@ -116,7 +123,7 @@ def test_killing_the_spark_driver_in_mid_batch_changes_nothing_for_clients(tmp_p
 
 @pytest.mark.long
 @processes
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(480)
 def test_an_interrupted_drill_leaves_no_process_and_no_link_behind(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -305,6 +305,7 @@ def test_a_feed_is_read_from_the_cluster_file(tmp_path: Path) -> None:
     document.write_text(
         '[[feed]]\nfeed_id = 3\nname = "fx"\nsession = 20261121\n'
         "[[feed.source_stream]]\nsource_stream_id = 4\n[[feed.source_stream]]\nsource_stream_id = 9\n"
+        '[[feed.source_stream]]\nsource_stream_id = 10\ncontributions = "127.0.0.1:7412"\n'
     )
     assert read_feed_plan(f"{document}#fx") == FeedPlan(3, "fx", 20261121, (4, 9))
     assert read_feed_plan(str(document)).name == "fx"

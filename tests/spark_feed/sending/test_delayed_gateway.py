@@ -19,7 +19,7 @@ from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, dec
 from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
 from tandemfeed.spark_feed.journaling.records import RecordKind, packet_place
 from tandemfeed.spark_feed.sending import publication
-from tandemfeed.spark_feed.sending.gateway import GatewayOptions, SourceGateway, sole_gateway
+from tandemfeed.spark_feed.sending.gateway import GatewayError, GatewayOptions, SourceGateway, sole_gateway
 from tandemfeed.spark_feed.sending.pacing import RatePacer
 from tandemfeed.spark_feed.sending.publication import Delay, DelayedRecords, PublicationLog
 from tandemfeed.transport.calls.server_names import source_gateway
@@ -388,3 +388,18 @@ def test_adapters_fill_gaps_of_the_previous_session_only_when_all_of_it_is_old_e
 def test_a_real_time_and_a_delayed_gateway_share_a_journal_and_two_delayed_ones_of_a_feed_do_not(site: _Site) -> None:
     with site.gateway(REAL_TIME), site.gateway(DELAYED), pytest.raises(OSError, match="another gateway sends from"):
         site.gateway(DELAYED).__enter__()
+
+
+# ---- a feed to which clients contribute as well ----
+
+
+def test_a_source_gateway_leaves_contributed_streams_to_their_gateway(site: _Site) -> None:
+    both = common_pb2.FeedDescription()
+    both.CopyFrom(REAL_TIME)
+    both.source_streams.add(source_stream_id=99, group="239.192.8.99:5899", contribution_endpoint="127.0.0.1:7412")
+    with closing(_Receiver(both)) as receiver, site.gateway(both) as gateway:
+        _turn(gateway, receiver, lambda: receiver.has_ended)
+        assert {beat.source_stream_id for beat in receiver.heartbeats} == set(FEED.source_stream_ids)
+    del both.source_streams[:-1]
+    with pytest.raises(GatewayError, match="run tandemfeed contribution-gateway"), site.gateway(both):
+        pass

@@ -1,0 +1,1 @@
+"""Contributing messages to a feed."""

@@ -1,0 +1,149 @@
+"""An admin server and a contribution gateway in the test's process, with real TLS, logins, tokens and files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.client_lib import Client, connect
+from tandemfeed.deploy.cluster.ports import free_ports
+from tandemfeed.feedcore.range_set import RangeSet
+from tandemfeed.spark_feed.contributions.gateway import ContributionGateway, ContributionOptions
+from tandemfeed.spark_feed.sending.gateway import describe_feed
+from tandemfeed.spark_feed.sending.source_reports import SourceReporter
+from tandemfeed.transport.process_shell import Connection
+from tests.admin_server.cluster_files import ca_of, running_server, secret_of
+from tests.spark_feed.contributions.contribution_material import FORMATS, messages_in
+
+FEED, FEED_ID, TOPIC = "resale", 3, "resale.ticks"
+LOOPBACK = "127.0.0.1"
+CLUSTER = """
+[[feed]]
+feed_id = 3
+name = "resale"
+session = 20261121
+message_model = "{formats}/tick.xml"
+source_replay_endpoint = "127.0.0.1:{rpc}"
+source_lines = "open"
+[[feed.table]]
+id = "contributions"
+file = "{formats}/contribution-to-tick.xml"
+source_format = "{formats}/contribution.xml"
+[[feed.channel]]
+channel_id = 1
+topic = "resale.ticks"
+source_stream_ids = [1]
+table = "contributions"
+[[feed.source_stream]]
+source_stream_id = 1
+name = "contributions"
+group = "239.192.7.1:{group}"
+contributions = "127.0.0.1:{rpc}"
+[[feed.adapter]]
+adapter_id = 1
+name = "a"
+identity = "adapter-a"
+groups = {{ 1 = "239.192.7.2:{output}" }}
+"""
+POLICY = """
+[identity.adapter-a]
+roles = ["adapter"]
+[identity.source]
+roles = ["source"]
+[identity.reader]
+roles = ["client"]
+subscribe = ["resale.#"]
+[identity.operator]
+roles = ["admin"]
+[identity.alice]
+contribute = ["resale.*"]
+[identity.bob]
+contribute = ["resale.ticks"]
+"""
+
+
+class _Stop:
+    """A StopSignal that leaves the test's signals alone."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._fd = os.eventfd(0)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def set(self) -> None:
+        self.is_set = True
+        os.eventfd_write(self._fd, 1)
+
+
+class GatewaySite:
+    """A running admin server; `gateway` runs the gateway in a thread."""
+
+    def __init__(self, server: AdminServer, folder: Path) -> None:
+        self.server, self.folder = server, folder
+
+    def connect(self, identity: str = "alice") -> Client:
+        """Connect as an application does."""
+        return connect(
+            admin=self.server.endpoint,
+            ca=ca_of(self.server),
+            identity=identity,
+            secret=secret_of(self.server, identity),
+        )
+
+    @contextmanager
+    def gateway(self, folder: Path | None = None, **options: Any) -> Iterator[ContributionGateway]:
+        """Run the gateway."""
+        state = self.server.folder.path
+        connection = Connection(
+            self.server.endpoint, ca_of(self.server), "source", secret_of(self.server, "source"), LOOPBACK
+        )
+        description = describe_feed(connection, FEED)
+        gateway = ContributionGateway(
+            ContributionOptions(
+                feed=FEED,
+                folder=folder or self.folder,
+                source_format=FORMATS / "contribution.xml",
+                rpc_listen=description.source_streams[0].contribution_endpoint,
+                tls_certificate=(state / "certs" / "source.crt").read_bytes(),
+                tls_key=(state / "certs" / "source.key").read_bytes(),
+                **options,
+            ),
+            description,
+            LOOPBACK,
+        )
+        stop: Any = _Stop()
+        thread = threading.Thread(target=gateway.run, args=(stop,))
+        reporter = SourceReporter(connection, FEED, None, gateway.describe, gateway.verifier, None, 0.1)
+        with ExitStack() as running:
+            thread.start()
+            running.callback(thread.join)
+            running.callback(stop.set)
+            reporter.start()
+            running.callback(reporter.stop)
+            yield gateway
+
+
+@contextmanager
+def gateway_site(folder: Path) -> Iterator[GatewaySite]:
+    """A site with free ports."""
+    (rpc,) = free_ports(socket.SOCK_STREAM, 1)
+    group, output = free_ports(socket.SOCK_DGRAM, 2)
+    text = CLUSTER.format(formats=FORMATS, rpc=rpc, group=group, output=output)
+    with running_server(folder / "admin", cluster_text=text, policy_text=POLICY) as server:
+        yield GatewaySite(server, folder / "contributions")
+
+
+def sent_messages(gateway: ContributionGateway) -> list[tuple[int, int]]:
+    """(source_seq, sequence of the trade) of everything that was sent, as an adapter gets it that fills a gap."""
+    reader = gateway.replay._reader
+    wanted = RangeSet([(1, gateway.index.next_source_seqs[1])])
+    datagrams = gateway.replay._datagrams(gateway.index, reader, 1, wanted)
+    return [each for datagram in datagrams for each in messages_in(datagram)]

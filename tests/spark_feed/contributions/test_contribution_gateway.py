@@ -1,0 +1,242 @@
+"""A contribution gateway with real logins: who may contribute, until when, and what a client's calls promise."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandemfeed.client_lib import (
+    AuthenticationRefused,
+    AuthorizationRefused,
+    ContributionId,
+    ContributionInDoubt,
+    ContributionRefused,
+    ContributionSuperseded,
+    LimitReached,
+)
+from tandemfeed.client_lib.commands import contribute
+from tandemfeed.spark_feed.contributions.book import Limits
+from tandemfeed.spark_feed.contributions.gateway import ContributionGateway
+from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
+from tests.spark_feed.contributions.contribution_material import MESSAGES, messages_in, trade
+from tests.spark_feed.contributions.gateway_site import POLICY, TOPIC, GatewaySite, gateway_site, sent_messages
+
+PATIENCE_S = 60.0
+HOUR_S = 3_600.0
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[GatewaySite]:
+    with gateway_site(tmp_path) as running:
+        yield running
+
+
+def await_sent(gateway: ContributionGateway, count: int) -> list[tuple[int, int]]:
+    give_up_at_s = time.monotonic() + PATIENCE_S
+    while gateway.index.next_source_seqs[1] <= count:
+        assert time.monotonic() < give_up_at_s, "the gateway does not send"
+        time.sleep(0.01)
+    return sent_messages(gateway)
+
+
+def numbered(first: int, end: int) -> list[tuple[int, int]]:
+    return [(number, number) for number in range(first, end)]
+
+
+def test_messages_are_sent_once_over_restarts_of_gateway_and_contributor(site: GatewaySite) -> None:
+    with site.gateway(), site.connect() as client:
+        first = client.contribute(TOPIC, producer="model")
+        assert first.messages is MESSAGES or list(first.messages) == list(MESSAGES)
+        assert first.send(first.messages.Trade.from_bytes(trade(1))) == ContributionId("model", 1)
+        ids = first.send_many([trade(number) for number in range(2, 2_002)])  # more than a request has
+        assert ids[-1] == ContributionId("model", 2_001)
+    with site.gateway() as gateway, site.connect() as client:
+        second = client.contribute(TOPIC, producer="model")
+        assert second.next_number == 2_002
+        second.send(trade(2_002))
+        assert await_sent(gateway, 2_002) == numbered(1, 2_003)
+
+
+def test_a_call_outlives_a_restart_of_the_gateway_and_one_without_an_answer_is_repeated_by_the_next(
+    site: GatewaySite,
+) -> None:
+    with site.connect() as client:
+        with site.gateway():
+            contribution = client.contribute(TOPIC, timeout_s=PATIENCE_S)
+            impatient = client.contribute(TOPIC, producer="impatient", timeout_s=0)
+        with pytest.raises(ContributionInDoubt):
+            impatient.send(trade(1))
+        sending = threading.Thread(target=contribution.send, args=(trade(2),))
+        sending.start()
+        with site.gateway() as gateway:
+            sending.join(PATIENCE_S)
+            give_up_at_s = time.monotonic() + PATIENCE_S
+            while True:  # the connection comes back some time after the gateway
+                try:
+                    assert impatient.send(trade(3)) == ContributionId("impatient", impatient.next_number - 1)
+                    break
+                except ContributionInDoubt:
+                    assert time.monotonic() < give_up_at_s
+            count = impatient.next_number
+            sent = await_sent(gateway, count)
+            assert sorted(number for _, number in sent) == [1, 2, *[3] * (count - 2)]
+
+
+def test_pending_messages_are_cancelled_and_others_are_sent(site: GatewaySite) -> None:
+    with site.gateway() as gateway, site.connect() as client:
+        desk, other = client.contribute(TOPIC, producer="desk"), client.contribute(TOPIC, producer="other")
+        ids = desk.send_many([trade(number) for number in range(1, 4)], hold_s=HOUR_S)
+        other.send_many([trade(9)], hold_s=HOUR_S)
+        sent = desk.send(trade(4))
+        await_sent(gateway, 1)
+        assert desk.cancel([ids[1], sent]) == [ids[1]]
+        assert desk.cancel_all() == 2
+        assert desk.cancel(ids) == ids
+        assert desk.cancel_all(every_producer=True) == 1
+        with site.connect("bob") as stranger:
+            assert stranger.contribute(TOPIC, producer="desk").cancel_all(every_producer=True) == 0
+        assert await_sent(gateway, 1) == [(1, 4)]
+        with pytest.raises(ValueError, match="another producer"):
+            other.cancel(ids)
+
+
+def test_a_message_that_does_not_fit_is_refused_and_the_next_one_is_accepted(site: GatewaySite) -> None:
+    with site.gateway() as gateway, site.connect() as client:
+        contribution = client.contribute(TOPIC)
+        with pytest.raises(ContributionRefused, match="message 1 of the request: as Trade it must have"):
+            contribution.send_many([trade(7), trade(8)[:-1]])
+        with pytest.raises(ContributionRefused, match="fit in a packet"):
+            contribution.send(bytes(3_000))
+        contribution.send(trade(1))
+        assert await_sent(gateway, 1) == [(1, 1)]
+
+
+def test_a_contributor_over_its_limits_waits_and_another_is_served(site: GatewaySite) -> None:
+    with site.gateway(limits=Limits(pending_count_max=10)), site.connect() as client, site.connect("bob") as other:
+        flood = client.contribute(TOPIC, timeout_s=0)
+        flood.send_many([trade(1)] * 10, hold_s=HOUR_S)
+        with pytest.raises(LimitReached, match="10 messages of alice are pending"):
+            flood.send(trade(2))
+        assert other.contribute(TOPIC).send(trade(3)).number == 1
+        assert flood.cancel_all() == 10
+        assert flood.send(trade(4)).number == 11
+
+
+def test_the_process_that_opens_a_producer_last_contributes(site: GatewaySite) -> None:
+    with site.gateway(), site.connect() as client, site.connect() as restarted:
+        old = client.contribute(TOPIC, producer="model")
+        old.send(trade(1))
+        new = restarted.contribute(TOPIC, producer="model")
+        with pytest.raises(ContributionSuperseded, match="another process"):
+            old.send(trade(2))
+        assert new.send(trade(2)).number == 2
+
+
+def test_who_loses_the_right_contributes_nothing_more_and_both_are_on_record(site: GatewaySite) -> None:
+    with site.gateway() as gateway, site.connect() as client, site.connect("bob") as other:
+        contribution = client.contribute(TOPIC)
+        kept = other.contribute(TOPIC)
+        contribution.send(trade(1))
+        site.server.policy.path.write_text(POLICY.replace('[identity.alice]\ncontribute = ["resale.*"]\n', ""))
+        site.server.policy.reload("the test")
+        give_up_at_s = time.monotonic() + PATIENCE_S
+        with pytest.raises((AuthenticationRefused, AuthorizationRefused)):  # noqa: PT012 - some calls come before it
+            while time.monotonic() < give_up_at_s:
+                contribution.send(trade(2))
+        await_sent(gateway, 1)
+        end = gateway.index.next_source_seqs[1]
+        kept.send(trade(3))
+        assert await_sent(gateway, end)[-1] == (end, 3)
+    audit = [json.loads(line) for line in (site.server.folder.path / "audit.jsonl").read_text().splitlines()]
+    granted = [each["identity"] for each in audit if each["event"] == "contribution granted"]
+    assert sorted(granted) == ["alice", "bob"]
+
+
+@pytest.mark.parametrize(("identity", "topic"), [("reader", TOPIC), ("alice", "resale.other"), ("alice", "resale.*")])
+def test_a_topic_that_is_not_granted_and_one_that_does_not_exist_are_refused_alike(
+    site: GatewaySite, identity: str, topic: str
+) -> None:
+    with site.connect(identity) as client, pytest.raises(AuthorizationRefused) as refused:
+        client.contribute(topic)
+    assert str(refused.value) == f"topic '{topic}' takes no contributions or is not granted to {identity}"
+
+
+def test_asyncio_calls_do_what_their_twins_do(site: GatewaySite) -> None:
+    async def run() -> int:
+        async with site.connect() as client:
+            contribution = client.contribute(TOPIC)
+            await contribution.send_async(trade(1))
+            ids = await contribution.send_many_async([trade(2), trade(3)], hold_s=HOUR_S)
+            assert await contribution.cancel_async(ids[0]) == [ids[0]]
+            return await contribution.cancel_all_async()
+
+    with site.gateway() as gateway:
+        assert asyncio.run(run()) == 1
+        assert await_sent(gateway, 1) == [(1, 1)]
+
+
+def test_the_command_contributes_lines_resumes_and_cancels(
+    site: GatewaySite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = site.server.folder.path
+    options = ["--admin", site.server.endpoint, "--ca", str(folder / "ca.pem"), "--identity", "alice"]
+    options += ["--secret-file", str(folder / "secrets" / "alice.secret"), "--producer", "file"]
+    lines = [
+        json.dumps({"message": "Trade", "symbol": "ACME", "sequence": number, "price": 1.25, "kind": "Regular"})
+        for number in range(1, 5)
+    ]
+
+    def run(text: str, *more: str) -> tuple[int, list[str], str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        monkeypatch.setattr(contribute, "configure_logging", lambda *_: None)  # it would keep this test's stderr
+        status = contribute.main([TOPIC, *options, *more])
+        out, err = capsys.readouterr()
+        return status, [line for line in out.splitlines() if "event" not in line], err
+
+    with site.gateway() as gateway:
+        status, out, _ = run("\n".join(lines[:2]) + "\n")
+        assert (status, out) == (0, ['{"line": 1, "id": "file-1"}', '{"line": 2, "id": "file-2"}'])
+        status, out, _ = run("\n".join(lines) + "\n", "--resume", "--hold", "3600")
+        assert (status, out) == (0, ['{"line": 3, "id": "file-3"}', '{"line": 4, "id": "file-4"}'])
+        assert run("", "--cancel", "1,3")[:2] == (0, ['{"cancelled": 1, "ids": ["file-3"]}'])
+        assert run("", "--cancel", "all")[:2] == (0, ['{"cancelled": 1}'])
+        status, _, err = run('{"message": "Tirade"}\n')
+        assert (status, "line 1: the feed takes no 'Tirade'; it takes Trade" in err) == (2, True)
+        assert await_sent(gateway, 2) == numbered(1, 3)
+
+
+def test_a_contributor_continues_in_the_next_session_and_adapters_fill_gaps_of_the_former(site: GatewaySite) -> None:
+    with site.connect() as client:
+        with site.gateway() as gateway:
+            contribution = client.contribute(TOPIC, timeout_s=PATIENCE_S)
+            contribution.send(trade(1))
+            contribution.send(trade(2), hold_s=0.001)
+            await_sent(gateway, 2)
+            contribution.send(trade(3), hold_s=HOUR_S)
+            contribution.send(trade(4), hold_s=1.0)
+        former, site.folder = site.folder, site.folder.with_name("next day")
+        with site.gateway(session=20261122, former_folder=former) as gateway:
+            contribution.send(trade(5))
+            assert sorted(number for _, number in await_sent(gateway, 2)) == [4, 5]
+            assert contribution.cancel(ContributionId("default", 3)) == [ContributionId("default", 3)]
+            previous = gateway.replay._previous
+            assert previous is not None
+            assert previous.index.next_source_seqs == {1: 3}
+            (datagram,) = previous.reader.packets(previous.index.covering(1, 2, 3).stretches, 1, 2, 3)
+            assert list(messages_in(datagram)) == [(2, 2)]
+        with pytest.raises(JournalOfOtherStream, match="has ended"), site.gateway(folder=former):
+            pass
+        elsewhere = site.folder.with_name("elsewhere")
+        with (
+            pytest.raises(JournalOfOtherStream, match="has begun in another folder"),
+            site.gateway(session=20261122, folder=elsewhere, former_folder=former),
+        ):
+            pass
