@@ -24,13 +24,13 @@ from numba.core import config
 from tandemfeed.journal.compiled.compile_report import Report, compilation_reported
 from tandemfeed.journal.compiled.compiling import cache_places, compile_into, kernel_folder
 
-ENGINE = Path(__file__).parent / "conversion"
+ENGINES = [Path(__file__).parent / name for name in ("conversion", "convert_command/captures")]
 MODULE_PREFIX = "tandemfeed_kernel_"  # of generated modules
 
 
 def _engine_digest() -> str:
     digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
-    for path in (Path(__file__), *sorted(ENGINE.rglob("*.py"))):
+    for path in (Path(__file__), *(each for engine in ENGINES for each in sorted(engine.rglob("*.py")))):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -16,6 +16,7 @@ from tandemfeed.deploy.hiccups.meter import HiccupMeter
 BENCHMARKS = {
     "adapter": "rate and latency of one adapter and of a bare forwarder",
     "admin": "subscriptions, logins, revocations, a million patterns",
+    "captures": "files to Parquet and SBE, beside independent decoders",
     "client": "reading what was delivered: attributes, arrays, tables",
     "conversion": "compiled kernels: tick table, ITCH books, many symbols",
     "journal": "append, read and recovery; SQLite, LMDB, a plain file",

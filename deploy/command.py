@@ -36,7 +36,7 @@ SUMMARIES = {
     "convert": "check, explain, compile and try a conversion; list dead letters",
     "source-job": "number a recording into the source journal (Spark)",
     "source-gateway": "multicast the source journal and fill gaps of adapters",
-    "contribution-gateway": "accept messages of clients and multicast them as a feed's source",
+    "contribution-gateway": "accept messages of clients and multicast them",
     "ticks": "make a recording: generate or ingest ticks",
     "bars": "write bars of trades and quotes into Parquet",
     "reconcile": "prove from journals that source and adapters agree",

@@ -55,6 +55,7 @@ DEFINITIONS = {
     "transport/scheduling.py": "the kernel's struct sched_attr",
     "deploy/isolation.py": "the kernel's struct ifreq and capability sets",
     "benchmarks/conversion.py": "ITCH messages",
+    "benchmarks/captures/material.py": "the headers of its captures",
     "benchmarks/journal_baselines.py": "keys of the databases used for comparison",
     "benchmarks/forwarder.py": "a count shared by two processes",
 }

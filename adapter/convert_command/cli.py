@@ -11,36 +11,30 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tandemfeed.adapter.conversion import CompiledConverter
-from tandemfeed.adapter.conversion.dead_letters import DeadLetter
+from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
 from tandemfeed.adapter.conversion.table.reasons import REFUSALS as REFUSALS_OF_MESSAGES
 from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction
 from tandemfeed.adapter.convert_command import compiling, dead_letters, sniffing
+from tandemfeed.adapter.convert_command.captures.compile_ahead import compile_captures_reported
+from tandemfeed.adapter.convert_command.converting import Result, convert_all
 from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
 from tandemfeed.adapter.convert_command.explaining import explain, users_functions
 from tandemfeed.adapter.convert_command.findings import report_findings
-from tandemfeed.adapter.convert_command.joining import joined, reads_send_time
+from tandemfeed.adapter.convert_command.inputs import READ_ERRORS, Findings, Input, Line
 from tandemfeed.adapter.convert_command.outputs import KINDS, open_output
-from tandemfeed.adapter.convert_command.reading import (
-    CAPTURE_READERS,
-    READ_ERRORS,
-    READERS,
-    Findings,
-    Input,
-    Line,
-    default_reader,
-)
+from tandemfeed.adapter.convert_command.packet_values import reads_packet
+from tandemfeed.adapter.convert_command.partitions import Partitioning
+from tandemfeed.adapter.convert_command.reading import CAPTURE_READERS, READERS, default_reader
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.commands.options import REFUSALS
 
-OUT_SIZE = 8 << 20  # output space for one call, in bytes
-REFUSED_SHOWN = 5
+BUCKETS_MAX = 256
 BYTES_SHOWN = 40  # bytes shown of a refused message
 
 
@@ -98,6 +92,14 @@ def _add_file_arguments(task: argparse.ArgumentParser) -> None:
     task.add_argument(
         "--as", dest="kind", choices=KINDS, default="parquet", help="output format (default: %(default)s)"
     )
+    task.add_argument(
+        "--partition",
+        dest="buckets",
+        type=_buckets,
+        default=0,
+        metavar="BUCKETS",
+        help="add Parquet files in folders by day, message type and this many buckets of instruments",
+    )
     task.add_argument("--reader", choices=sorted(READERS), help="the file's layout (default: by the source format)")
     task.add_argument(
         "--session", type=_trading_day, default=0, metavar="YYYYMMDD", help="trading day, for times since midnight"
@@ -125,6 +127,12 @@ def _trading_day(text: str) -> int:
         return int(datetime.datetime.strptime(text, "%Y%m%d").strftime("%Y%m%d"))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a day YYYYMMDD, such as 20260131") from None
+
+
+def _buckets(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= BUCKETS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of buckets from 1 to {BUCKETS_MAX}")
+    return int(text)
 
 
 def _line(text: str) -> Line:
@@ -167,55 +175,61 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
     if arguments.lines and name not in CAPTURE_READERS:
         print(f"convert: --line selects from captures; the reader {name} reads none", file=sys.stderr)
         return 2
+    if arguments.buckets and arguments.kind != "parquet":
+        print(f"convert: --partition writes Parquet; it cannot be combined with --as {arguments.kind}", file=sys.stderr)
+        return 2
     console = Console(stderr=True)
     converter = CompiledConverter(documents.table, report=partial(console.print, markup=False))
-    options = TableOptions(arguments.symbol, arguments.time_unit)
-    given = Input(tuple(arguments.inputs), documents.source_format, options, tuple(arguments.lines))
-    total = sum(path.stat().st_size for path in given.paths)
-    output = open_output(arguments.to, documents.model, arguments.kind)
-    out, read, written = np.zeros(OUT_SIZE, np.uint8), 0, 0
-    refused: list[DeadLetter] = []
-    findings, streams = Findings(), dict[bytes, int]()
-    began = time.perf_counter()
+    if name in CAPTURE_READERS:
+        compile_captures_reported(partial(console.print, markup=False))
+    given = Input(
+        tuple(arguments.inputs),
+        documents.source_format,
+        TableOptions(arguments.symbol, arguments.time_unit),
+        tuple(arguments.lines),
+        keeps_times=reads_packet(documents.table, "sent_at_ns"),
+        keeps_streams=reads_packet(documents.table, "source_stream_id"),
+    )
+    output = open_output(arguments.to, documents.model, arguments.kind, _partitioning(arguments))
+    findings, began = Findings(), time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        total = sum(path.stat().st_size for path in given.paths)
         bar = progress.add_task(given.paths[0].name, total=total, status="")
-        for chunk in joined(READERS[name](given, findings), keeps_times=reads_send_time(documents.table)):
-            if arguments.strict and (findings.refused or findings.is_incomplete):
-                break
-            stream = streams.setdefault(chunk.session, len(streams))
-            packet = chunk.source_packet(feed_id=0, source_stream_id=stream, session=arguments.session)
-            done = 0
-            while done < chunk.message_count:
-                result = converter.convert(packet, done, chunk.message_count - done, out, 0, OUT_SIZE)
-                output.write(out[: result.end])
-                done += result.source_count
-                written += result.message_count
-            read += chunk.message_count
-            refused += converter.take_dead_letters()[: REFUSED_SHOWN - len(refused)]
-            progress.update(bar, advance=len(chunk.frames), status=f"{read:,} messages")
-    output.close()
-    _report(converter, refused, read, written, time.perf_counter() - began, console)
+
+        def advance(chunk: FrameChunk, result: Result) -> None:
+            progress.update(bar, advance=len(chunk.frames), status=f"{result.read:,} messages")
+
+        result = convert_all(
+            converter, given, name, output, findings, session=arguments.session, is_strict=arguments.strict,
+            on_chunk=advance,
+        )  # fmt: skip
+    _report(converter, result, time.perf_counter() - began, console)
     counts = converter.counts()
-    if read and sum(counts[reason.name.lower()] for reason in REFUSALS_OF_MESSAGES) == read:
-        what = f"none of the {read:,} messages follows the source format {documents.source_format.name!r}"
+    if result.read and sum(counts[reason.name.lower()] for reason in REFUSALS_OF_MESSAGES) == result.read:
+        what = f"none of the {result.read:,} messages follows the source format {documents.source_format.name!r}"
         advice = "choose another reader, source format or --session"
         print(f"convert: {given.paths[0]}: {what}; {advice}", file=sys.stderr)
         return 2
-    return report_findings(findings, arguments, written, console)
+    return report_findings(findings, arguments, result.written, console)
 
 
-def _report(
-    converter: CompiledConverter, refused: list[DeadLetter], read: int, written: int, seconds: float, console: Console
-) -> None:
-    rate = read / seconds if seconds else 0.0
-    console.print(f"{read:,} messages read, {written:,} written, {rate:,.0f} per second")
+def _partitioning(arguments: argparse.Namespace) -> Partitioning | None:
+    if not arguments.buckets:
+        return None
+    day = datetime.datetime.strptime(str(arguments.session), "%Y%m%d").date() if arguments.session else None
+    return Partitioning(arguments.buckets, day=day)
+
+
+def _report(converter: CompiledConverter, result: Result, seconds: float, console: Console) -> None:
+    rate = result.read / seconds if seconds else 0.0
+    console.print(f"{result.read:,} messages read, {result.written:,} written, {rate:,.0f} per second")
     for reason, count in converter.counts().items():
         if count:
             console.print(f"  {reason}: {count:,}")
     for name, failure in converter.function_failures().items():
         console.print(f"  function {name} failed: {failure}", markup=False)
-    for letter in refused:
+    for origin, letter in result.refused:
         name = letter.message or f"type {letter.type_id}"
         shown = letter.frame[:BYTES_SHOWN].hex(" ")
-        console.print(f"  message {letter.source_seq}, {name}: {letter.reason.name.lower()}: {shown}")
+        console.print(f"  message {origin}, {name}: {letter.reason.name.lower()}: {shown}")

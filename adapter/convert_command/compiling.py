@@ -12,6 +12,7 @@ from numba.core.event import Event, Listener, install_listener
 
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
+from tandemfeed.adapter.convert_command.captures import compile_ahead as captures
 from tandemfeed.adapter.convert_command.documents import add_document_arguments, load_documents
 from tandemfeed.adapter.kernel_cache import CACHE_FOLDER, MODULE_PREFIX
 from tandemfeed.journal.commands.streams import Meter, Streams, meter
@@ -30,7 +31,7 @@ def add_to(tasks: Any) -> None:
         help=SUMMARY,
         description=f"{SUMMARY}. A kernel depends on all three documents and the datagram size, so give those of the "
         "feed. It is stored for the user who runs this command; `tandemfeed adapter` finds it under the same user. "
-        "The journal's functions are compiled too.",
+        "The functions of the journal, and those that read captures, are compiled too.",
     )
     add_document_arguments(task, several=True)
 
@@ -45,6 +46,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         return 1
     tables = _tables(parser, arguments)
     _report("journal", Progress(meter(streams, "journal", None), "tandemfeed.journal"), compile_ahead, streams)
+    reading = Progress(meter(streams, "captures", None), captures.MODULE)
+    _report("captures", reading, captures.compile_captures, streams)
     for name, table in tables:
         progress = Progress(meter(streams, name, kernel_source(table).function_count), MODULE_PREFIX)
         _report(name, progress, partial(CompiledConverter, table), streams)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from tandemfeed.adapter.convert_command.reading import Findings
+from tandemfeed.adapter.convert_command.inputs import Findings, StreamReport
 
 SHOWN_MAX = 5
-MISSING_FILE = "missing.csv"
+MISSING_FILE, STREAMS_FILE = "missing.csv", "streams.csv"
 COMPLETE, REFUSED, INCOMPLETE = 0, 2, 3  # exit statuses
 
 
@@ -24,7 +25,10 @@ def report_findings(findings: Findings, arguments: argparse.Namespace, written: 
     for text in _lines(findings):
         console.print(f"  {text}", markup=False, highlight=False)
     if findings.missing:
-        _write_missing(arguments.to / MISSING_FILE, findings)
+        rows = ((stream, first, end - 1, end - first) for stream, first, end in findings.missing)
+        _write(arguments.to / MISSING_FILE, ("stream", "first", "last", "count"), rows)
+    if findings.streams:
+        _write(arguments.to / STREAMS_FILE, StreamReport._fields, findings.streams)
     if findings.all_were_refused:
         count = findings.datagram_count
         text = f"none of the {count:,} datagrams follows the format that the reader expects"
@@ -40,6 +44,7 @@ def report_findings(findings: Findings, arguments: argparse.Namespace, written: 
 
 def _lines(findings: Findings) -> list[str]:
     lines = [f"{findings.duplicate_count:,} duplicates dropped"] if findings.duplicate_count else []
+    lines += [f"stream {stream}: its numbers started again at 1" for stream in findings.restarts[:SHOWN_MAX]]
     if findings.unnumbered_count:
         count = findings.unnumbered_count
         lines.append(f"{count:,} messages with sequence number 0: no gap or duplicate can be found among them")
@@ -55,8 +60,8 @@ def _lines(findings: Findings) -> list[str]:
     return lines
 
 
-def _write_missing(path: Path, findings: Findings) -> None:
+def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(("stream", "first", "last", "count"))
-        writer.writerows((stream, first, end - 1, end - first) for stream, first, end in findings.missing)
+        writer.writerow(columns)
+        writer.writerows(rows)

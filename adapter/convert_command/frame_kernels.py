@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from tandemfeed.adapter.kernel_cache import compiled
+from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES
+from tandemfeed.adapter.kernel_cache import compiled, compiled_part
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
 from tandemfeed.feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME_SIZE
 from tandemfeed.feedcore.wire.sbe_header import SBE_HEADER_LAYOUT
+
+load_i64, load_u8, store_64, store_8 = LOADS["load_i64"], LOADS["load_u8"], STORES["store_64"], STORES["store_8"]
 
 SOFH_SIZE = 6  # FIX Simple Open Framing Header: message length u32, encoding type u16, both big-endian
 SOFH_SBE_LITTLE_ENDIAN = 0xEB50
@@ -41,13 +44,23 @@ def index_frames(frames, schema_id, starts, sizes, templates):  # type: ignore[n
     return count
 
 
+@compiled_part
+def copy_bytes(source, at, target, to, size):  # type: ignore[no-untyped-def]
+    """Copy `size` bytes, a word at a time; both offsets count from the beginning of the array's memory."""
+    words_end = at + size - 7
+    while at < words_end:
+        store_64(target, to, load_i64(source, at))
+        at += 8
+        to += 8
+    for place in range(size & 7):
+        store_8(target, to + place, load_u8(source, at + place))
+
+
 @compiled(types.none(FRAMES, PLACES, ROWS, types.intp))
 def copy_rows(frames, starts, rows, first):  # type: ignore[no-untyped-def]
     """Copy the frames that begin at `starts` to the rows from `first` on; a row has the size of such a frame."""
     for number in range(starts.size):
-        start = starts[number]
-        for place in range(rows.shape[1]):
-            rows[first + number, place] = frames[start + place]
+        copy_bytes(frames, starts[number], rows, (first + number) * rows.shape[1], rows.shape[1])
 
 
 @compiled(types.intp(FRAMES, PLACES, PLACES, types.intp, BYTES))
@@ -61,7 +74,6 @@ def write_open_framing(frames, starts, sizes, count, out):  # type: ignore[no-un
         out[at + 4] = SOFH_SBE_LITTLE_ENDIAN >> 8
         out[at + 5] = SOFH_SBE_LITTLE_ENDIAN & 255
         start = starts[number] + OUTPUT_FRAME_SIZE
-        for place in range(size - SOFH_SIZE):
-            out[at + SOFH_SIZE + place] = frames[start + place]
+        copy_bytes(frames, start, out, at + SOFH_SIZE, size - SOFH_SIZE)
         at += size
     return at

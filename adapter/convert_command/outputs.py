@@ -13,6 +13,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.convert_command.frame_kernels import SOFH_SIZE, write_open_framing
+from tandemfeed.adapter.convert_command.partitions import PartitionedOutput, Partitioning
 from tandemfeed.adapter.convert_command.row_groups import FrameIndex, RecordBatch, RowGroups
 from tandemfeed.feedcore.documents.message_model import MessageModel
 from tandemfeed.tables.columns import decoded, flat
@@ -94,7 +95,9 @@ TABLES: dict[str, tuple[Callable[[RecordBatch], RecordBatch], Callable[[Path, An
 KINDS = ("sbe", *TABLES)
 
 
-def open_output(folder: Path, model: MessageModel, kind: str) -> Output:
-    """Create the folder, and an output of one of the KINDS."""
+def open_output(folder: Path, model: MessageModel, kind: str, partitioning: Partitioning | None = None) -> Output:
+    """Create the folder, and an output of one of the KINDS; partitions are of Parquet files."""
     folder.mkdir(parents=True, exist_ok=True)
+    if partitioning is not None:
+        return PartitionedOutput(folder, model, partitioning)
     return SbeOutput(folder, model) if kind == "sbe" else TableOutput(folder, model, kind)

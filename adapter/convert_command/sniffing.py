@@ -31,7 +31,7 @@ from tandemfeed.adapter.conversion.formats.mdp3 import decode_mdp_packet
 from tandemfeed.adapter.conversion.formats.moldudp64 import decode_mold_packet
 from tandemfeed.adapter.conversion.formats.tick_table import ALIASES
 from tandemfeed.adapter.convert_command.compressed import DecompressedFile
-from tandemfeed.adapter.convert_command.reading import READ_ERRORS
+from tandemfeed.adapter.convert_command.inputs import READ_ERRORS
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 

@@ -22,12 +22,11 @@ from scapy.all import IP, UDP, Ether, Raw, wrpcap
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
-from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.conversion.formats.moldudp64 import encode_end_of_session, encode_mold_packet
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
-from tandemfeed.adapter.convert_command import joining, row_groups
+from tandemfeed.adapter.convert_command import row_groups
 from tandemfeed.adapter.convert_command.cli import main
-from tandemfeed.adapter.convert_command.joining import joined, reads_send_time
+from tandemfeed.adapter.convert_command.packet_values import reads_packet
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 
@@ -179,22 +178,12 @@ def test_a_line_that_is_not_an_address_is_refused(
     assert "give ADDRESS or ADDRESS:PORT" in shown(capsys)
 
 
-def test_small_packets_are_joined_and_large_ones_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "MESSAGES_MAX", 10)
-    chunks = [FrameChunk(b"%d" % number, 3, 3 * number + 1, sent_at_ns=number // 2) for number in range(5)]
-    chunks += [FrameChunk(b"x", 30, 100), FrameChunk(b"y", 1, 131), FrameChunk(b"z", 1, 132, session=b"B")]
-    found = [(each.frames, each.sequence, each.message_count) for each in joined(chunks, keeps_times=False)]
-    assert found == [(b"012", 1, 9), (b"34", 10, 6), (b"x", 100, 30), (b"y", 131, 1), (b"z", 132, 1)]
-    kept = [each.frames for each in joined(chunks, keeps_times=True)]
-    assert kept == [b"01", b"23", b"4", b"x", b"y", b"z"]
-
-
 def test_a_table_that_reads_the_time_of_a_packet_is_recognised(tmp_path: Path) -> None:
     model, text = load_message_model(document("tick.xml")), document(TABLE).read_text()
     changed = tmp_path / "table.xml"
     since_midnight = 'function="since_midnight" of="timestamp" zone="America/New_York"'
     changed.write_text(text.replace(since_midnight, 'function="copy" of="packet.sent_at_ns"', 1))
-    found = [reads_send_time(load_table(each, FORMAT, model, 1_472)) for each in (document(TABLE), changed)]
+    found = [reads_packet(load_table(each, FORMAT, model, 1_472), "sent_at_ns") for each in (document(TABLE), changed)]
     assert found == [False, True]
 
 

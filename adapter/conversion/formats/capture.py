@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import BinaryIO, NamedTuple
 
-from tandemfeed.adapter.conversion.formats.capture_file import read_frames
+from tandemfeed.adapter.conversion.formats.capture_file import CaptureFrames, Frame
 from tandemfeed.adapter.conversion.formats.fragments import Reassembly
 
 LINK_ETHERNET, LINK_COOKED, LINK_COOKED_2 = 1, 113, 276
@@ -52,30 +52,39 @@ class CaptureReader:
         file: the capture, decompressed and buffered; it is read as a stream.
 
     Attributes:
+        frames: the frames of the capture.
         frame_count: frames read so far.
+        other_count: frames so far that contain no UDP datagram and no part of one.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+        self.frames = CaptureFrames(file)
         self._fragments = Reassembly()
-        self._other_count = 0
+        self.other_count = 0
         self.frame_count = 0
 
     @property
     def passed_over(self) -> int:
         """The frames that are no part of a whole UDP datagram."""
-        return self._other_count + self._fragments.incomplete_count
+        return self.other_count + self._fragments.incomplete_count
 
     def __iter__(self) -> Iterator[Datagram]:
         """Raises FormatError, with the offset, if the file is damaged or not a capture."""
-        for captured_at_ns, link, frame in read_frames(self._file):
-            self.frame_count += 1
-            content = self._udp_content(link, memoryview(frame))
-            if content is not None:
-                source, destination, segment = content
-                source_port, destination_port, size = struct.unpack_from(">HHH", segment)
-                payload = bytes(segment[8:size])
-                yield Datagram(captured_at_ns, source, source_port, destination, destination_port, payload)
+        for frame in self.frames:
+            datagram = self.datagram(frame)
+            if datagram is not None:
+                yield datagram
+
+    def datagram(self, frame: Frame) -> Datagram | None:
+        """Count the next frame; returns its datagram, or the one that it completes."""
+        self.frame_count += 1
+        content = self._udp_content(frame.link, memoryview(frame.data))
+        if content is None:
+            return None
+        source, destination, segment = content
+        source_port, destination_port, size = struct.unpack_from(">HHH", segment)
+        payload = bytes(segment[8:size])
+        return Datagram(frame.captured_at_ns, source, source_port, destination, destination_port, payload)
 
     def _udp_content(self, link: int, frame: memoryview) -> tuple[bytes, bytes, memoryview] | None:
         """(source, destination, UDP segment) of a frame; None if it contains no segment, or not the end of one."""
@@ -85,7 +94,7 @@ class CaptureReader:
         except (IndexError, struct.error):  # cut off by the capture's snap length
             packet = None
         if packet is None or packet.protocol != UDP:
-            self._other_count += 1
+            self.other_count += 1
             return None
         content = packet.content
         if packet.number is not None:
@@ -97,7 +106,7 @@ class CaptureReader:
                 return None
             content = memoryview(whole)
         if len(content) < 8 or not 8 <= int.from_bytes(content[4:6], "big") <= len(content):
-            self._other_count += 1
+            self.other_count += 1
             return None
         return packet.source, packet.destination, content
 

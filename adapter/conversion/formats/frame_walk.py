@@ -22,13 +22,13 @@ def _walk(data, at, count_max, framing):  # type: ignore[no-untyped-def]
     place, width, is_big_endian = framing[0], framing[1], framing[2]
     unit, adds, least = framing[3], framing[4], framing[5]
     count = np.int64(0)
-    while count < count_max and at + least <= data.size:
+    while count < count_max and at + place + width <= data.size:
         length = np.int64(0)
         for number in range(width):
             byte = np.int64(data[at + place + number])
             length |= byte << (8 * (width - 1 - number if is_big_endian else number))
         size = length * unit + adds
-        if size <= adds or size < least or at + size > data.size:
+        if size < least or at + size > data.size:
             break
         at += size
         count += 1
@@ -36,10 +36,15 @@ def _walk(data, at, count_max, framing):  # type: ignore[no-untyped-def]
 
 
 class FrameWalk:
-    """Finds the frames of one framing."""
+    """Finds the frames of one framing.
 
-    def __init__(self, framing: Framing) -> None:
+    Args:
+        allows_empty: frames that consist of their length only are frames, too.
+    """
+
+    def __init__(self, framing: Framing, *, allows_empty: bool = False) -> None:
         length = framing.length
+        least = length.end if allows_empty else max(framing.size_min, framing.length_adds + 1)
         self._framing: NDArray[np.int64] = np.array(
             [
                 length.offset,
@@ -47,7 +52,7 @@ class FrameWalk:
                 framing.is_big_endian,
                 framing.length_unit,
                 framing.length_adds,
-                framing.size_min,
+                least,
             ],
             np.int64,
         )
@@ -60,7 +65,7 @@ class FrameWalk:
             at: where the first frame begins.
 
         Returns:
-            (where the last of them ends, their number). It stops before a frame that is empty or is not whole.
+            (where the last of them ends, their number). It stops before a frame that is too small or not whole.
         """
         end, count = _walk(data, at, count_max, self._framing)
         return int(end), int(count)
@@ -68,7 +73,7 @@ class FrameWalk:
 
 def later_part(framing: Framing) -> Callable[[FrameChunk, int], FrameChunk]:
     """A function that returns the part of a chunk from a message on, by its number."""
-    walk = FrameWalk(framing)
+    walk = FrameWalk(framing, allows_empty=True)
 
     def part(chunk: FrameChunk, first: int) -> FrameChunk:
         skipped = first - chunk.sequence

@@ -8,6 +8,7 @@ Invariant: the messages of a stream are delivered in ascending order, each once.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -30,8 +31,10 @@ class Missing(NamedTuple):
 class _Stream:
     name: str
     next: int
+    duplicate_count: int = 0
     end: int = 0  # as far as any packet shows the stream to go
     held: dict[int, tuple[FrameChunk, int]] = field(default_factory=dict)  # by first number; when to give up
+    order: list[int] = field(default_factory=list)  # a heap of the numbers in `held`
 
 
 class LineMerge:
@@ -39,33 +42,70 @@ class LineMerge:
 
     Args:
         later_part: the part of a chunk from a message on; both numbers are the venue's.
+        hold_ns: how long a packet waits for earlier ones, by the capture's times.
+        is_by_packet: the venue numbers packets, not messages.
+        name: the name of a stream, from its session.
 
     Attributes:
         missing: what was given up.
-        duplicate_count: the messages that were dropped because they had been delivered.
     """
 
-    def __init__(self, later_part: Callable[[FrameChunk, int], FrameChunk]) -> None:
-        self._later_part = later_part
+    def __init__(
+        self,
+        later_part: Callable[[FrameChunk, int], FrameChunk],
+        *,
+        hold_ns: int = HOLD_NS,
+        is_by_packet: bool = False,
+        name: Callable[[bytes], str] = lambda session: session.decode("latin-1").strip(),
+    ) -> None:
+        self._later_part, self._hold_ns, self._is_by_packet, self._name = later_part, hold_ns, is_by_packet, name
         self._streams: dict[bytes, _Stream] = {}
         self.missing: list[Missing] = []
-        self.duplicate_count = 0
+
+    @property
+    def duplicate_count(self) -> int:
+        """The messages, or packets, that were dropped because they had been delivered."""
+        return sum(stream.duplicate_count for stream in self._streams.values())
+
+    def duplicates_in(self, session: bytes) -> int:
+        """Those of one stream."""
+        return self._streams[session].duplicate_count if session in self._streams else 0
+
+    def _count(self, chunk: FrameChunk) -> int:
+        """How many numbers a chunk takes."""
+        return 1 if self._is_by_packet else chunk.message_count
+
+    def _end(self, chunk: FrameChunk) -> int:
+        return chunk.sequence + self._count(chunk)
+
+    def _stream(self, session: bytes, first: int) -> _Stream:
+        if session not in self._streams:
+            self._streams[session] = _Stream(self._name(session), first)
+        return self._streams[session]
+
+    def continue_at(self, session: bytes, number: int) -> None:
+        """The messages of a stream before this number were delivered, or are of no interest."""
+        self._stream(session, number).next = number
+
+    def state(self, session: bytes) -> tuple[int, bool]:
+        """(number of the next message, True if packets wait for it) of a stream that is known."""
+        stream = self._streams[session]
+        return stream.next, bool(stream.held)
 
     def on_chunk(self, chunk: FrameChunk, captured_at_ns: int) -> Iterator[FrameChunk]:
         """Take a packet's messages; yields what is next in its stream."""
-        stream = self._streams.get(chunk.session)
-        if stream is None:
-            name = chunk.session.decode("latin-1").strip()
-            stream = self._streams[chunk.session] = _Stream(name, chunk.sequence)
+        stream = self._stream(chunk.session, chunk.sequence)
         yield from self._give_up(stream, captured_at_ns)
-        end = chunk.sequence + chunk.message_count
+        end = self._end(chunk)
         early = stream.held.get(chunk.sequence)
-        if end <= stream.next or (early is not None and _end(early[0]) >= end):
-            self.duplicate_count += chunk.message_count
+        if end <= stream.next or (early is not None and self._end(early[0]) >= end):
+            stream.duplicate_count += self._count(chunk)
             return
         if early is not None:  # a part of this packet
-            self.duplicate_count += early[0].message_count
-        stream.held[chunk.sequence] = chunk, captured_at_ns + HOLD_NS
+            stream.duplicate_count += self._count(early[0])
+        else:
+            heapq.heappush(stream.order, chunk.sequence)
+        stream.held[chunk.sequence] = chunk, captured_at_ns + self._hold_ns
         yield from self._release(stream)
         while len(stream.held) > HELD_MAX:
             yield from self._skip(stream)
@@ -77,35 +117,34 @@ class LineMerge:
 
     def finish(self) -> Iterator[FrameChunk]:
         """The capture has ended; yields what was held."""
-        for stream in self._streams.values():
-            while stream.held:
-                yield from self._skip(stream)
+        for session, stream in self._streams.items():
+            yield from self.flush(session)
             if stream.end > stream.next:
                 self.missing.append(Missing(stream.name, stream.next, stream.end))
 
-    def _release(self, stream: _Stream) -> Iterator[FrameChunk]:
+    def flush(self, session: bytes) -> Iterator[FrameChunk]:
+        """Nothing earlier can come in this stream; yields what was held."""
+        stream = self._streams[session]
         while stream.held:
-            first = min(stream.held)
-            if first > stream.next:
-                return
+            yield from self._skip(stream)
+
+    def _release(self, stream: _Stream) -> Iterator[FrameChunk]:
+        while stream.order and stream.order[0] <= stream.next:
+            first = heapq.heappop(stream.order)
             chunk, _ = stream.held.pop(first)
-            end = _end(chunk)
-            self.duplicate_count += min(end, stream.next) - first
+            end = self._end(chunk)
+            stream.duplicate_count += min(end, stream.next) - first
             if end > stream.next:
                 yield chunk if first == stream.next else self._later_part(chunk, stream.next)
                 stream.next = end
 
     def _give_up(self, stream: _Stream, now_ns: int) -> Iterator[FrameChunk]:
-        while stream.held and stream.held[min(stream.held)][1] <= now_ns:
+        while stream.order and stream.held[stream.order[0]][1] <= now_ns:
             yield from self._skip(stream)
 
     def _skip(self, stream: _Stream) -> Iterator[FrameChunk]:
         """Give up what is missing before the first held packet."""
-        first = min(stream.held)
+        first = stream.order[0]
         self.missing.append(Missing(stream.name, stream.next, first))
         stream.next = first
         yield from self._release(stream)
-
-
-def _end(chunk: FrameChunk) -> int:
-    return chunk.sequence + chunk.message_count

@@ -31,7 +31,8 @@ from tandemfeed.adapter.conversion.formats.mdp3 import (
 )
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.adapter.conversion.table.table import ConverterTable
-from tandemfeed.adapter.convert_command.reading import READER_OF_FORMAT, READERS, Findings, Input
+from tandemfeed.adapter.convert_command.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.reading import READER_OF_FORMAT, READERS
 from tandemfeed.client_lib.messages.sbe_reading import SbeReader
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.xml_document import DocumentError

@@ -96,8 +96,9 @@ def test_compile_reports_that_kernels_cannot_be_stored_and_compiles_nothing(tmp_
 
 def test_several_shipped_tables_are_compiled_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", "--shipped", "tick-table", "tick-table"]) == 0
-    journal, first, second, where = capsys.readouterr().out.splitlines()
+    journal, captures, first, second, where = capsys.readouterr().out.splitlines()
     assert journal.startswith("journal: ")
+    assert captures.startswith("captures: ")
     assert first.startswith("tick-table: ")
     assert second.startswith("tick-table: already compiled")
     assert where.startswith("stored in ")

@@ -1,0 +1,150 @@
+"""What `convert file` reads, and what its readers find wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from tandemfeed.adapter.conversion.formats.chunks import FormatError
+from tandemfeed.adapter.conversion.formats.line_merge import Missing
+from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
+from tandemfeed.adapter.convert_command.compressed import DecompressedFile
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
+
+REFUSED_SHOWN = 5
+READ_ERRORS = (FormatError, OSError)
+
+
+class Line(NamedTuple):
+    """Where a line of a venue's stream is sent. Attributes: port: 0: any."""
+
+    address: bytes
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Line:
+        """Read ADDRESS or ADDRESS:PORT; an IPv6 address before a port is in brackets.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        host, _, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "0")
+        return cls(ip_address(host.strip("[]")).packed, int(port))
+
+    def has(self, address: bytes, port: int) -> bool:
+        """True if what was sent to this address and port belongs to the line."""
+        return address == self.address and self.port in (0, port)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What `convert file` reads.
+
+    Attributes:
+        paths: the files; each continues the one before it.
+        lines: the only lines of captures that are read; empty: all.
+        keeps_times: messages that were sent at different times are not in one chunk, because the table reads the time.
+        keeps_streams: messages of different streams are not in one chunk, because the table reads the stream.
+    """
+
+    paths: tuple[Path, ...]
+    source_format: SourceFormat
+    options: TableOptions = field(default_factory=TableOptions)
+    lines: tuple[Line, ...] = ()
+    keeps_times: bool = False
+    keeps_streams: bool = False
+
+
+class StreamReport(NamedTuple):
+    """What a capture has of one stream.
+
+    Attributes:
+        first, last: the numbers of its first and last message, or packet.
+        messages: that were delivered.
+        duplicates, missing: messages, or packets, that came again on any line, and that came on none.
+        restarts: how often the numbers started again at 1.
+    """
+
+    stream: str
+    first: int
+    last: int
+    messages: int
+    duplicates: int
+    missing: int
+    restarts: int
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a reader finds wrong with its input.
+
+    Attributes:
+        datagram_count: UDP datagrams of captures.
+        passed_over: frames that are no part of a whole datagram.
+        refused: datagrams that do not follow the format, by reason.
+        samples: the first of them: file, number of the packet, where it was sent, and the reason.
+        missing: messages that no line of the captures has; for CME, packets.
+        duplicate_count: messages dropped because another line's copy was delivered; for CME, packets.
+        unnumbered_count: messages without a sequence number, among which nothing can be found missing or repeated.
+        restarts: the streams whose numbers started again at 1, once for each time.
+        streams: what captures have of each stream.
+        damage: where files cannot be read further, and why.
+        origin: names a message of the newest chunk, from its number in it.
+    """
+
+    datagram_count: int = 0
+    passed_over: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    samples: list[str] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    duplicate_count: int = 0
+    unnumbered_count: int = 0
+    restarts: list[str] = field(default_factory=list)
+    streams: list[StreamReport] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    origin: Callable[[int], str] = str
+
+    @property
+    def is_incomplete(self) -> bool:
+        """True if the output lacks messages that the venue sent."""
+        return bool(self.missing or self.damage)
+
+    def refuse(self, place: str, reason: str) -> None:
+        """Count a datagram that does not follow the format."""
+        self.refused[reason] += 1
+        if len(self.samples) < REFUSED_SHOWN:
+            self.samples.append(f"{place}: {reason}")
+
+    @property
+    def all_were_refused(self) -> bool:
+        """True if the input has datagrams, and none of them follows the format."""
+        return self.datagram_count > 0 and self.refused.total() == self.datagram_count
+
+
+T = TypeVar("T")
+
+
+def until_damage(parts: Iterable[T], path: Path, findings: Findings) -> Iterator[T]:
+    """What a file contains before the place from which it cannot be read; such a file is often just cut off.
+
+    Raises:
+        FormatError: nothing of it can be read.
+    """
+    is_begun = False
+    try:
+        for part in parts:
+            yield part
+            is_begun = True
+    except READ_ERRORS as reason:
+        if not is_begun:
+            raise FormatError(f"{path}: {reason}") from reason
+        findings.damage.append(f"{path.name}: {reason}")
+
+
+def note_damage(file: DecompressedFile, path: Path, findings: Findings) -> None:
+    if file.damage:
+        findings.damage.append(f"{path.name}: it cannot be decompressed further: {file.damage}")

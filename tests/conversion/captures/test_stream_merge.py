@@ -1,0 +1,213 @@
+"""The compiled merge delivers what the decoders and the merge in Python deliver, from any capture."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections import Counter
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba.core.dispatcher import Dispatcher
+
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
+from tandemfeed.adapter.conversion.formats.frame_walk import later_part
+from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder
+from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER, decode_iex_segment
+from tandemfeed.adapter.conversion.formats.line_merge import HOLD_NS, LineMerge, Missing
+from tandemfeed.adapter.conversion.formats.mdp3 import MDP_HEADER, decode_mdp_packet
+from tandemfeed.adapter.conversion.formats.moldudp64 import MOLD_HEADER, decode_mold_packet
+from tandemfeed.adapter.convert_command.captures import stream_merge
+from tandemfeed.adapter.convert_command.captures.compile_ahead import compile_captures
+from tandemfeed.adapter.convert_command.captures.protocols import MDP_HOLD_NS
+from tandemfeed.adapter.convert_command.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.reading import READERS
+from tandemfeed.benchmarks.captures.material import write_pcap
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
+from tests.conversion.formats.test_venues_by_document import book, deribit_packet, table
+from tests.real_data import shared_file
+
+ITCH, IEX = (load_source_format(document(f"{name}.xml")) for name in ("itch50", "iex"))
+END = 40
+
+
+class Decoded(NamedTuple):
+    """A datagram as Python reads it: session, number of the first message or packet, messages."""
+
+    session: bytes
+    sequence: int
+    chunk: FrameChunk | None
+
+
+class Outcome(NamedTuple):
+    """What a capture gives."""
+
+    frames: bytes
+    count: int
+    missing: list[Missing]
+    duplicates: int
+    refused: Counter[str]
+
+
+def mold(payload: bytes) -> Decoded:
+    packet = decode_mold_packet(payload)
+    chunk = FrameChunk(packet.frames, packet.message_count, packet.sequence, session=packet.session)
+    return Decoded(packet.session, packet.sequence, chunk if packet.message_count else None)
+
+
+def iex(payload: bytes) -> Decoded:
+    segment = decode_iex_segment(payload)
+    return Decoded(segment.session, segment.sequence, segment.chunk())
+
+
+def mdp(payload: bytes) -> Decoded:
+    packet = decode_mdp_packet(payload)
+    return Decoded(b"", packet.sequence, FrameChunk(packet.frames, packet.message_count, packet.sequence))
+
+
+def in_python(path: Path, source_format: SourceFormat, decode: Callable[[bytes], Decoded]) -> Outcome:
+    """The messages of a capture by way of the decoders and the merge in Python."""
+    is_mdp, refused, delivered = decode is mdp, Counter[str](), list[FrameChunk]()
+    hold_ns = MDP_HOLD_NS if is_mdp else HOLD_NS
+    merge = LineMerge(later_part(source_format.framing), hold_ns=hold_ns, is_by_packet=is_mdp)
+    with DecompressedFile(path) as file:
+        for datagram in CaptureReader(file):
+            try:
+                session, sequence, chunk = decode(datagram.payload)
+            except FormatError as reason:
+                refused[str(reason)] += 1
+                continue
+            if chunk is not None:
+                delivered += merge.on_chunk(chunk, datagram.captured_at_ns)
+            if not is_mdp:
+                merge.note_end(session, sequence + (chunk.message_count if chunk else 0))
+    delivered += merge.finish()
+    frames, count = b"".join(each.frames for each in delivered), sum(each.message_count for each in delivered)
+    return Outcome(frames, count, sorted(merge.missing), merge.duplicate_count, refused)
+
+
+def compiled(path: Path, source_format: SourceFormat, reader: str) -> Outcome:
+    """The same by way of the compiled walks."""
+    findings = Findings()
+    chunks = list(READERS[reader](Input((path,), source_format), findings))
+    frames, count = b"".join(each.frames for each in chunks), sum(each.message_count for each in chunks)
+    missing = [each if reader != "mdp3" else each._replace(stream="") for each in findings.missing]
+    return Outcome(frames, count, sorted(missing), findings.duplicate_count, findings.refused)
+
+
+def body(number: int) -> bytes:
+    """Message `number`: its size differs from its neighbours', and now and then it is empty or has no type."""
+    return bytes([65 + number % 20]) * (number % 9)
+
+
+def mold_packet(stream: int, first: int, end: int) -> bytes:
+    frames = b"".join(struct.pack(">H", len(body(n))) + body(n) for n in range(first, end))
+    return MOLD_HEADER.pack(b"SESSION%03d" % stream, first, end - first) + frames
+
+
+def iex_packet(stream: int, first: int, end: int) -> bytes:
+    frames = b"".join(struct.pack("<H", len(body(n))) + body(n) for n in range(first, end))
+    return IEX_TP_HEADER.pack(1, 0x8003, stream, 7, len(frames), end - first, 0, first, first) + frames
+
+
+def mdp_packet(stream: int, first: int, end: int) -> bytes:
+    """A packet of up to three messages; its content follows from its number, because both lines send the same."""
+    size = 10 + first % 5
+    return MDP_HEADER.pack(first, first) + (struct.pack("<H", size) + bytes([first]) * (size - 2)) * (first % 4)
+
+
+KINDS = {
+    "moldudp64": (mold_packet, ITCH, mold, 2),
+    "iex-tp": (iex_packet, IEX, iex, 2),
+    "mdp3": (mdp_packet, ITCH, mdp, 1),
+}
+
+
+@st.composite
+def captures(draw: st.DrawFn, reader: str) -> list[bytes]:
+    """Datagrams of two lines of some streams: cut differently, lost, late, heartbeats, damaged and foreign ones."""
+    make, _, _, streams = KINDS[reader]
+    packets: list[tuple[int, bytes]] = []
+    for stream in range(streams):
+        for line in range(2):
+            cuts = range(2, END) if reader == "mdp3" else draw(st.sets(st.integers(2, END - 1), max_size=12))
+            bounds = [1, *sorted(cuts), END]
+            for first, end in itertools.pairwise(bounds):
+                at = 10 * first + line + draw(st.sampled_from((0, 0, 0, 0, 15, 60)))
+                payload = make(stream, first, end)
+                what = draw(st.integers(0, 19))
+                if what == 0:
+                    continue
+                if what == 1:
+                    payload = payload[: draw(st.integers(0, len(payload)))]
+                if what == 2 and reader != "mdp3":
+                    packets.append((at, make(stream, end, end)))
+                packets.append((at, payload))
+    packets.sort(key=lambda each: each[0])
+    return [payload for _, payload in packets]
+
+
+@pytest.mark.parametrize("reader", KINDS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_lines_with_losses_become_the_same_streams_as_in_python(
+    reader: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    _, source_format, decode, _ = KINDS[reader]
+    path = tmp_path_factory.getbasetemp() / f"{reader}.pcap"
+    interval_ns = data.draw(st.sampled_from((1_000, MDP_HOLD_NS // 3, HOLD_NS // 3)))
+    payloads = data.draw(captures(reader))
+    write_pcap(path, [(each, (bytes([239, 1, 1, 1]), 5_000)) for each in payloads], interval_ns)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_merge, "MESSAGES_MAX", data.draw(st.sampled_from((1, 5, 1_000))))
+        assert compiled(path, source_format, reader) == in_python(path, source_format, decode)
+
+
+def test_a_recording_gives_the_same_messages_as_in_python() -> None:
+    path = shared_file("iex/TOPS16.pcapng.gz")
+    outcome = compiled(path, IEX, "iex-tp")
+    assert outcome == in_python(path, IEX, iex)
+    assert outcome.count == 57_674
+
+
+def test_a_chunk_is_written_before_its_space_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_merge, "MESSAGES_MAX", 3)
+    write_pcap(tmp_path / "day.pcap", [(mold_packet(1, n, n + 1), (bytes(4), 1)) for n in range(1, 9)], 1)
+    chunks = list(READERS["moldudp64"](Input((tmp_path / "day.pcap",), ITCH), Findings()))
+    assert [each.message_count for each in chunks][:2] == [3, 3] or sum(each.message_count for each in chunks) == 8
+    assert b"".join(each.frames for each in chunks) == b"".join(mold_packet(1, n, n + 1)[20:] for n in range(1, 9))
+    assert BytesIO(chunks[0].frames).read(2) == b"\0\1"
+
+
+def test_everything_is_compiled_in_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_captures()
+    compiled_now: list[str] = []
+    monkeypatch.setattr(Dispatcher, "compile", lambda self, signature: compiled_now.append(str(self)))
+    write_pcap(tmp_path / "day.pcap", [(mold_packet(1, n, n + 1), (bytes(4), 1)) for n in (1, 2, 4, 3)], 1)
+    list(READERS["moldudp64"](Input((tmp_path / "day.pcap",), ITCH), Findings()))
+    assert compiled_now == []
+
+
+def test_messages_that_do_not_contain_their_length_are_read_by_channel(tmp_path: Path) -> None:
+    source_format = table("deribit").source_format
+    decoder = PacketDecoder(source_format)
+    sent = [
+        deribit_packet(number, book(number, 2, 3), channel=channel) for number in (1, 2, 2, 4) for channel in (3, 4)
+    ]
+    write_pcap(tmp_path / "day.pcap", [(each, (bytes(4), 1)) for each in (*sent, sent[0][:-1])])
+    findings = Findings()
+    chunks = list(READERS["packets"](Input((tmp_path / "day.pcap",), source_format, keeps_streams=True), findings))
+    expected = [decoder.packet(sent[at]).frames for at in (0, 1, 2, 3, 6, 7)]
+    assert b"".join(each.frames for each in chunks) == b"".join(expected)
+    assert len({each.session for each in chunks}) == 2
+    assert [(each.stream, each.missing, each.duplicates) for each in findings.streams] == [("3", 1, 1), ("4", 1, 1)]
+    assert findings.refused.total() == 1
