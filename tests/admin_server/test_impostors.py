@@ -16,7 +16,7 @@ from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.client_lib import connect
 from tandemfeed.client_lib.errors import AdminUnavailable
 from tandemfeed.spark_feed.sending.gateway import describe_feed
-from tandemfeed.transport.calls import login as login_module
+from tandemfeed.transport.calls import token_source
 from tandemfeed.transport.calls.channels import BearerFor, open_channel
 from tandemfeed.transport.calls.login import AuthenticationRefused, Login, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
@@ -82,7 +82,7 @@ def test_every_caller_refuses_an_admin_server_with_the_certificate_of_another_id
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(login_module, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(token_source, "PATIENCE_S", 0.5)
     monkeypatch.setattr("tandemfeed.spark_feed.sending.gateway.DESCRIBE_TIMEOUT_S", 0.5)
     monkeypatch.setattr("tandemfeed.admin_server.command.server_calls.LOGIN_TIMEOUT_S", 0.5)
     folder = server.folder.path

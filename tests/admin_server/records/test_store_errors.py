@@ -40,6 +40,7 @@ ARGUMENTS: dict[str, object] = {
     "session": 20_261_122,
     "events": [],
     "ttl_ns": 300_000_000,
+    "lead_ns": 300_000_000,
     "public_key": bytes(32),
     "record": ProcessRecord(ProcessStart(bytes(16)), 1),
 }

@@ -10,8 +10,8 @@ import pytest
 from tandemfeed.client_lib.items import Batch, Item
 from tandemfeed.client_lib.replay.playback import SETTLED_NS, Playback
 from tandemfeed.feedcore.merge.effects import Takeover
-from tests.client_lib.reading.test_backlog import batch
-from tests.client_lib.reading.test_backlog import numbers as message_numbers
+from tests.client_lib.reading.test_reading_backlog import batch
+from tests.client_lib.reading.test_reading_backlog import numbers as message_numbers
 from tests.client_lib.toy_cluster import TOPIC, ToyCluster, heartbeat, packet
 
 S = 1_000_000_000

@@ -16,7 +16,7 @@ from tandemfeed.client_lib.reading.conflation import SnapshotIntake
 from tandemfeed.client_lib.replay.locating import Located, choose
 from tandemfeed.client_lib.stream.starts import check_start, time_of
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, encode_runs
-from tests.client_lib.reading.test_backlog import batch
+from tests.client_lib.reading.test_reading_backlog import batch
 from tests.client_lib.toy_cluster import (
     TOPIC,
     Client,
