@@ -1,4 +1,4 @@
-"""Which priority a sub-command has."""
+"""How a sub-command runs: with which priority, and how it ends."""
 
 from __future__ import annotations
 
@@ -42,3 +42,15 @@ def test_a_program_that_runs_a_sub_command_in_its_own_process_keeps_its_priority
 def test_what_is_not_in_the_path_of_a_message_yields_to_what_is(name: str, higher: str) -> None:
     done = subprocess.run([sys.executable, "-c", LOADING, name], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == higher
+
+
+def test_a_command_ends_without_a_search_for_cycles() -> None:
+    code = (
+        "import atexit, gc, sys; from tandemfeed.deploy.command import main;"
+        "atexit.register(lambda: print(gc.get_count()[0], gc.get_freeze_count(), file=sys.stderr)); sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "completion", "bash"], capture_output=True, text=True, check=True
+    )
+    left, kept = map(int, done.stderr.split())
+    assert left < 1_000 < kept
