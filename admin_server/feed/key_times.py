@@ -18,8 +18,8 @@ class KeyTimes:
         lead_ns: how long after its creation a successor becomes valid.
         rotation_lead_ns: the same when a key is replaced because a reader lost its right: short, because that reader
             has the former key; long enough for the others to receive the new one.
-        distrust_lead_ns: the same when every key is replaced, because records or tokens are in wrong hands: everybody
-            has to log in again before it receives the new keys.
+        distrust_lead_ns: the same when every key is replaced, because records or tokens are in wrong hands: each
+            process has to log in again before it receives the new keys.
         rotation_kept_ns: how long readers still accept the former key: packets sealed with it may still arrive.
     """
 

@@ -11,8 +11,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import Any
 
-from tandemfeed.client_lib.client import connect
-from tandemfeed.client_lib.commands.running import run_command
+from tandemfeed.client_lib.commands.running import client_of, run_command
 from tandemfeed.client_lib.contribution.contribution import Contribution, ContributionId
 from tandemfeed.client_lib.messages.message import MessageClasses
 from tandemfeed.client_lib.messages.sbe_writing import SbeWriteError
@@ -31,13 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging("contribute", arguments.log_level)
 
     def work() -> int:
-        with connect(
-            admin=connection.admin,
-            ca=connection.ca_pem,
-            identity=connection.identity,
-            secret=connection.credential,
-            interface=connection.interface,
-        ) as client:
+        with client_of(connection) as client:
             contribution = client.contribute(arguments.topic, producer=arguments.producer, timeout_s=arguments.timeout)
             if arguments.cancel is not None:
                 _cancel(contribution, arguments.cancel)

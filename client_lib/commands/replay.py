@@ -7,9 +7,8 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from tandemfeed.client_lib.client import connect
 from tandemfeed.client_lib.commands.outputs import add_output_arguments, open_output
-from tandemfeed.client_lib.commands.running import Interruption, run_command
+from tandemfeed.client_lib.commands.running import Interruption, client_of, run_command
 from tandemfeed.client_lib.stream.starts import Start, utc
 from tandemfeed.transport.process_shell import add_connection_arguments, configure_logging, connection_from
 
@@ -44,13 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> int:
         with (
             Interruption() as interruption,
-            connect(
-                admin=connection.admin,
-                ca=connection.ca_pem,
-                identity=connection.identity,
-                secret=connection.credential,
-                interface=connection.interface,
-            ) as client,
+            client_of(connection) as client,
             open_output(arguments) as output,
         ):
             until = arguments.to or time.time_ns()

@@ -1,4 +1,4 @@
-"""What the commands that subscribe have in common: signals, and errors as one line."""
+"""What the commands of clients have in common: the connection, signals, and errors as one line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from tandemfeed.client_lib.client import Client, connect
 from tandemfeed.client_lib.commands.outputs import OutputRefused
 from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.stream.subscription import Subscription
+from tandemfeed.transport.process_shell import Connection
 
 EXIT_REFUSED = 2
 
@@ -39,6 +41,17 @@ class Interruption:
         if self._subscription is None:
             raise SystemExit(0)
         self._subscription.stop()
+
+
+def client_of(connection: Connection) -> Client:
+    """A client of the cluster, with the options of the command line."""
+    return connect(
+        admin=connection.admin,
+        ca=connection.ca_pem,
+        identity=connection.identity,
+        secret=connection.credential,
+        interface=connection.interface,
+    )
 
 
 def run_command(name: str, work: Callable[[], int]) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tandemfeed.client_lib.client import connect
 from tandemfeed.client_lib.commands.outputs import add_output_arguments, open_output
-from tandemfeed.client_lib.commands.running import Interruption, run_command
+from tandemfeed.client_lib.commands.running import Interruption, client_of, run_command
 from tandemfeed.client_lib.items import SnapshotTaken
 from tandemfeed.transport.process_shell import add_connection_arguments, configure_logging, connection_from
 
@@ -29,13 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> int:
         with (
             Interruption() as interruption,
-            connect(
-                admin=connection.admin,
-                ca=connection.ca_pem,
-                identity=connection.identity,
-                secret=connection.credential,
-                interface=connection.interface,
-            ) as client,
+            client_of(connection) as client,
             open_output(arguments) as output,
         ):
             subscription = client.subscribe(

@@ -15,10 +15,9 @@ from typing import Any, get_args
 from rich.console import Console
 from rich.live import Live as LiveDisplay
 
-from tandemfeed.client_lib.client import connect
 from tandemfeed.client_lib.commands.live_view import LiveFigures, alarm_text, render
 from tandemfeed.client_lib.commands.outputs import add_output_arguments, open_output
-from tandemfeed.client_lib.commands.running import EXIT_REFUSED, Interruption, run_command
+from tandemfeed.client_lib.commands.running import EXIT_REFUSED, Interruption, client_of, run_command
 from tandemfeed.client_lib.items import Batch, Filled, Item, Revoked
 from tandemfeed.client_lib.reading.lag import OnLag
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
@@ -55,13 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with (
             Interruption() as interruption,
             _sole_recorder(arguments.record),
-            connect(
-                admin=connection.admin,
-                ca=connection.ca_pem,
-                identity=connection.identity,
-                secret=connection.credential,
-                interface=connection.interface,
-            ) as client,
+            client_of(connection) as client,
         ):
             subscription = client.subscribe(
                 arguments.topic,

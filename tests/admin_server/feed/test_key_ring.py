@@ -62,7 +62,7 @@ def test_keys_overlap_and_no_key_id_repeats(store: Store) -> None:
     assert first.key_id not in {key.key_id for key in ring.keys([1])}
 
 
-def test_if_every_key_is_distrusted_the_new_ones_wait_until_everybody_could_log_in_again(tmp_path: Path) -> None:
+def test_if_every_key_is_distrusted_the_new_ones_wait_until_each_process_could_log_in_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "leases.sqlite")
     ring, times = KeyRing(store, 1, (1,)), store.key_times
     leads = []
