@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import databento_dbn
 import msgspec
@@ -28,16 +29,17 @@ class Tick(msgspec.Struct, array_like=True, gc=False):
 def as_dbn(trades: Iterable[Trade]) -> bytes:
     """The trades as a DBN file; its records have numbers instead of symbols."""
     numbers: dict[str, int] = {}
-    kind = (databento_dbn.Action.TRADE, databento_dbn.Side.BID)
-    metadata = databento_dbn.Metadata(
+    dbn: Any = databento_dbn  # its stubs take the members of its enumerations for texts
+    kind = (dbn.Action.TRADE, dbn.Side.BID)
+    metadata = dbn.Metadata(
         dataset="XNAS.ITCH",
         start=0,
-        stype_in=databento_dbn.SType.RAW_SYMBOL,
-        stype_out=databento_dbn.SType.INSTRUMENT_ID,
-        schema=databento_dbn.Schema.TRADES,
+        stype_in=dbn.SType.RAW_SYMBOL,
+        stype_out=dbn.SType.INSTRUMENT_ID,
+        schema=dbn.Schema.TRADES,
     )
     records = (
-        databento_dbn.TradeMsg(1, numbers.setdefault(symbol, len(numbers)), at_ns, price, size, *kind, 0, at_ns)
+        dbn.TradeMsg(1, numbers.setdefault(symbol, len(numbers)), at_ns, price, size, *kind, 0, at_ns)
         for symbol, price, size, at_ns in trades
     )
     return bytes(metadata.encode()) + b"".join(map(bytes, records))

@@ -181,6 +181,7 @@ class Cluster:
         verify: VerifyMode = "alarm",
         through_days: bool = False,
         transport: Transport = "multicast",
+        reading: str = "record",
     ) -> ManagedProcess:
         """Start a subscriber that records what it receives.
 
@@ -190,9 +191,10 @@ class Cluster:
             verify: "signed": deliver only what adapters have signed.
             through_days: continue after the end of a session.
             transport: "unicast": connect to the adapters, instead of joining their groups.
+            reading: the shape in which it reads.
         """
         arguments = ["witness", "--feed", feed.name, "--record", str(record), "--start", start, "--verify", verify]
-        arguments += ["--transport", transport]
+        arguments += ["--transport", transport, "--shape", reading]
         arguments += ["--through-days"] if through_days else []
         arguments += self.connection(SUBSCRIBER, feed.client)
         return self._start(name or feed.client, arguments, host=feed.client)
@@ -396,6 +398,7 @@ def start_cluster(
     verify: VerifyMode = "alarm",
     through_days: bool = False,
     transport: Transport = "multicast",
+    reading: str = "record",
 ) -> None:
     """Start the admin server, all adapters, gateways and clients, and wait until every feed is healthy.
 
@@ -405,13 +408,19 @@ def start_cluster(
         verify: verification mode of the clients.
         through_days: the clients continue after the end of a session.
         transport: how the clients receive the adapters.
+        reading: the shape in which the clients read.
     """
     cluster.start_admin()
     started: list[ManagedProcess] = []
     for feed in cluster.feeds:
         started += [cluster.start_adapter(feed, name) for name in cluster.shape.adapter_names]
         client = cluster.start_client(
-            feed, record_of[feed.feed_id], verify=verify, through_days=through_days, transport=transport
+            feed,
+            record_of[feed.feed_id],
+            verify=verify,
+            through_days=through_days,
+            transport=transport,
+            reading=reading,
         )
         started += [cluster.start_gateway(feed, rate), client]
     for process in started:
