@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE
 _HEADER_PARTS = list(SBE_HEADER_LAYOUT.offsets)
 _PREFIX = [*FRAME_LAYOUT.offsets, *_HEADER_PARTS]  # each a uint16
 _WHOLE_HEADER = f"<u{SBE_HEADER_SIZE}"  # all of a header as one integer, to compare it at once
+_PREFIX_WITHOUT_OFFSET = Struct(f"2s2x{SBE_HEADER_SIZE}s")  # frame length and header
+PROBED_COUNT = 4  # frames compared one by one: where types alternate, runs are short, and numpy would be slower
 
 
 def frame_size(message: MessageType) -> int:
@@ -86,11 +89,15 @@ class MessageModel:
         _, template, schema, _ = SBE_MESSAGE_HEADER.unpack_from(view, offset + OUTPUT_FRAME_SIZE)
         if schema != self.schema.schema_id:
             return length, -1, offset + length
+        first = _PREFIX_WITHOUT_OFFSET.unpack_from(view, offset)
+        for end in range(offset + length, offset + (PROBED_COUNT + 1) * length, length):
+            if end + length > len(view) or _PREFIX_WITHOUT_OFFSET.unpack_from(view, end) != first:
+                return length, template, end
         count = (len(view) - offset) // length
         headers = np.ndarray((count,), _WHOLE_HEADER, view, offset + OUTPUT_FRAME_SIZE, (length,))
         lengths = np.ndarray((count,), "<u2", view, offset, (length,))
-        first = bytes(view[offset : offset + PREFIX_SIZE])  # nearly always, all are equal; bytes compare fastest
-        if headers.tobytes() == first[OUTPUT_FRAME_SIZE:] * count and lengths.tobytes() == first[:2] * count:
+        # Nearly always, all are equal; bytes compare fastest.
+        if headers.tobytes() == first[1] * count and lengths.tobytes() == first[0] * count:
             return length, template, offset + count * length
         same = (lengths == length) & (headers == headers[0])
         first_other = int(same.argmin())  # 0 if there is none, because the first is the same
