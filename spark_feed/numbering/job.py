@@ -32,7 +32,7 @@ from tandemfeed.spark_feed.numbering.quarantine import quarantined_count
 from tandemfeed.spark_feed.numbering.reading import FileReader
 from tandemfeed.spark_feed.numbering.screening import Rules
 from tandemfeed.spark_feed.numbering.session import Spark, start_session
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.symbol_split import Split
 from tandemfeed.spark_feed.numbering.tasks import Tasks, prepare_workers
 from tandemfeed.spark_feed.recordings.recording import Manifest, part_number, restore_file_order
 
@@ -69,7 +69,7 @@ class JobOptions:
     checkpoint: Path
     source_format: Path
     feed: FeedPlan
-    split: SplitRule
+    split: Split
     packet_messages_max: int
     until_idle: bool
     ahead_messages_max: int
@@ -257,7 +257,7 @@ def numbering_plan(
     recording: Path,
     source_format: Path,
     feed: FeedPlan,
-    split: SplitRule,
+    split: Split,
     packet_messages_max: int,
     rules: Rules = NO_RULES,
 ) -> NumberingPlan:

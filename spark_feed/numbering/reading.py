@@ -20,7 +20,7 @@ from tandemfeed.spark_feed.numbering.encoding import TickEncoder, empty_blocks
 from tandemfeed.spark_feed.numbering.packing import Block
 from tandemfeed.spark_feed.numbering.quarantine import Quarantine
 from tandemfeed.spark_feed.numbering.screening import Refused, Rules, Screen, schema_change
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.symbol_split import Split
 from tandemfeed.spark_feed.recordings.recording import RecordingError, part_number
 
 READ_COUNT = 65_536  # rows at once, whose columns fit in the processor's cache
@@ -38,7 +38,7 @@ class FileReader:
     """
 
     source_format: SourceFormat
-    split: SplitRule
+    split: Split
     stream_count: int
     rules: Rules
     rows_per_file: int
