@@ -20,6 +20,7 @@ from tandemfeed.spark_feed.feed_plan import read_feed_plan
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.numbering.driver.java import JavaMissing
 from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.rows.symbol_split import SplitError, parse_split
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.ingest import ingest
 from tandemfeed.spark_feed.recordings.ingest_columns import TIME_UNITS, IngestOptions
@@ -40,7 +41,16 @@ from tandemfeed.transport.scheduling import request_short_slices
 from tandemfeed.transport.settings_file import SettingsError
 
 LOG = logging.getLogger(__name__)
-USER_ERRORS = (RecordingError, SourceJournalError, SettingsError, JavaMissing, DocumentError, JournalError, OSError)
+USER_ERRORS = (
+    RecordingError,
+    SourceJournalError,
+    SplitError,
+    SettingsError,
+    JavaMissing,
+    DocumentError,
+    JournalError,
+    OSError,
+)
 
 
 def ticks(argv: Sequence[str] | None = None) -> int:
@@ -177,13 +187,14 @@ def job(argv: Sequence[str] | None = None) -> int:
     configure_logging("source-job", arguments.log_level)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
+        feed = read_feed_plan(arguments.feed_description).in_session(arguments.session)
         options = JobOptions(
             recording=arguments.recording,
             journal=arguments.journal,
             checkpoint=arguments.checkpoint,
             source_format=arguments.source_format,
-            feed=read_feed_plan(arguments.feed_description).in_session(arguments.session),
-            split=SplitRule(arguments.split),
+            feed=feed,
+            split=parse_split(arguments.split, feed.source_stream_ids),
             packet_messages_max=arguments.packet_messages_max,
             until_idle=arguments.until_idle,
             ahead_messages_max=arguments.ahead_messages_max,
@@ -234,10 +245,11 @@ def _job_parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="folder of Spark's checkpoint")
     parser.add_argument(
         "--split",
-        choices=[rule.value for rule in SplitRule],
         default=SplitRule.LETTER.value,
-        help="how rows are assigned to source streams: by the first letter of the ticker, by the hash of the ticker, "
-        "or in turn (default %(default)s)",
+        metavar="RULE",
+        help="how rows are assigned to source streams: letter (first letter of the ticker), hash (of the ticker), "
+        "index (in turn), ranges:FIRST,… (the first ticker of each stream but the first) or table:FILE (CSV of tickers "
+        "and source_stream_id, * for all others) (default %(default)s)",
     )
     parser.add_argument(
         "--packet-messages-max", type=int, default=16, metavar="N", help="messages per packet (default %(default)s)"

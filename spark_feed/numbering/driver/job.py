@@ -30,7 +30,7 @@ from tandemfeed.spark_feed.journaling.records import POSITION_NAME, NumberingPla
 from tandemfeed.spark_feed.numbering.driver.found_files import FoundFiles
 from tandemfeed.spark_feed.numbering.driver.session import Spark, start_session
 from tandemfeed.spark_feed.numbering.rows.screening import Rules
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.rows.symbol_split import Split
 from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
 from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
 from tandemfeed.spark_feed.numbering.tasks.running import Tasks, prepare_workers
@@ -69,7 +69,7 @@ class JobOptions:
     checkpoint: Path
     source_format: Path
     feed: FeedPlan
-    split: SplitRule
+    split: Split
     packet_messages_max: int
     until_idle: bool
     ahead_messages_max: int
@@ -257,7 +257,7 @@ def numbering_plan(
     recording: Path,
     source_format: Path,
     feed: FeedPlan,
-    split: SplitRule,
+    split: Split,
     packet_messages_max: int,
     rules: Rules = NO_RULES,
 ) -> NumberingPlan:

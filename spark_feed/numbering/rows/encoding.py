@@ -19,7 +19,7 @@ from tandemfeed.feedcore.documents.source_layout import SourceField, SourceForma
 from tandemfeed.spark_feed.numbering.rows.columns import codes_of, integers_of
 from tandemfeed.spark_feed.numbering.rows.kernels import divide_rows, frame_rows
 from tandemfeed.spark_feed.numbering.rows.packing import EMPTY, Block
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule, assign_streams
+from tandemfeed.spark_feed.numbering.rows.symbol_split import Split, streams_of_rows
 from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, RecordingError
 
 Table: TypeAlias = Any  # pyarrow has no type annotations
@@ -47,9 +47,9 @@ class TickEncoder:
         rule, stream_count: how rows are assigned to source streams.
     """
 
-    def __init__(self, source_format: SourceFormat, rule: SplitRule, stream_count: int) -> None:
+    def __init__(self, source_format: SourceFormat, split: Split, stream_count: int) -> None:
         self._format = source_format
-        self._rule = rule
+        self._split = split
         self.stream_count = stream_count
         self._messages = tuple(source_format.messages.values())
         self._place_of = {message.name.encode(): place for place, message in enumerate(self._messages)}
@@ -71,7 +71,7 @@ class TickEncoder:
         if is_good is not None and not is_good.all():
             rows, index = rows.filter(pa.array(is_good)), index[is_good]
         symbols, codes = codes_of(rows.column("symbol"))
-        streams = assign_streams(self._rule, symbols, codes, index, self.stream_count)
+        streams = streams_of_rows(self._split, symbols, codes, index, self.stream_count)
         messages = self._messages_of(rows)
         columns, counts = _Columns(rows, messages), np.bincount(messages, minlength=len(self._messages)).tolist()
         steps = [columns.steps(place, each) if counts[place] else [] for place, each in enumerate(self._messages)]

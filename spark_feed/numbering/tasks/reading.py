@@ -19,7 +19,7 @@ from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.spark_feed.numbering.rows.encoding import TickEncoder, empty_blocks
 from tandemfeed.spark_feed.numbering.rows.packing import Block
 from tandemfeed.spark_feed.numbering.rows.screening import Refused, Rules, Screen, schema_change
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.rows.symbol_split import Split
 from tandemfeed.spark_feed.numbering.tasks.quarantine import Quarantine
 from tandemfeed.spark_feed.recordings.recording import RecordingError, part_number
 
@@ -38,7 +38,7 @@ class FileReader:
     """
 
     source_format: SourceFormat
-    split: SplitRule
+    split: Split
     stream_count: int
     rules: Rules
     rows_per_file: int

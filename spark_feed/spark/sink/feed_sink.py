@@ -26,15 +26,15 @@ from tandemfeed.spark_feed.numbering.rows.encoding import TickEncoder
 from tandemfeed.spark_feed.numbering.rows.packing import Block
 from tandemfeed.spark_feed.numbering.rows.screening import Refused, Rules, Screen
 from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.rows.symbol_split import Split, SplitError, parse_split
 from tandemfeed.spark_feed.numbering.tasks.quarantine import Quarantine
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.options import chosen, count, required
+from tandemfeed.spark_feed.spark.options import count, required
 from tandemfeed.spark_feed.spark.sink.feed_rows import FeedRows
 from tandemfeed.spark_feed.spark.sink.pending_batch import drop_pending, load_pending, store_pending
 
 PACKET_MESSAGES = 16
 ONE_PACKET_RANGE = 1 << 62  # packets end with their batch, not at record indexes
-SPLITS = (SplitRule.LETTER.value, SplitRule.HASH.value)  # a query's rows have no order of their own
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class FeedWriter(DataSourceStreamArrowWriter):
     feed: FeedPlan
     journal: Path
     quarantine: Path
-    split: SplitRule
+    split: Split
     packet_messages_max: int
     kind: str
     rules: Rules
@@ -124,6 +124,18 @@ class FeedWriter(DataSourceStreamArrowWriter):
         )
 
 
+def _split(options: Any, feed: FeedPlan) -> Split:
+    try:
+        split = parse_split(options.get("split", SplitRule.LETTER.value), feed.source_stream_ids)
+    except SplitError as reason:
+        raise TableError(f"option 'split': {reason}") from None
+    if split is SplitRule.INDEX:
+        raise TableError(
+            "option 'split' is 'index'; a query's rows have no order of their own, so choose another split"
+        )
+    return split
+
+
 def feed_writer(options: Any, schema: Any) -> FeedWriter:
     """The writer that the options describe (docs/spark.md).
 
@@ -134,14 +146,15 @@ def feed_writer(options: Any, schema: Any) -> FeedWriter:
     source_format = load_source_format(path)
     journal = Path(required(options, "journal")).absolute()
     symbols = options.get("symbols", "")
+    feed = read_feed_plan(required(options, "feedDescription")).in_session(_session(options))
     writer = FeedWriter(
         schema=schema,
         source_format=source_format,
         format_digest=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
-        feed=read_feed_plan(required(options, "feedDescription")).in_session(_session(options)),
+        feed=feed,
         journal=journal,
         quarantine=Path(options.get("quarantine", "") or journal / "quarantine"),
-        split=SplitRule(chosen(options, "split", SPLITS)),
+        split=_split(options, feed),
         packet_messages_max=count(options, "packetMessagesMax", PACKET_MESSAGES),
         kind=options.get("message", ""),
         rules=Rules(frozenset(Path(symbols).read_bytes().split()) if symbols else frozenset()),

@@ -7,7 +7,7 @@ message by message, so that absent messages are not mistaken for different ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.feedcore.range_set import RangeSet
-from tandemfeed.spark_feed.reconciliation.output_copy import (
+from tandemfeed.offline.reconciliation.conversion import ConversionResult
+from tandemfeed.offline.reconciliation.output_copy import (
     BUCKET,
     ChannelCopy,
     OutputCopy,
@@ -26,14 +27,14 @@ from tandemfeed.spark_feed.reconciliation.output_copy import (
     read_copy,
     survey,
 )
-from tandemfeed.spark_feed.reconciliation.result import (
+from tandemfeed.offline.reconciliation.result import (
     AdapterChannel,
     ChannelResult,
     Epoch,
     Reconciliation,
     StreamResult,
 )
-from tandemfeed.spark_feed.reconciliation.source_copy import SourceCopy
+from tandemfeed.offline.reconciliation.source_copy import SourceCopy
 
 Place = tuple[int, int]  # channel_id, bucket
 EpochStarts = Mapping[tuple[int, int], int]  # by channel_id and epoch
@@ -46,13 +47,19 @@ class _Members(NamedTuple):
     digests: NDArray[np.uint64]
 
 
-def reconcile(source: SourceCopy | None, journals: Sequence[Path], session: int = 0) -> Reconciliation:
+def reconcile(
+    source: SourceCopy | None,
+    journals: Sequence[Path],
+    session: int = 0,
+    convert_again: Callable[[Sequence[Survey], EpochStarts], ConversionResult] | None = None,
+) -> Reconciliation:
     """Compare journals.
 
     Args:
         source: None: only compare the adapters with each other.
         journals: of the adapters' output.
         session: 0: that of the source journal, or the newest.
+        convert_again: compares the journals with a conversion of the source journal.
 
     Raises:
         ReconciliationError: a journal cannot be used.
@@ -74,6 +81,7 @@ def reconcile(source: SourceCopy | None, journals: Sequence[Path], session: int 
         tuple(surveys),
         tuple(_streams(source, copies)),
         tuple(_channel(each, copies, starts, _compared(each, copies, suspects, again)) for each in channel_ids),
+        convert_again(surveys, starts) if convert_again is not None else None,
     )
 
 

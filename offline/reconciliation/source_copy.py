@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tandemfeed.journal import Batch, Tailer
+from tandemfeed.offline.reconciliation.output_copy import ReconciliationError
 from tandemfeed.spark_feed.journaling.committed_records import begin_record, last_commit
 from tandemfeed.spark_feed.journaling.records import (
     PACKET_FIELDS,
@@ -21,7 +22,6 @@ from tandemfeed.spark_feed.journaling.records import (
     stream_folder,
 )
 from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
-from tandemfeed.spark_feed.reconciliation.output_copy import ReconciliationError
 
 READ_COUNT = 8_192  # packets
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandemfeed.feedcore.range_set import RangeSet
-from tandemfeed.spark_feed.reconciliation.output_copy import Survey
-from tandemfeed.spark_feed.reconciliation.source_copy import SourceCopy
+from tandemfeed.offline.reconciliation.conversion import ConversionResult
+from tandemfeed.offline.reconciliation.output_copy import Survey
+from tandemfeed.offline.reconciliation.source_copy import SourceCopy
 
 RANGES_SHOWN = 20
 
@@ -106,13 +107,19 @@ class StreamResult:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """The result. `source` is None if only the adapters were compared with each other."""
+    """The result.
+
+    Attributes:
+        source: None if only the adapters were compared with each other.
+        conversion: None if the source messages were not converted again.
+    """
 
     session: int
     source: SourceCopy | None
     surveys: tuple[Survey, ...]
     streams: tuple[StreamResult, ...]
     channels: tuple[ChannelResult, ...]
+    conversion: ConversionResult | None = None
 
     @property
     def is_absent_somewhere(self) -> bool:
@@ -133,6 +140,8 @@ class Reconciliation:
                 found.append(f"{each.journal} has packets of adapters {sorted(each.adapter_ids)}; expected one adapter")
         found += [problem for stream in self.streams for problem in stream.problems()]
         found += [problem for channel in self.channels for problem in channel.problems()]
+        if self.conversion is not None:
+            found += self.conversion.problems()
         if not self.channels:
             found.append(f"the output journals have nothing of session {self.session}")
         return found

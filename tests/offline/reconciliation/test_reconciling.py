@@ -17,14 +17,14 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_runs,
 )
 from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.offline.reconciliation import cli
+from tandemfeed.offline.reconciliation.output_copy import BUCKET, read_copy, survey
+from tandemfeed.offline.reconciliation.reconciling import reconcile
+from tandemfeed.offline.reconciliation.result import Reconciliation
+from tandemfeed.offline.reconciliation.source_copy import SourceCopy, read_source
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
 from tandemfeed.spark_feed.numbering.rows.split import SplitRule
-from tandemfeed.spark_feed.reconciliation import cli
-from tandemfeed.spark_feed.reconciliation.output_copy import BUCKET, read_copy, survey
-from tandemfeed.spark_feed.reconciliation.reconciling import reconcile
-from tandemfeed.spark_feed.reconciliation.result import Reconciliation
-from tandemfeed.spark_feed.reconciliation.source_copy import SourceCopy, read_source
 from tests.spark_feed.source_material import (
     FEED,
     MESSAGES_MAX,

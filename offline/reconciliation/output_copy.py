@@ -28,7 +28,7 @@ from tandemfeed.feedcore.wire.output_packet import (
 )
 from tandemfeed.feedcore.wire.provisional_commit import COMMIT_MAGIC, Commit, decode_commit
 from tandemfeed.journal import Batch, Tailer
-from tandemfeed.spark_feed.reconciliation import kernels
+from tandemfeed.offline.reconciliation import kernels
 
 HEADER_FIELDS = "magic flags channel_id adapter_id session epoch run_count first_message_seq first_input_seq"
 HEADERS = OUTPUT_LAYOUT.dtype(HEADER_FIELDS.split())
@@ -121,6 +121,13 @@ class Found(NamedTuple):
     repeated_count: int
 
 
+class Packet(NamedTuple):
+    """A packet of a journal. Attributes: limit_input: newer epochs replaced what is from this `input_seq` on."""
+
+    data: bytes
+    limit_input: int
+
+
 def newest_session(journal: Path) -> int:
     """The newest session of an output journal; 0 if it has no packet.
 
@@ -177,6 +184,22 @@ def messages(found: Survey, epoch_starts: Mapping[tuple[int, int], int]) -> Iter
         ReconciliationError: a packet is malformed.
     """
     next_input: dict[tuple[int, int], NDArray[np.int64]] = {}
+    for where, batch, headers, places in _chosen_packets(found):
+        counts = next_input.setdefault(where, np.zeros(kernels.COUNT_SIZE, np.int64))
+        limit = _limit(epoch_starts, where)
+        yield _digest(found.journal, where[0], batch, places, headers[places], limit, counts)
+
+
+def packets(found: Survey, epoch_starts: Mapping[tuple[int, int], int], channel_id: int) -> Iterator[Packet]:
+    """The packets of a channel that count, at least in part, in the order of the journal."""
+    for where, batch, _, places in _chosen_packets(found):
+        if where[0] == channel_id:
+            limit = _limit(epoch_starts, where)
+            yield from (Packet(batch[place].tobytes(), limit) for place in places.tolist())
+
+
+def _chosen_packets(found: Survey) -> Iterator[tuple[tuple[int, int], Batch, NDArray[np.void], NDArray[np.int64]]]:
+    """Of each channel and epoch: records, their headers, and the places of the packets with committed decisions."""
     with _opened(found.journal) as tailer:
         for batch, headers in _headers(tailer, found.end_index):
             epochs = headers["epoch"].astype(np.int64)
@@ -186,9 +209,7 @@ def messages(found: Survey, epoch_starts: Mapping[tuple[int, int], int]) -> Iter
                 is_chosen[place] = epochs[place] > 0
             places = np.flatnonzero(is_chosen)
             for where, members in _by_epoch(headers[places], epochs[places]):
-                chosen, limit = places[members], _limit(epoch_starts, where)
-                counts = next_input.setdefault(where, np.zeros(kernels.COUNT_SIZE, np.int64))
-                yield _digest(found.journal, where[0], batch, chosen, headers[chosen], limit, counts)
+                yield where, batch, headers, places[members]
 
 
 def _opened(journal: Path) -> Tailer:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tandemfeed.spark_feed.reconciliation.result import ChannelResult, Reconciliation, ranges_text
-from tandemfeed.spark_feed.reconciliation.source_copy import SourceCopy
+from tandemfeed.offline.reconciliation.conversion import ConversionResult
+from tandemfeed.offline.reconciliation.result import ChannelResult, Reconciliation, ranges_text
+from tandemfeed.offline.reconciliation.source_copy import SourceCopy
 
 
 def text_of(found: Reconciliation) -> str:
@@ -21,6 +22,10 @@ def text_of(found: Reconciliation) -> str:
             if missing:
                 where = f"source stream {stream.source_stream_id}: {journal} lacks source messages"
                 lines.append(f"{where} {ranges_text(missing)}")
+    if found.conversion is not None:
+        for journal, count in found.conversion.compared_count.items():
+            equal = count - found.conversion.different_count.get(journal, 0)
+            lines.append(f"{journal}: {count:,} source messages converted again, {equal:,} with equal messages")
     lines.extend(f"PROBLEM: {each}" for each in found.problems)
     lines.append(_verdict(found))
     return "\n".join(lines)
@@ -97,6 +102,16 @@ def document_of(found: Reconciliation) -> dict[str, Any]:
             for each in found.streams
         ],
         "channels": [_channel_document(each) for each in found.channels],
+        "conversion": found.conversion and _conversion_document(found.conversion),
+    }
+
+
+def _conversion_document(conversion: ConversionResult) -> dict[str, Any]:
+    return {
+        "compared_count": {str(journal): count for journal, count in conversion.compared_count.items()},
+        "different_count": {str(journal): count for journal, count in conversion.different_count.items()},
+        "differences": [{**each._asdict(), "journal": str(each.journal)} for each in conversion.differences],
+        "ends": conversion.ends,
     }
 
 
