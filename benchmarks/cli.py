@@ -17,7 +17,7 @@ BENCHMARKS = {
     "adapter": "rate and latency of one adapter and of a bare forwarder",
     "admin": "subscriptions, logins, revocations, a million patterns",
     "captures": "files to Parquet and SBE, beside independent decoders",
-    "client": "reading what was delivered: attributes, arrays, tables",
+    "client": "reading, recovery, latency and memory of subscribers; databento, msgspec",
     "conversion": "compiled kernels: tick table, ITCH books, many symbols",
     "journal": "append, read and recovery; SQLite, LMDB, a plain file",
     "merge": "the client's merge alone: processor time per packet",
@@ -48,6 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--seconds", type=float, default=3.0, metavar="S", help="how long to measure each side (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--history", type=int, default=1_000_000, metavar="N", help="client: messages to recover (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=0.5,
+        metavar="M",
+        help="client: time to watch memory (default: %(default)s)",
     )
     arguments = parser.parse_args(argv)
     if arguments.name is None:

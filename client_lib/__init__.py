@@ -9,7 +9,7 @@
 It must never deliver a message twice or out of its source stream's order, or skip one without reporting a gap.
 """
 
-from tandemfeed.client_lib.client import Client, connect
+from tandemfeed.client_lib.client import Client, Options, connect
 from tandemfeed.client_lib.contribution.contribution import (
     Contribution,
     ContributionId,
@@ -51,6 +51,7 @@ from tandemfeed.client_lib.stream.statistics import ChannelStatistics, Subscript
 from tandemfeed.client_lib.stream.stream_trust import Distrusted, DistrustReason
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
+from tandemfeed.client_lib.tables import Batches
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import (
     CatchingUp,
@@ -65,6 +66,7 @@ from tandemfeed.feedcore.merge.effects import (
     Numbered,
     Provisional,
     ProvisionalGap,
+    SessionChanged,
     SourceGap,
     Stale,
     Takeover,
@@ -75,6 +77,7 @@ __all__ = [
     "AuthenticationRefused",
     "AuthorizationRefused",
     "Batch",
+    "Batches",
     "CatchingUp",
     "CaughtUp",
     "ChannelStatistics",
@@ -117,6 +120,7 @@ __all__ = [
     "ModelChanged",
     "NotStored",
     "Numbered",
+    "Options",
     "Origin",
     "Outcome",
     "Provisional",
@@ -124,6 +128,7 @@ __all__ = [
     "Revoked",
     "SbeReadError",
     "SbeWriteError",
+    "SessionChanged",
     "SnapshotTaken",
     "SourceGap",
     "SourceSpan",

@@ -72,7 +72,7 @@ class Options(TypedDict, total=False):
             CURVE). "auto" (default) joins the groups, and connects to an adapter from which nothing arrives there for a
             second, or if joining fails; `UnicastChosen` then says why. The packets and their merge are the same.
         merger_config: timers and limits of the merge and of gap repair; its `confirm` and `compare` are ignored.
-        timeout_s: how long to wait for the administration server's answer (default 10).
+        timeout_s: how many seconds to wait for the administration server's answer (default 10).
     """
 
     feed: str
@@ -198,7 +198,7 @@ class Client:
             topic: of a channel, without wildcards.
             producer: under which name messages are numbered: each process of an identity needs its own, and uses it
                 again after a restart. Letters, digits, '_', '-' and '.'.
-            timeout_s: for how long a call is tried again, while the gateway restarts or is full; 0: never.
+            timeout_s: for how many seconds a call is tried again, while the gateway restarts or is full; 0: never.
 
         Raises:
             AuthorizationRefused: the topic takes no contributions, or they are not granted.
@@ -264,12 +264,13 @@ def connect(
         ca: the cluster's certificate authority: the path of a PEM file, or its contents.
         identity: the name to log in as; with a certificate or token, "" or the name that it must have.
         secret: the secret of that identity; it is not sent (SCRAM-SHA-256).
-        certificate_file, key_file: instead of a secret: a client's certificate and its private key (PEM).
+        certificate_file: instead of a secret: a client's certificate (PEM).
+        key_file: the certificate's private key (PEM).
         token_file: instead of a secret: a token of an outside issuer (JWT). These files are read at each login, so they
             may be renewed while the client runs.
         interface: the IP address of the network interface on which to join multicast groups; "": loopback.
-        timeout_s: how long a login may take. If nothing listens at the address, or its name or certificate is wrong,
-            it ends earlier, within three seconds: a server that is starting has 1.5 s to listen.
+        timeout_s: how many seconds a login may take. If nothing listens at the address, or its name or certificate is
+            wrong, it ends earlier, within three seconds: a server that is starting has 1.5 s to listen.
 
     Raises:
         BadProfile: a value is missing, or the profile cannot be used.

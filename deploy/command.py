@@ -10,12 +10,12 @@ import importlib.metadata
 import os
 import signal
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tandemfeed import __version__
+from tandemfeed.transport.entry_points import entry_points
 
 GROUP = "tandemfeed.commands"
 LEASH_VARIABLE = "TANDEMFEED_LEASH"  # if set, this process dies with its parent
@@ -60,12 +60,8 @@ SUMMARIES = {
 
 
 def commands() -> dict[str, importlib.metadata.EntryPoint]:
-    """The sub-commands by name. In a checkout the project file lists them, even if an older version is installed."""
-    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
-    if project.is_file():
-        listed = tomllib.loads(project.read_text())["project"]["entry-points"][GROUP]
-        return {name: importlib.metadata.EntryPoint(name, value, GROUP) for name, value in listed.items()}
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
+    """The sub-commands by name."""
+    return entry_points(GROUP)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -116,11 +116,12 @@ class Journal:
             exclusive: allow no other appender.
             upkeep: retention, compression, free disk space, listeners.
             clock_ns: wall-clock time.
-            face, state_size: for other faces of the engine.
+            face: what the engine is used as; the other faces set it.
+            state_size: bytes of the face's own state in the control file.
 
         Raises:
-            JournalLocked, SettingsDiffer, WrongKey, ForeignFile, NewerFormat, BlockCorrupt, DiskFull, ReadOnly,
-            NetworkFileSystem: nothing was changed.
+            JournalLocked, SettingsDiffer, WrongKey, ForeignFile, NewerFormat, BlockCorrupt: nothing was changed.
+            DiskFull, ReadOnly, NetworkFileSystem: nothing was changed.
             ValueError: an argument is invalid.
         """
         path = Path(path)

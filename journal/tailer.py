@@ -150,7 +150,7 @@ class Tailer:
         """The record at an index; moves the position after it.
 
         Raises:
-            NoSuchRecord
+            NoSuchRecord: the journal has no record there, or has released it.
         """
         if self._position != index:
             self.to_index(index)

@@ -28,6 +28,7 @@ PACKAGES = (
     "admin_server",
     "client_lib",
     "spark_feed",
+    "offline",
     "deploy",
     "benchmarks",
 )

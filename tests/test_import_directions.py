@@ -20,6 +20,7 @@ ALLOWED = {
     "client_lib": {"feedcore", "tables", "transport", "v1"},
     "spark_feed": {"feedcore", "tables", "transport", "journal", "client_lib", "v1"},
     "admin_server": {"feedcore", "transport", "v1"},
+    "offline": {"feedcore", "tables", "transport", "journal", "adapter", "spark_feed"},
 }
 PACKAGES = (*ALLOWED, "deploy", "benchmarks")
 OURS = {*PACKAGES, "v1", "tests"}

@@ -24,6 +24,7 @@ PACKAGES = (
     "admin_server",
     "client_lib",
     "spark_feed",
+    "offline",
     "deploy",
     "benchmarks",
 )

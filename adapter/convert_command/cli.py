@@ -192,6 +192,8 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
         keeps_streams=reads_packet(documents.table, "source_stream_id"),
     )
     output = open_output(arguments.to, documents.model, arguments.kind, _partitioning(arguments))
+    if documents.made_model is not None:  # any SBE tool reads the files by it
+        (arguments.to / "message-model.xml").write_bytes(documents.made_model)
     findings, began = Findings(), time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:

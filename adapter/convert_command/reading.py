@@ -11,6 +11,7 @@ import numpy as np
 from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
 from tandemfeed.adapter.conversion.formats.dbn import read_dbn
+from tandemfeed.adapter.conversion.formats.dbn_symbols import parts_by_day
 from tandemfeed.adapter.conversion.formats.frame_walk import FrameWalk
 from tandemfeed.adapter.conversion.formats.lobster import read_lobster
 from tandemfeed.adapter.conversion.formats.tick_table import read_tick_file
@@ -37,16 +38,28 @@ def _dbn(given: Input, findings: Findings) -> Iterator[FrameChunk]:
             with DecompressedFile(path) as file:
                 data = file.read()
                 note_damage(file, path, findings)
-        yield from until_damage(_whole_frames(read_dbn(data).records, given.source_format), path, findings)
+        yield from until_damage(dbn_chunks(data, given.source_format), path, findings)
 
 
-def _whole_frames(data: bytes, source_format: SourceFormat) -> Iterator[FrameChunk]:
-    """The frames that fill some bytes, in chunks, numbered from 1.
+def dbn_chunks(data: bytes, source_format: SourceFormat) -> Iterator[FrameChunk]:
+    """The records of a DBN file, and among them the symbols of its metadata as messages."""
+    file, sequence = read_dbn(data), 1
+    for part in parts_by_day(file.records, file.metadata, source_format):
+        if isinstance(part, FrameChunk):
+            yield part
+            continue
+        for chunk in _whole_frames(part, source_format, sequence):
+            sequence += chunk.message_count
+            yield chunk
+
+
+def _whole_frames(data: bytes, source_format: SourceFormat, sequence: int) -> Iterator[FrameChunk]:
+    """The frames that fill some bytes, in chunks, numbered from `sequence` on.
 
     Raises:
         FormatError: after those that are whole, with the offset.
     """
-    walk, view, start, sequence = FrameWalk(source_format.framing), np.frombuffer(data, np.uint8), 0, 1
+    walk, view, start = FrameWalk(source_format.framing), np.frombuffer(data, np.uint8), 0
     while start < len(data):
         end, count = walk.skip(view, start, MESSAGES_MAX)
         if not count:

@@ -84,6 +84,7 @@ class FeedLease:
         self._is_unproven = False  # the lease was restored and has not been renewed since
         self._awaited_holder = 0  # held the restored lease and has not returned, but may still be active
         self._expired_holder = 0  # its term passed: taken for dead, unless the same process reports again
+        self._late_until_ns = 0  # until then, twice the term would have been enough for that process
 
     def restore(
         self,
@@ -183,6 +184,7 @@ class FeedLease:
             self.candidates.invalidate_report(self.holder)  # it dates from before the term ended
             if not self._is_unproven:
                 self._expired_holder = self.holder
+                self._late_until_ns = now_ns + self.terms.ttl_ns + self.config.allowance_ns
             reason = TakeoverReason.RESTORED if self._is_unproven else TakeoverReason.TERM_PASSED
             decisions = self._vacate(reason, now_ns)
         if self.offer is not None and now_ns >= self.offer.until_ns:
@@ -289,10 +291,14 @@ class FeedLease:
     # ---- inside ----
 
     def _note_alive(self, adapter_id: int, now_ns: int) -> None:
-        """The process is alive: if its term has just expired, it was late, not dead."""
+        """The process is alive: if its term has just expired, it was late, neither dead nor cut off.
+
+        If takeovers are frequent, a longer term is better even if adapters are silent for long, time and again.
+        """
         if adapter_id == self._expired_holder:
             self._expired_holder = 0
-            self.terms.on_needless_takeover(now_ns)
+            if now_ns < self._late_until_ns or self.takeovers.are_frequent(now_ns, self.config.quiet_ns):
+                self.terms.on_needless_takeover(now_ns)
 
     def _new_epoch(self) -> int:
         epoch = max(self.epoch + 1, self.next_epoch_number)

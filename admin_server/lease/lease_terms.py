@@ -1,9 +1,11 @@
-"""The length of lease terms: the configured one, or longer after terms expired although their holders were alive. Pure.
+"""The length of lease terms: the configured one, or longer after terms expired whose holders were merely late. Pure.
 
 On an overloaded machine, holders renew late without having died. Each such needless takeover costs more work and makes
-the next one more likely. So each one doubles the term, up to a limit, and each quiet period halves it. Every grant and
-renewal carries its term, and the holder stops by its own clock before the term ends, so a longer term is as safe as the
-configured one.
+the next one more likely. So each one doubles the term, up to a limit, and each quiet period halves it. A takeover was
+needless if the holder is heard again within another term: twice the term would have been enough. A holder that is
+silent for longer was cut off or stopped, and the takeover served its clients; only if takeovers are frequent does it
+count as late all the same. Every grant and renewal carries its term, and the holder stops by its own clock before the
+term ends, so a longer term is as safe as the configured one.
 
 Invariant: a term is announced only after it is recorded that terms may be that long; the record is shortened only after
 the last longer term has ended. So a restarted store knows how long a holder may rely on its lease.
@@ -59,7 +61,7 @@ class Terms:
     Attributes:
         ttl_ns: the term of the newest grant, renewal or offer.
         noted_ttl_ns: the recorded limit of terms that may be announced.
-        needless_count: terms that expired although their holder was alive.
+        needless_count: terms that expired although their holder was merely late.
     """
 
     def __init__(self, config: LeaseConfig) -> None:
@@ -87,7 +89,7 @@ class Terms:
         return until_ns, [] if is_noted else [TermNoted(self.ttl_ns)]
 
     def on_needless_takeover(self, now_ns: int) -> None:
-        """A term expired although its holder was alive."""
+        """A term expired although its holder was merely late."""
         self.needless_count += 1
         self._doublings = min(self._doublings_at(now_ns) + 1, DOUBLINGS_MAX)
         self._doubled_at_ns = now_ns

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
-LAST_COUNT = 8
+LAST_COUNT = 12
 
 
 class TakeoverReason(StrEnum):
@@ -49,6 +49,10 @@ class Takeovers:
         self.counts = dict.fromkeys(TakeoverReason, 0)
         self.last: deque[Takeover] = deque(maxlen=LAST_COUNT)
         self._vacated: tuple[TakeoverReason, int] | None = None
+
+    def are_frequent(self, now_ns: int, period_ns: int) -> bool:
+        """Whether the last few takeovers all happened within the last `period_ns`."""
+        return len(self.last) == LAST_COUNT and now_ns - self.last[0].at_ns < period_ns
 
     def on_vacated(self, reason: TakeoverReason, former: int) -> None:
         """A lease ended; the next grant makes it a takeover."""

@@ -102,7 +102,7 @@ class Cursor:
         """Lock and read the file, which need not exist.
 
         Raises:
-            CursorUnusable.
+            CursorUnusable: the file cannot be locked, made or read, or is not a cursor; the text says what to do.
         """
         lock = self.path.with_suffix(".lock")
         try:
@@ -156,7 +156,9 @@ class Cursor:
         """What to store now.
 
         Args:
-            topic, batch: the present batch, of whose messages those before `before` were handled; None: all of them.
+            topic: that of the present batch.
+            batch: the present batch; None: there is none.
+            before: the first of its messages that was not handled; None: all were.
         """
         positions = dict(self._positions)
         if batch is not None:

@@ -295,8 +295,9 @@ class Subscription(Readable[M]):
         begin live. May be called from any thread.
 
         Args:
-            add, remove: topics, or patterns with `*` and `#`; `remove` is applied first.
-            timeout_s: how long to wait for the answer.
+            add: topics, or patterns with `*` and `#`.
+            remove: the same; it is applied first.
+            timeout_s: how many seconds to wait for the answer.
 
         Raises:
             AuthorizationRefused: a topic to add does not exist or is not granted. Nothing has changed.

@@ -131,7 +131,7 @@ class Cluster:
         arguments += ["--rpc-listen", f"{self._addresses[process]}:0", *self._tls(process)]
         arguments += ["--metrics-port", str(self._metrics_ports[process])]
         disk = (journal, self._disk_size) if self._disk_size else None
-        return self._start(process, [*arguments, *self._connection(process, process)], disk=disk)
+        return self._start(process, [*arguments, *self.connection(process, process)], disk=disk)
 
     def start_gateway(self, feed: FeedLayout, rate: float) -> ManagedProcess:
         """Start the source gateway; it begins to send when it reads the line "start"."""
@@ -140,7 +140,7 @@ class Cluster:
         arguments += ["--rpc-listen", listen, "--wait-for-start", *self._tls("source")]
         if self.days[feed.feed_id]:
             arguments += ["--former-journal", str(self.journal(feed, self.days[feed.feed_id] - 1))]
-        return self._start(feed.gateway, [*arguments, *self._connection("source", feed.gateway)])
+        return self._start(feed.gateway, [*arguments, *self.connection("source", feed.gateway)])
 
     def start_contribution_gateway(self, feed: FeedLayout, *options: str) -> ManagedProcess:
         """Start or restart the source of a feed that takes contributions. It keeps its queues and journals."""
@@ -148,7 +148,7 @@ class Cluster:
         arguments = ["contribution-gateway", "--feed", feed.name, "--folder", str(self.journal(feed))]
         arguments += ["--source-format", str(document("contribution.xml")), "--rpc-listen", listen]
         arguments += [*self._tls("source"), *options]
-        return self._start(feed.gateway, [*arguments, *self._connection("source", feed.gateway)])
+        return self._start(feed.gateway, [*arguments, *self.connection("source", feed.gateway)])
 
     def start_job(
         self, feed: FeedLayout, recording: Path, *, split: str, packet_messages_max: int, ahead_messages_max: int = 0
@@ -181,6 +181,7 @@ class Cluster:
         verify: VerifyMode = "alarm",
         through_days: bool = False,
         transport: Transport = "multicast",
+        reading: str = "record",
     ) -> ManagedProcess:
         """Start a subscriber that records what it receives.
 
@@ -190,11 +191,12 @@ class Cluster:
             verify: "signed": deliver only what adapters have signed.
             through_days: continue after the end of a session.
             transport: "unicast": connect to the adapters, instead of joining their groups.
+            reading: the shape in which it reads.
         """
         arguments = ["witness", "--feed", feed.name, "--record", str(record), "--start", start, "--verify", verify]
-        arguments += ["--transport", transport]
+        arguments += ["--transport", transport, "--shape", reading]
         arguments += ["--through-days"] if through_days else []
-        arguments += self._connection(SUBSCRIBER, feed.client)
+        arguments += self.connection(SUBSCRIBER, feed.client)
         return self._start(name or feed.client, arguments, host=feed.client)
 
     def start_forger(self, feed: FeedLayout, seconds: float, rate: float) -> ManagedProcess:
@@ -204,7 +206,7 @@ class Cluster:
             rate: forged packets per second.
         """
         arguments = ["forger", "--feed", feed.name, "--seconds", str(seconds), "--rate", str(rate)]
-        arguments += self._connection(SUBSCRIBER, feed.client)
+        arguments += self.connection(SUBSCRIBER, feed.client)
         return self._start(feed.forger, arguments, host=feed.client)
 
     # ---- checking and waiting ----
@@ -376,7 +378,8 @@ class Cluster:
         folder = self._state / "certs"
         return ["--tls-cert", str(folder / f"{identity}.crt"), "--tls-key", str(folder / f"{identity}.key")]
 
-    def _connection(self, identity: str, process: str) -> list[str]:
+    def connection(self, identity: str, process: str) -> list[str]:
+        """The options with which an identity connects, on the host of a process."""
         options = {
             "--admin": self.admin,
             "--ca": self._state / "ca.pem",
@@ -395,6 +398,7 @@ def start_cluster(
     verify: VerifyMode = "alarm",
     through_days: bool = False,
     transport: Transport = "multicast",
+    reading: str = "record",
 ) -> None:
     """Start the admin server, all adapters, gateways and clients, and wait until every feed is healthy.
 
@@ -404,13 +408,19 @@ def start_cluster(
         verify: verification mode of the clients.
         through_days: the clients continue after the end of a session.
         transport: how the clients receive the adapters.
+        reading: the shape in which the clients read.
     """
     cluster.start_admin()
     started: list[ManagedProcess] = []
     for feed in cluster.feeds:
         started += [cluster.start_adapter(feed, name) for name in cluster.shape.adapter_names]
         client = cluster.start_client(
-            feed, record_of[feed.feed_id], verify=verify, through_days=through_days, transport=transport
+            feed,
+            record_of[feed.feed_id],
+            verify=verify,
+            through_days=through_days,
+            transport=transport,
+            reading=reading,
         )
         started += [cluster.start_gateway(feed, rate), client]
     for process in started:

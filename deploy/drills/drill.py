@@ -25,6 +25,7 @@ from tandemfeed.deploy.demo.demo import VAR
 from tandemfeed.deploy.drills.ledger import is_clean
 from tandemfeed.deploy.drills.ledger_report import print_ledger, print_rounds, render_ledger
 from tandemfeed.deploy.drills.rounds import DrillPlan, DrillResult, run_drill
+from tandemfeed.deploy.drills.witness import RECORD, SHAPES
 from tandemfeed.deploy.faults.context import FaultUnavailable, Say
 from tandemfeed.deploy.faults.table import FAULTS
 
@@ -60,10 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.rate is None:
             plans = _at_borne_rate(plans, say)
         for plan in plans:
+            files = folder / (plan.name if plan.reading == RECORD else f"{plan.name}-{plan.reading}")
             try:
-                result = run_drill(plan, folder / plan.name, say)
+                result = run_drill(plan, files, say)
             except FaultUnavailable as unavailable:
-                shutil.rmtree(folder / plan.name, ignore_errors=True)
+                shutil.rmtree(files, ignore_errors=True)
                 refused.append(f"{plan.name}: {unavailable}")
                 say(f"skipped {refused[-1]}")
                 continue
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             results.append(result)
             print_rounds(result, console)
             if is_clean(result.row) and not arguments.keep:
-                shutil.rmtree(folder / plan.name, ignore_errors=True)
+                shutil.rmtree(files, ignore_errors=True)
     except KeyboardInterrupt:
         shutil.rmtree(folder, ignore_errors=True)
         console.print("drill: interrupted; all its processes have ended")
@@ -109,15 +111,18 @@ def _plans(arguments: argparse.Namespace) -> list[DrillPlan]:
         arguments.backups,
         arguments.lease_ms,
     )
-    if arguments.rounds < 1:
-        raise ValueError(f"--rounds is {arguments.rounds}; it must be at least 1")
+    for option in ("rounds", "subscribers"):
+        if (value := getattr(arguments, option)) < 1:
+            raise ValueError(f"--{option} is {value}; it must be at least 1")
     rate = RATE_MAX if arguments.rate is None else arguments.rate
     if rate <= 0:
         raise ValueError(f"--rate is {arguments.rate:g}; it must be greater than 0")
     names = list(FAULTS) if arguments.fault == ALL else [arguments.fault]
+    plan = DrillPlan("", FAULTS[names[0]], arguments.rounds, rate, arguments.seed, shape, transport=arguments.transport)
     return [
-        DrillPlan(name, FAULTS[name], arguments.rounds, rate, arguments.seed, shape, transport=arguments.transport)
+        replace(plan, name=name, fault=FAULTS[name], reading=reading, subscribers=arguments.subscribers)
         for name in names
+        for reading in (SHAPES if arguments.shape == ALL else [arguments.shape])
     ]
 
 
@@ -154,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--channels", 1, "channels per feed"),
         ("--streams-per-channel", 2, "source streams per channel"),
         ("--feeds", 1, "number of feeds; rounds take them in turn"),
+        ("--subscribers", 1, "clients of each feed; all check what they receive"),
         ("--seed", 1, "seed of the times of the faults and of the choice of the backup"),
     ):
         parser.add_argument(option, type=int, default=default, metavar="N", help=f"{text} (default %(default)s)")
@@ -171,6 +177,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=get_args(Transport),
         default="multicast",
         help="how the client receives the adapters (default %(default)s)",
+    )
+    parser.add_argument(
+        "--shape",
+        choices=[*SHAPES, ALL],
+        default=RECORD,
+        help="how the client's application reads and checks; all: each in turn (default %(default)s)",
     )
     parser.add_argument("--keep", action="store_true", help="keep the clusters' folders: logs, journals, recordings")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the ledger to FILE as a JSON array")
@@ -199,6 +211,8 @@ def _write(
         "feeds": arguments.feeds,
         "lease_ms": arguments.lease_ms,
         "transport": arguments.transport,
+        "shape": arguments.shape,
+        "subscribers": arguments.subscribers,
         "seed": arguments.seed,
     }
     if arguments.json is not None:

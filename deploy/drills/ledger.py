@@ -297,5 +297,8 @@ def ledger_row(
 
 
 def is_clean(row: Mapping[str, Any]) -> bool:
-    """True if nothing was lost, repeated, reordered or changed."""
-    return not any(row[name] for name in ("lost", "duplicated", "out_of_order", "content_wrong"))
+    """True if nothing was lost, repeated, reordered or changed, by the record of what the library delivered and by the
+    application's own count."""
+    counts = [row[name] for name in ("lost", "duplicated", "out_of_order", "content_wrong")]
+    application = row.get("application", {})
+    return not any([*counts, application.get("missing"), application.get("repeated")])

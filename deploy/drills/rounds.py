@@ -61,6 +61,7 @@ MESSAGES_MIN = 60_000  # at low rates, the spare costs next to nothing
 AHEAD_AT_START_S = 5.0  # of play, because Spark's first micro-batches are slow
 AHEAD_MAX_S = 45.0  # of play: how far Spark may run ahead, so that the driver is still working when it is killed
 DRIVER_ROWS_PER_FILE = 40_000  # rows per micro-batch; with small ones Spark would hardly keep ahead of the gateway
+APPLICATION_COUNTS = ("delivered", "missing", "repeated")
 DELIVER_LIMIT_S = 20.0  # the client declares a gap lost after 5 s
 
 
@@ -74,6 +75,8 @@ class DrillPlan:
         seed: of all random choices.
         packets_per_s_max: source packets of each feed, if the machine bears only so many.
         transport: how the clients receive the adapters.
+        reading: the shape in which the clients read.
+        subscribers: clients of each feed; all check what they receive, and the first one's times are recorded.
     """
 
     name: str
@@ -84,6 +87,8 @@ class DrillPlan:
     shape: Shape
     packets_per_s_max: float = math.inf
     transport: Transport = "multicast"
+    reading: str = "record"
+    subscribers: int = 1
 
     @property
     def stall_aim_ms(self) -> float | None:
@@ -173,7 +178,8 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
         _start(plan, cluster, recording, records, say)
         _inject_in_rounds(plan, cluster, play, folder, say)
         hiccups = meter.stop()
-        sent = {feed.feed_id: _end(cluster, feed, plan.rate) for feed in cluster.feeds}
+        ended = {feed.feed_id: _end(plan, cluster, feed) for feed in cluster.feeds}
+        sent = {feed_id: counts for feed_id, (counts, _) in ended.items()}
         days = {feed.feed_id: [*_earlier_days(cluster, feed), sent[feed.feed_id]] for feed in cluster.feeds}
         count = sum(sum(day.values()) for each in days.values() for day in each)
         say(f"the source sent {count:,} messages; checking what the client received")
@@ -183,7 +189,13 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
     observed = {name: getattr(play.observed, name) for name in ("lost", "duplicated", "out_of_order")}
     undisturbed = undisturbed_windows(play.rounds, play.began_ns, play.ended_ns)
     row = ledger_row(plan.name, judged, deliveries, observed, undisturbed, hiccups)
-    return DrillResult(play.rounds, judged, deliveries, hiccups, row | {"stall_aim_ms": plan.stall_aim_ms})
+    counts = [found for _, found in ended.values()]
+    application: dict[str, Any] = {name: sum(each[name] for each in counts) for name in APPLICATION_COUNTS}
+    everything = plan.subscribers * row["sent"]
+    application["missing"] = max(application["missing"], everything - application["delivered"])
+    application |= {"shape": plan.reading, "subscribers": plan.subscribers}
+    row |= {"stall_aim_ms": plan.stall_aim_ms, "application": application}
+    return DrillResult(play.rounds, judged, deliveries, hiccups, row)
 
 
 @contextlib.contextmanager
@@ -214,7 +226,20 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
         verify=plan.fault.verify,
         through_days=plan.fault.has_days,
         transport=plan.transport,
+        reading=plan.reading,
     )
+    for feed in cluster.feeds:
+        for name in _other_clients(plan, feed):
+            client = cluster.start_client(
+                feed,
+                cluster.folder / f"delivered-{name}",
+                name=name,
+                verify=plan.fault.verify,
+                through_days=plan.fault.has_days,
+                transport=plan.transport,
+                reading=plan.reading,
+            )
+            client.await_event("ready", START_TIMEOUT_S)  # one after another: a start takes seconds of a processor
     if plan.fault.needs_driver:
         say("starting Spark")
         for feed in cluster.feeds:
@@ -234,6 +259,10 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
         cluster.processes[feed.client].await_event("flowing", FLOW_TIMEOUT_S)
     say(f"{len(cluster.processes)} processes are ready; playing {plan.rate:,.0f} messages per second")
     cluster.run_for(LEAD_S)
+
+
+def _other_clients(plan: DrillPlan, feed: FeedLayout) -> list[str]:
+    return [f"{feed.client}-{number}" for number in range(2, plan.subscribers + 1)]
 
 
 def _inject_in_rounds(plan: DrillPlan, cluster: Cluster, play: _Play, folder: Path, say: Say) -> None:
@@ -263,19 +292,21 @@ def _inject_in_rounds(plan: DrillPlan, cluster: Cluster, play: _Play, folder: Pa
     play.ended_ns = time.monotonic_ns()
 
 
-def _end(cluster: Cluster, feed: FeedLayout, rate: float) -> dict[int, int]:
-    """Stop the source, and stop the client once it has everything; returns how much was sent per source stream."""
+def _end(plan: DrillPlan, cluster: Cluster, feed: FeedLayout) -> tuple[dict[int, int], dict[str, int]]:
+    """Stop the source, and stop the clients once they have everything; returns how much was sent per source stream, and
+    what the applications counted."""
     if feed.job in cluster.processes:
         cluster.stop(feed.job)
     cluster.stop(feed.gateway)
     counts = sent_counts(cluster.journal(feed), feed)
     # Restart the gateway without "start": its heartbeats say where the streams end, and it fills the adapters' gaps.
-    cluster.start_gateway(feed, rate).await_event("ready", START_TIMEOUT_S)
-    client = cluster.processes[feed.client]
+    cluster.start_gateway(feed, plan.rate).await_event("ready", START_TIMEOUT_S)
+    clients = [cluster.processes[name] for name in (feed.client, *_other_clients(plan, feed))]
     session = SESSION + cluster.days[feed.feed_id]
-    client.send_line(json.dumps({"until": counts, "within_s": DELIVER_LIMIT_S, "session": session}))
-    client.await_event("recorded", DELIVER_LIMIT_S + START_TIMEOUT_S)
-    return counts
+    for client in clients:
+        client.send_line(json.dumps({"until": counts, "within_s": DELIVER_LIMIT_S, "session": session}))
+    found = [client.await_event("recorded", DELIVER_LIMIT_S + START_TIMEOUT_S) for client in clients]
+    return counts, {name: sum(int(each[name]) for each in found) for name in APPLICATION_COUNTS}
 
 
 def _earlier_days(cluster: Cluster, feed: FeedLayout) -> list[dict[int, int]]:

@@ -1,28 +1,27 @@
 """The subscriber of the demo and the drills: a client application that records everything it receives.
 
-For each source message it records the identity and some fields, so that the content can later be compared with the
-recording.
+The record is what the library delivered. Beside it is what the application was given (`application`), in the shape that
+`--shape` names.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import json
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tandemfeed.client_lib import Batch, Subscription, connect
+from tandemfeed.client_lib import Client, Item, Subscription, connect
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.deploy.drills.application import READERS, Application, read, read_in_coroutine
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
@@ -34,45 +33,9 @@ from tandemfeed.transport.process_shell import (
 from tandemfeed.transport.scheduling import request_short_slices
 
 POLL_S = 0.2
-CONTENT_DTYPE = np.dtype(
-    [
-        ("stream", "<u2"),
-        ("source_seq", "<u8"),
-        ("symbol", "S8"),
-        ("event_at", "<u8"),
-        ("value", "<i8"),
-        ("session", "<u4"),
-    ]
-)
-VALUE_FIELDS = {"TradeTick": "price", "QuoteTick": "bidPrice", "OrderEvent": "price"}
-
-
-class ContentRecorder:
-    """Records source identity, symbol, event time and a price of each message."""
-
-    def __init__(self) -> None:
-        self._parts: list[NDArray[np.void]] = []
-        self._times: list[tuple[int, int]] = []  # per part: received (monotonic clock), messages
-
-    def take(self, batch: Batch) -> None:
-        """Copy the fields of a batch."""
-        spans = batch.sources()
-        for model, rows in batch.arrays():
-            part = np.empty(len(rows), CONTENT_DTYPE)
-            span = spans[0]  # adapters put one run in a packet
-            part["stream"] = span.source_stream_id
-            part["source_seq"] = batch.packet.runs[0].first_source_seq + rows["source_offset"].astype(np.uint64)
-            part["session"] = batch.packet.session
-            part["symbol"], part["event_at"] = rows["symbol"], rows["eventAt"]
-            part["value"] = rows[VALUE_FIELDS[model.name]]
-            self._parts.append(part)
-            self._times.append((batch.received_monotonic_ns, len(part)))
-
-    def save(self, path: Path) -> None:
-        """Write two arrays in order of delivery: the messages to `path`, their receive times to NAME.times.npy."""
-        np.save(path, np.concatenate(self._parts) if self._parts else np.empty(0, CONTENT_DTYPE))
-        times = np.array(self._times, np.int64).reshape(-1, 2)
-        np.save(path.with_suffix(".times.npy"), np.repeat(times[:, 0], times[:, 1]))
+WATCH_INTERVAL_S = 0.02
+RECORD = "record"  # the shape of the demo, and of drills without --shape: it takes least from the machine
+SHAPES = (RECORD, *READERS, "coroutine")
 
 
 class EndRequest:
@@ -98,6 +61,22 @@ class EndRequest:
             all(self._session in (0, channel.session) for channel in channels)
             and all(next_seqs.get(stream, 1) > count for stream, count in self._until.items())
         ) or time.monotonic() > self._give_up_at_s
+
+    def watch(self, subscription: Subscription[Any], application: Application, is_stopped: Callable[[], bool]) -> None:
+        """Stop a subscription whose reader waits for messages, when the application has what was requested."""
+
+        def is_over() -> bool:
+            if self._until is None:
+                return is_stopped()
+            is_complete = application.has_all(self._until, self._session)
+            return is_stopped() or is_complete or time.monotonic() > self._give_up_at_s
+
+        def watch() -> None:
+            while not is_over():
+                time.sleep(WATCH_INTERVAL_S)
+            subscription.stop()
+
+        threading.Thread(target=watch, name="watch", daemon=True).start()
 
     def _read(self) -> None:
         for line in sys.stdin:
@@ -132,40 +111,76 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="multicast",
         help="how to receive the adapters (default %(default)s)",
     )
+    parser.add_argument(
+        "--shape", choices=SHAPES, default=RECORD, help="how the application reads (default %(default)s)"
+    )
     parser.add_argument("--through-days", action="store_true", help="continue after the end of a session")
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
     request_short_slices()
     configure_logging("witness", arguments.log_level)
     connection = connection_from(parser, arguments)
+    client = connect(
+        admin=connection.admin,
+        ca=connection.ca_pem,
+        identity=connection.identity,
+        secret=connection.credential,
+        interface=connection.interface,
+    )
+    application = Application(lambda: announce("flowing"), starts_live=arguments.start == "live")
+    if arguments.shape == RECORD:
+        recorder = _record(client, arguments, application)
+    else:
+        recorder = _read(client, arguments, application)
+    recorder.save(arguments.record)
+    application.save(arguments.record.with_suffix(".npy"))
+    counts = {name: getattr(application, name) for name in ("delivered", "missing", "repeated")}
+    announce("recorded", file=str(arguments.record), **counts)
+    return 0
+
+
+def _subscribe(client: Client, arguments: argparse.Namespace) -> Subscription[Any]:
+    return client.subscribe(
+        feed=arguments.feed, start=arguments.start, verify=arguments.verify, transport=arguments.transport
+    )
+
+
+def _record(client: Client, arguments: argparse.Namespace, application: Application) -> DeliveryRecorder:
+    """Poll, and record every item."""
     # The records have no reference cycles. Searching them would cause ever longer pauses and distort the measurement.
     gc.disable()
-    stop = StopSignal()
-    content = ContentRecorder()
-    recorder = DeliveryRecorder(on_batch=content.take)
-    request = EndRequest()
-    with (
-        connect(
-            admin=connection.admin,
-            ca=connection.ca_pem,
-            identity=connection.identity,
-            secret=connection.credential,
-            interface=connection.interface,
-        ) as client,
-        client.subscribe(
-            feed=arguments.feed, start=arguments.start, verify=arguments.verify, transport=arguments.transport
-        ) as subscription,
-    ):
+    stop, request = StopSignal(), EndRequest()
+    recorder = DeliveryRecorder(on_batch=application.take_batch)
+    with client, _subscribe(client, arguments) as subscription:
         announce_ready(feed=arguments.feed)
-        is_flowing = False
         while not (stop.is_set or subscription.is_closed or request.is_met(subscription)):
             if subscription.has_ended and not arguments.through_days:
                 break
             recorder.record(subscription.poll(POLL_S))
-            if recorder.message_count and not is_flowing:
-                is_flowing = True
-                announce("flowing")
-    recorder.save(arguments.record)
-    content.save(arguments.record.with_suffix(".npy"))
-    announce("recorded", file=str(arguments.record))
-    return 0
+    return recorder
+
+
+def _read(client: Client, arguments: argparse.Namespace, application: Application) -> DeliveryRecorder:
+    """Read in a shape; what the library delivers to it is recorded on the way."""
+    stop, request = StopSignal(), EndRequest()
+    recorder = DeliveryRecorder()
+
+    def begin(client: Client) -> Subscription[Any]:
+        subscription = _subscribe(client, arguments)
+        poll = subscription.poll_unhandled
+
+        def poll_and_record(timeout_s: float | None = None) -> list[Item]:
+            items = poll(timeout_s)
+            recorder.record(items)
+            return items
+
+        subscription.poll_unhandled = poll_and_record  # type: ignore[method-assign]
+        request.watch(subscription, application, lambda: stop.is_set)
+        announce_ready(feed=arguments.feed)
+        return subscription
+
+    if arguments.shape == "coroutine":
+        asyncio.run(read_in_coroutine(client, begin, application))
+    else:
+        read(arguments.shape, client, begin, application)
+    return recorder

@@ -7,7 +7,7 @@ error in a document, with file, line and reason. Invariant: equal documents give
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tandemfeed.feedcore.documents.primitive_types import SOURCE_TYPES, Place, Primitive
@@ -27,6 +27,7 @@ from tandemfeed.feedcore.documents.source_layout import (
     SourceGroup,
     SourceMessageType,
     SourcePart,
+    SymbolSource,
 )
 from tandemfeed.feedcore.documents.source_schema import messages_of_schema
 from tandemfeed.feedcore.documents.xml_document import Node, parse_document
@@ -46,7 +47,7 @@ HEXADECIMAL = re.compile(r"0[xX][0-9A-Fa-f]{1,8}")
 MEASURE = SOURCE_TYPES["uint16"]  # of a length that readers put before a message
 COUNT_MAX = 1_000  # entries of a group of fixed count
 EXPONENT_MAX = 18  # an int64 has no more digits
-FIELD_ATTRIBUTES = ("name", "type", "length", "exponent", "null", "offset", "byteOrder")
+FIELD_ATTRIBUTES = ("name", "type", "length", "exponent", "null", "time", "offset", "byteOrder")
 HEADER_ATTRIBUTES = ("headerSize", "countOffset", "entrySize", "entrySizeOffset")
 
 
@@ -62,9 +63,9 @@ def load_source_format(path: Path) -> SourceFormat:
         raise root.error(f"the root element is <{root.tag}>; it must be <sourceFormat>")
     root.only("name", "byteOrder", "sbe")
     for node in root.children:
-        if node.tag not in ("packet", "framing", "message"):
+        if node.tag not in ("packet", "framing", "message", "symbols"):
             raise node.error(
-                f"<{node.tag}> is not allowed in <sourceFormat>; it takes <packet>, <framing> and <message>"
+                f"<{node.tag}> is not allowed in <sourceFormat>; it takes <packet>, <framing>, <message> and <symbols>"
             )
     schema = _load_sbe(root, path) if "sbe" in root.attributes else None
     _hand_down_byte_order(root, "bigEndian" if schema and schema.is_big_endian else "littleEndian")
@@ -81,7 +82,23 @@ def load_source_format(path: Path) -> SourceFormat:
         raise root.error("a source format needs at least one <message>")
     if framing_node is not None and framing.is_measured:
         _check_measured(framing_node, messages.values())
-    return SourceFormat(root.title(), messages, str(path), framing, schema.warnings if schema else (), packet)
+    symbols = tuple(_load_symbols(node, messages) for node in root.all("symbols"))
+    warnings = schema.warnings if schema else ()
+    return SourceFormat(root.title(), messages, str(path), framing, warnings, packet, symbols)
+
+
+def _load_symbols(node: Node, messages: Mapping[str, SourceMessageType]) -> SymbolSource:
+    """Which message names the instruments."""
+    node.only("message", "by", "text", "byteOrder")
+    message = messages.get(node.need("message"))
+    if message is None:
+        raise node.error(f"there is no <message> {node.need('message')!r}")
+    for name in ("by", "text"):
+        if node.need(name) not in message.fields:
+            raise node.error(f"message {message.name!r} has no field {node.need(name)!r}")
+    if not message.fields[node.need("text")].is_text:
+        raise node.error(f"text is {node.need('text')!r}, which is a number; it must be a text")
+    return SymbolSource(message.name, node.need("by"), node.need("text"))
 
 
 def _load_sbe(root: Node, path: Path) -> Schema:
@@ -327,7 +344,11 @@ def _load_fields(parent: Node) -> tuple[dict[str, SourceField], int]:
         null = node.need_int("null") if "null" in node.attributes else None
         if null is not None and not kind.minimum <= null <= kind.maximum:
             raise node.error(f"null is {null}, which is not a value of {kind.name}")
-        fields[name] = SourceField(name, kind, offset, length, exponent, null, _is_big_endian(node))
+        is_time = "time" in node.attributes
+        if is_time and (node.need("time") != "ns" or not kind.is_integer or kind.size != 8 or exponent):
+            raise node.error(f"time is {node.need('time')!r}; it must be 'ns', of an integer of 64 bits")
+        order = _is_big_endian(node)
+        fields[name] = SourceField(name, kind, offset, length, exponent, null, order, is_time=is_time)
         offset += kind.size * length
         end = max(end, offset)
     if end > PLACED_SIZE_MAX:

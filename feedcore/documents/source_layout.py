@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,6 +141,7 @@ class SourceField(Column):
         constant: a value that is not in the message at all (SBE's presence="constant").
         is_variable: a text whose place and length depend on the message; `length` is the maximum.
         since_version: messages of earlier versions do not have the field; it is null, or an empty text.
+        is_time: nanoseconds since 1970.
     """
 
     null: int | None
@@ -148,6 +149,7 @@ class SourceField(Column):
     constant: int | None = None
     is_variable: bool = False
     since_version: int = 0
+    is_time: bool = False
 
     @property
     def is_nullable(self) -> bool:
@@ -278,6 +280,14 @@ class SourceMessageType(SourceBlock):
         return rows
 
 
+class SymbolSource(NamedTuple):
+    """A message that says which symbol an instrument has. Attributes: by, text: the fields that number and name it."""
+
+    message: str
+    by: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class SourceFormat:
     """All message types of a feed source.
@@ -285,6 +295,7 @@ class SourceFormat:
     Attributes:
         warnings: what is unusual in the venue's SBE schema, with file and line.
         packet: the venue's packet header; None: the document does not describe it.
+        symbols: the messages that name instruments.
     """
 
     name: str
@@ -293,3 +304,4 @@ class SourceFormat:
     framing: Framing = FRAMING_DEFAULT
     warnings: tuple[str, ...] = ()
     packet: PacketHeader | None = None
+    symbols: tuple[SymbolSource, ...] = ()

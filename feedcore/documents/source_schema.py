@@ -25,7 +25,9 @@ from tandemfeed.feedcore.documents.source_layout import (
 from tandemfeed.feedcore.documents.xml_document import DocumentError, Node
 from tandemfeed.feedcore.sbe import Schema
 from tandemfeed.feedcore.sbe.messages import Block, Column, Element, Field, Group
-from tandemfeed.feedcore.sbe.types import EnumType
+from tandemfeed.feedcore.sbe.types import EnumType, SimpleType, time_unit
+
+NS_SIZE = 8  # bytes of a time in nanoseconds
 
 
 def messages_of_schema(schema: Schema, framing: Framing, root: Node) -> dict[str, SourceMessageType]:
@@ -99,7 +101,7 @@ def _fields(block: Block, schema: Schema, around: Collection[str], version: int)
         (field, value)
         for field in fields
         for column in field.columns()
-        for value in _values(column, schema, _since(field, version))
+        for value in _values(column, schema, _since(field, version), is_time=_is_time(field))
     ]
     for field, value in constants + values:
         if value.name in around:
@@ -110,7 +112,13 @@ def _fields(block: Block, schema: Schema, around: Collection[str], version: int)
     return found
 
 
-def _values(column: Column, schema: Schema, since_version: int) -> Iterator[SourceField]:
+def _is_time(field: Field) -> bool:
+    """True for nanoseconds since 1970."""
+    meaning = field.semantic_type or (field.type.semantic_type if isinstance(field.type, SimpleType) else "")
+    return time_unit(field.type, meaning) == "ns" and field.type.size == NS_SIZE
+
+
+def _values(column: Column, schema: Schema, since_version: int, *, is_time: bool) -> Iterator[SourceField]:
     """A column as one field; an array of numbers as one field per number."""
     name, kind, length = column.name.replace(".", "_"), column.kind, column.length
     null = column.null if isinstance(column.null, int) and kind.is_integer else None
@@ -121,6 +129,7 @@ def _values(column: Column, schema: Schema, since_version: int) -> Iterator[Sour
         *(name, kind, column.offset, length, column.exponent, null, schema.is_big_endian),
         is_variable=is_variable,
         since_version=since_version,
+        is_time=is_time,
     )
     if length == 1 or kind.name == "char":
         yield whole

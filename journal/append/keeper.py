@@ -77,7 +77,8 @@ class Upkeep:
         free_disk_min: bytes of the disk to leave free.
         mapped_ahead: bytes to keep mapped ahead of the appends, and little after them, so that the kernel has little to
             unmap when the process is killed. None: whole blocks, which is faster at very high append rates.
-        on_file_added, on_file_released: called with the file's path, on the appender's or the keeper's thread.
+        on_file_added: called with a new file's path, on the appender's or the keeper's thread.
+        on_file_released: the same with a file that is no longer needed.
     """
 
     retention: Retention = Retention()

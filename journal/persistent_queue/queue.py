@@ -121,7 +121,8 @@ class PersistentQueue:
             block_size: bytes of each block file; a longer item gets a longer one.
             group_size_max: puts in one group.
             group_delay_s: how long a group waits for the number of threads seen around the last flush; 0: no wait.
-            checkpoint_interval_s, checkpoint_interval_items: a checkpoint is written when either interval ends.
+            checkpoint_interval_s: a checkpoint is written after this many seconds,
+            checkpoint_interval_items: or after this many items.
             blocks_max: at least 2; None: limited only by the disk.
             in_flight_max: the maximum number of items in flight.
             batch_scheduling: give threads that put the scheduler's batch policy permanently, which allows 50 % more
@@ -129,8 +130,9 @@ class PersistentQueue:
             clock_ns: wall-clock time, stored with each group.
 
         Raises:
-            JournalLocked, SettingsDiffer, PathMissing, ForeignFile, NewerFormat, BlockCorrupt, DiskFull, ReadOnly,
-            NetworkFileSystem: nothing was lost; the text says what to do.
+            JournalLocked, SettingsDiffer, PathMissing, ForeignFile, NewerFormat, BlockCorrupt: nothing was lost; the
+                text says what to do.
+            DiskFull, ReadOnly, NetworkFileSystem: the same.
             ValueError: an argument is invalid.
         """
         if blocks_max is not None and blocks_max < 2:
@@ -177,7 +179,7 @@ class PersistentQueue:
             Their ids.
 
         Raises:
-            As `put`.
+            DiskFull, QueueFull, RecordTooLong, QueueFailed: as of `put`.
         """
         self._require_open()
         found = [item if type(item) is bytes else _bytes(item) for item in items]
@@ -192,7 +194,7 @@ class PersistentQueue:
         Blocks while 10,000 others are in progress. Later puts of this thread come after it.
 
         Raises:
-            QueueFailed; the future gets all other errors.
+            QueueFailed: the disk failed before; the future gets all other errors.
         """
         self._require_open()
         if self._groups.waiting_count >= WAITING_MAX:
@@ -209,7 +211,7 @@ class PersistentQueue:
             The item, or None if there is none.
 
         Raises:
-            TooManyInFlight
+            TooManyInFlight: `in_flight_max` items are in flight.
         """
         self._require_open()
         return self._registry.get(timeout_s)
@@ -239,7 +241,7 @@ class PersistentQueue:
         """Return an item in flight: it is pending again, at its old place.
 
         Raises:
-            NotInFlight
+            NotInFlight: nothing was changed.
         """
         self._require_open()
         self._registry.release(item_id)

@@ -21,7 +21,8 @@ class Limits:
     Args:
         heartbeat_interval_ns: an idle side sends a heartbeat this often.
         silence_ns_max: a side that receives nothing for this long closes the connection.
-        backoff_ns_min, backoff_ns_max: a follower's pauses between attempts; they double. Up to half is random.
+        backoff_ns_min: a follower's first pause between attempts. Pauses double; up to half is random.
+        backoff_ns_max: its longest pause.
         window_size: unacknowledged bytes in flight to a follower; one run or piece may exceed it.
         followers_max: connections that a leader serves, and follower positions that it remembers.
     """

@@ -66,7 +66,8 @@ class FollowerKeys:
 
     Args:
         leader_key: the leader's public key.
-        public_key, secret_key: of the follower.
+        public_key: the follower's own public key.
+        secret_key: the follower's secret key.
 
     Raises:
         ValueError: a key has the wrong length.

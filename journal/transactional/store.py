@@ -143,7 +143,8 @@ class TransactionalStore:
         """A transaction that commits in one phase.
 
         Raises:
-            StoreClosed, StoreFailed, TransactionTooLarge (too many are open).
+            TransactionTooLarge: too many are open.
+            StoreClosed, StoreFailed: the store must be opened again.
         """
         return self._begin(f"transaction {next(self._numbers)}", two_phase=False)
 
@@ -154,7 +155,9 @@ class TransactionalStore:
             global_id: the coordinator's name for it: 1 to 200 printable ASCII characters without spaces.
 
         Raises:
-            DuplicateGlobalId, BadName, StoreClosed, StoreFailed, TransactionTooLarge (too many are open).
+            DuplicateGlobalId, BadName: `global_id` is in use, or is not a name.
+            TransactionTooLarge: too many are open.
+            StoreClosed, StoreFailed: the store must be opened again.
         """
         return self._begin(checked_global_id(global_id), two_phase=True)
 
@@ -172,8 +175,10 @@ class TransactionalStore:
         """The coordinator's decision on a prepared transaction, also after a restart. Durable on return.
 
         Raises:
-            NoSuchPrepared (also if already decided), DecidedByHand, IllegalTransactionMove (a decision is in
-            progress), StoreFull (try again), StoreClosed, StoreFailed.
+            NoSuchPrepared, DecidedByHand: there is none, or it is already decided.
+            IllegalTransactionMove: a decision is in progress.
+            StoreFull: nothing was decided; try again.
+            StoreClosed, StoreFailed: the store must be opened again.
         """
         decide(self._state, self._parts.writer, global_id, commit=commit, by_hand=False).result()
 
@@ -181,7 +186,8 @@ class TransactionalStore:
         """Decide instead of the coordinator, which may decide otherwise and then gets `DecidedByHand`.
 
         Raises:
-            As for `decide`.
+            NoSuchPrepared, DecidedByHand: there is none, or it is already decided.
+            IllegalTransactionMove, StoreFull, StoreClosed, StoreFailed: as for `decide`.
         """
         decide(self._state, self._parts.writer, global_id, commit=commit, by_hand=True).result()
 
@@ -194,7 +200,8 @@ class TransactionalStore:
         """Forget a decision by hand, once the coordinator knows about it.
 
         Raises:
-            NoSuchPrepared, StoreFull, StoreClosed, StoreFailed.
+            NoSuchPrepared: there is no such decision.
+            StoreFull, StoreClosed, StoreFailed: nothing was forgotten.
         """
         administration.forget(self._state, self._parts.writer, global_id)
 
@@ -204,7 +211,8 @@ class TransactionalStore:
         """Create a queue.
 
         Raises:
-            QueueExists, BadName, StoreFull, StoreClosed, StoreFailed.
+            QueueExists, BadName: the name is in use, or is not a name.
+            StoreFull, StoreClosed, StoreFailed: nothing was created.
         """
         administration.create(self._state, self._parts.writer, checked_name(name, "queue"))
 
@@ -212,7 +220,8 @@ class TransactionalStore:
         """Delete a queue with its messages.
 
         Raises:
-            NoSuchQueue, QueueInUse, BadName, StoreFull, StoreClosed, StoreFailed.
+            NoSuchQueue, QueueInUse, BadName: there is none of this name, or a transaction uses it.
+            StoreFull, StoreClosed, StoreFailed: nothing was deleted.
         """
         name = checked_name(name, "queue")
         administration.delete(self._state, self._parts.cache, self._parts.writer, name, subscriber=False)
@@ -230,7 +239,8 @@ class TransactionalStore:
             pattern: words separated by dots; `*` matches one word, `#` at the end any number of words.
 
         Raises:
-            QueueExists, BadName, StoreFull, StoreClosed, StoreFailed.
+            QueueExists, BadName: the name is in use, or is not a name.
+            StoreFull, StoreClosed, StoreFailed: nothing was created.
         """
         checked_name(name, "subscriber")
         administration.create(self._state, self._parts.writer, name, pattern=checked_pattern(pattern))
@@ -239,7 +249,8 @@ class TransactionalStore:
         """Delete a durable subscriber; messages that other subscribers still need stay.
 
         Raises:
-            NoSuchQueue, QueueInUse, BadName, StoreFull, StoreClosed, StoreFailed.
+            NoSuchQueue, QueueInUse, BadName: there is none of this name, or a transaction uses it.
+            StoreFull, StoreClosed, StoreFailed: nothing was deleted.
         """
         checked_name(name, "subscriber")
         administration.delete(self._state, self._parts.cache, self._parts.writer, name, subscriber=True)

@@ -81,8 +81,9 @@ class Transaction:
             persistent: False: faster, but lost when the process ends.
 
         Raises:
-            NoSuchQueue, QueueFull, TransactionTooLarge, StoreFull (no space for a non-persistent message), StoreClosed,
-            IllegalTransactionMove: the transaction is unchanged.
+            NoSuchQueue, QueueFull, TransactionTooLarge: the transaction is unchanged.
+            StoreFull: there is no space for a non-persistent message; the transaction is unchanged.
+            StoreClosed, IllegalTransactionMove: the transaction has ended.
         """
         with self._state.changed:
             self._require("put")
@@ -100,7 +101,8 @@ class Transaction:
             The number of subscribers that receive it.
 
         Raises:
-            BadName, and those of `put`.
+            BadName: `topic` is not a topic.
+            QueueFull, TransactionTooLarge, StoreFull, StoreClosed, IllegalTransactionMove: as of `put`.
         """
         checked_topic(topic)
         with self._state.changed:
@@ -147,7 +149,8 @@ class Transaction:
         """Consume a message that this transaction has locked.
 
         Raises:
-            NotHeld, NoSuchQueue, StoreClosed, IllegalTransactionMove.
+            NotHeld, NoSuchQueue: the transaction has not locked it, or its queue was deleted.
+            StoreClosed, IllegalTransactionMove: the transaction has ended.
         """
         self._settle("ack", message, Fate.REMOVE)
 
@@ -155,7 +158,9 @@ class Transaction:
         """Move a message that this transaction has locked to the end of another queue, without copying its body.
 
         Raises:
-            NotHeld, NoSuchQueue, QueueFull, StoreClosed, IllegalTransactionMove.
+            NotHeld: the transaction has not locked it.
+            NoSuchQueue, QueueFull: the other queue cannot take it.
+            StoreClosed, IllegalTransactionMove: the transaction has ended.
         """
         self._settle("move", message, Fate.MOVE, queue)
 
@@ -163,8 +168,10 @@ class Transaction:
         """Delete a message by its number, unless another transaction has locked it. Works on damaged messages too.
 
         Raises:
-            NoSuchMessage, MessageLocked (by another transaction), NotHeld (already settled), NoSuchQueue,
-            TransactionTooLarge, StoreClosed, IllegalTransactionMove.
+            NoSuchMessage, NoSuchQueue: there is none.
+            MessageLocked: by another transaction.
+            NotHeld: this transaction has already settled it.
+            TransactionTooLarge, StoreClosed, IllegalTransactionMove: nothing was deleted.
         """
         with self._state.changed:
             self._require("delete")
@@ -182,7 +189,7 @@ class Transaction:
         Raises:
             StoreFull, StoreLocked: nothing was committed; retry later, or roll back.
             StoreFailed: open the store again to find out whether it was committed.
-            StoreClosed, DecidedByHand, IllegalTransactionMove.
+            StoreClosed, DecidedByHand, IllegalTransactionMove: it has ended otherwise.
         """
         self.commit_async().result()
 
@@ -207,7 +214,8 @@ class Transaction:
         Non-persistent messages that it put or locked are lost when the process ends, even if prepared.
 
         Raises:
-            As for `commit`; IllegalTransactionMove also if it was not created with `begin`.
+            IllegalTransactionMove: it was not created with `begin`, or has ended.
+            StoreFull, StoreLocked, StoreFailed, StoreClosed, DecidedByHand: as of `commit`.
         """
         if not self._two_phase:
             raise IllegalTransactionMove(f"{self.name} has no global id: create it with `begin` to prepare it")
@@ -223,7 +231,8 @@ class Transaction:
         """Undo everything; messages that it locked are available again.
 
         Raises:
-            StoreClosed, DecidedByHand, IllegalTransactionMove; if it is prepared, those of `commit`.
+            StoreClosed, DecidedByHand, IllegalTransactionMove: it has ended otherwise.
+            StoreFull, StoreLocked, StoreFailed: as of `commit`, if it is prepared.
         """
         if self._decided_elsewhere():
             decide(self._state, self._parts.writer, self.name, commit=False, by_hand=False).result()

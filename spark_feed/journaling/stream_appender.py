@@ -74,7 +74,7 @@ def append_to_stream(
     """
     commit = continued.commit
     end = commit.streams[stream_id]
-    _check_host(continued.journal)
+    check_host(continued.journal)
     block = join_blocks(blocks, commit.next_record_index)
     if continued.is_ended and block.end_record_index > commit.next_record_index:
         raise SourceJournalError(
@@ -89,8 +89,12 @@ def append_to_stream(
     return Appended(stream_id, end, block.end_record_index)
 
 
-def _check_host(journal: Path) -> None:
-    """Refuse to begin a stream's journal on a host where the gateway would never find it."""
+def check_host(journal: Path) -> None:
+    """Refuse to work on a host where the gateway would never find what a task appends.
+
+    Raises:
+        SourceJournalError: this host does not have the driver's commit log.
+    """
     if not (commits_folder(journal) / CONTROL_NAME).is_file():
         raise SourceJournalError(
             f"{journal}: the executor's host {socket.gethostname()} does not have the driver's commit log: tasks must "

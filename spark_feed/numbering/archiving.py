@@ -39,18 +39,18 @@ def archive_classes() -> Path:
 
 
 def _stream(spark: Spark, folder: Path) -> None:
-    """A streaming query of files, whose names pass through two stages."""
+    """A streaming query of files, for which tasks run."""
     (folder / "files").mkdir()
     (folder / "files" / "one").touch()
+    places = spark.sparkContext.parallelize(range(2), 2)
 
-    def take(batch: Any, _: int) -> None:
-        batch.rdd.mapPartitions(_pairs).partitionBy(2).collect()
+    def take(_batch: Any, _batch_id: int) -> None:
+        spark.sparkContext.runJob(places, _lists)
 
-    files = spark.readStream.format(FILES_FORMAT).schema(FILES_DDL).load(str(folder / "files")).select("path")
+    files = spark.readStream.format(FILES_FORMAT).schema(FILES_DDL).load(str(folder / "files"))
     query = files.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
     query.trigger(availableNow=True).start().awaitTermination()
 
 
-def _pairs(rows: Iterator[Any]) -> Iterator[tuple[int, bytes]]:
-    for row in rows:
-        yield 0, row.path.encode()
+def _lists(places: Iterator[int]) -> Iterator[list[int]]:
+    yield list(places)

@@ -1,10 +1,12 @@
 """Spark's classes in a file that the JVM maps, so that it need not find, read and verify them at each start.
 
 That halves the processor time until Spark is ready. The JVM can write such an archive when it ends (JEP 350);
-`tandemfeed source-job --archive-classes` lets it. The archive lies where compiled kernels do, and like them only if the
-folder is private to this user, because the JVM executes what it contains.
+`tandemfeed source-job --archive-classes` lets it, and `./run setup` and `./run demo` do so the first time. The archive
+lies where compiled kernels do, and like them only if the folder is private to this user, because the JVM executes what
+it contains. Without it, or with one that the JVM does not accept, Spark starts more slowly.
 
-Invariant: an archive under its final name is whole, and belongs to this Java and this Spark.
+Invariant: an archive under its final name is whole, and belongs to one version of Java and Spark; an installation has
+at most one archive, because each has 160 MB.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from tandemfeed.journal.compiled.compiling import cache_places
 from tandemfeed.journal.compiled.private_cache import private_file, private_folder
 
-NAME = "spark.jsa"
+SUFFIX = ".jsa"
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"  # what cannot be archived is only slower
 
 
@@ -30,10 +32,10 @@ class ClassArchive:
     """
 
     def __init__(self, java_home: Path, jars: Path, places: tuple[Path, ...] | None = None) -> None:
-        name = f"spark-classes-{_digest(java_home, jars)}"
+        name = f"spark-classes-{_digest([os.fspath(java_home), os.fspath(jars)])}"
         folders = (place / name for place in (cache_places() if places is None else places))
         folder = next((folder for folder in folders if private_folder(folder)), None)
-        self.path = None if folder is None else folder / NAME
+        self.path = None if folder is None else folder / f"{_version(java_home, jars)}{SUFFIX}"
 
     @property
     def _unfinished(self) -> Path | None:
@@ -55,16 +57,22 @@ class ClassArchive:
             return False
         with contextlib.suppress(FileNotFoundError):
             self._unfinished.rename(self.path)
+            for other in self.path.parent.iterdir():  # of former versions, or unfinished
+                if other != self.path:  # a JVM that has mapped it keeps it
+                    other.unlink(missing_ok=True)
             return True
         return False
 
 
-def _digest(java_home: Path, jars: Path) -> str:
-    """Identifies a Java and a Spark: an archive is only for the JVM and the jar files that it was made from."""
-    digest = hashlib.sha256(os.fspath(java_home).encode())
-    with contextlib.suppress(OSError):
-        digest.update((java_home / "release").read_bytes())
+def _version(java_home: Path, jars: Path) -> str:
+    """Identifies what an archive is made from: it is only for the same JVM and the same jar files."""
+    release = java_home / "release"
+    parts = [release.read_text(errors="replace") if release.is_file() else ""]
     for jar in sorted(jars.glob("*.jar")):
         found = jar.stat()
-        digest.update(f"{jar} {found.st_size} {found.st_mtime_ns}".encode())
-    return digest.hexdigest()[:16]
+        parts.append(f"{jar.name} {found.st_size} {found.st_mtime_ns}")
+    return _digest(parts)
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

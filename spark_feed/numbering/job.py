@@ -2,8 +2,9 @@
 
 Spark finds the files, cuts micro-batches, remembers what is done, and runs the tasks (`numbering.tasks`), which read
 the files, split them by source stream, number, pack and append. The driver only commits what the tasks appended
-(`foreachBatch`). Another process sends the packets (`spark_feed.sending.gateway`). So driver, executors and Python
-workers may die at any instant without changing the numbers or the streams on the wire.
+(`foreachBatch`): of a micro-batch with many files, one part after another. Another process sends the packets
+(`spark_feed.sending.gateway`). So driver, executors and Python workers may die at any instant without changing the
+numbers or the streams on the wire.
 
 Never: derives a number from a batch id, a partition or a clock; runs further ahead of the gateway than allowed.
 """
@@ -26,21 +27,24 @@ from tandemfeed.journal.format.named_position import NamedPosition
 from tandemfeed.spark_feed.feed_plan import FeedPlan
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME, NumberingPlan, SourceJournalError
+from tandemfeed.spark_feed.numbering.found_files import FoundFiles
 from tandemfeed.spark_feed.numbering.quarantine import quarantined_count
 from tandemfeed.spark_feed.numbering.reading import FileReader
 from tandemfeed.spark_feed.numbering.screening import Rules
 from tandemfeed.spark_feed.numbering.session import Spark, start_session
 from tandemfeed.spark_feed.numbering.split import SplitRule
-from tandemfeed.spark_feed.numbering.tasks import append_files, prepare_workers
-from tandemfeed.spark_feed.recordings.recording import Manifest, restore_file_order
+from tandemfeed.spark_feed.numbering.tasks import Tasks, prepare_workers
+from tandemfeed.spark_feed.recordings.recording import Manifest, part_number, restore_file_order
 
 LOG = logging.getLogger(__name__)
 BACK_PRESSURE_POLL_S = 0.02
 NO_RULES = Rules()
 QUARANTINE_NAME = "quarantine"
-BATCH_MESSAGES_MAX = 200_000  # a micro-batch's fixed cost is then small beside its work, and takes below a second
-# Spark's own source of whole files, of which the job takes only the names: it finds the files, cuts micro-batches and
-# remembers what is done. The tasks read the files themselves (numbering.reading).
+BATCH_MESSAGES_MAX = 200_000  # a task's fixed cost is then small beside its work, and takes below a second
+BATCH_COMMITS_MAX = 10  # Spark's planning of a micro-batch, too, is then small beside its work
+TASKS_PER_COMMIT = 4  # at most; a task costs what a task needs for some 20,000 rows
+# Spark's own source of whole files, of which the job takes only the names (numbering.found_files): it finds the files,
+# cuts micro-batches and remembers what is done. The tasks read the files themselves (numbering.reading).
 FILES_FORMAT = "binaryFile"
 FILES_DDL = "path string, modificationTime timestamp, length bigint, content binary"
 
@@ -56,7 +60,8 @@ class JobOptions:
             gateway; 0: no limit.
         rules: which rows are refused besides those that the source format cannot hold.
         quarantine: the folder of the quarantine table; None: `quarantine` in the journal's folder.
-        batch_messages_max: of a micro-batch, unless a single file has more; fewer if `ahead_messages_max` is small.
+        batch_messages_max: of a commit, unless a single file has more; fewer if `ahead_messages_max` is small.
+        batch_commits_max: of a micro-batch.
     """
 
     recording: Path
@@ -69,6 +74,7 @@ class JobOptions:
     until_idle: bool
     ahead_messages_max: int
     batch_messages_max: int = BATCH_MESSAGES_MAX
+    batch_commits_max: int = BATCH_COMMITS_MAX
     rules: Rules = NO_RULES
     quarantine: Path | None = None
     master: str = "local[1]"
@@ -90,7 +96,7 @@ class SourceJob:
     """One run of the job in this process. `stop` may be called from any thread.
 
     Args:
-        on_commit: called after each micro-batch.
+        on_commit: called after each commit.
     """
 
     def __init__(self, options: JobOptions, on_commit: Callable[[CommitLog], None] = lambda log: None) -> None:
@@ -99,7 +105,7 @@ class SourceJob:
         self.report = JobReport()
 
     def stop(self) -> None:
-        """Finish after the current micro-batch."""
+        """Finish after the current commit."""
         self._stopping.set()
 
     def run(self, on_started: Callable[[], None]) -> JobReport:
@@ -149,27 +155,28 @@ class SourceJob:
         on_started: Callable[[], None],
     ) -> None:
         options = self._options
+        rows_per_file = manifest.rows_per_file
         files = (
             spark.readStream.format(FILES_FORMAT)
             .schema(FILES_DDL)
-            .option("maxFilesPerTrigger", self.files_per_batch(manifest.rows_per_file))
+            .option("maxFilesPerTrigger", options.batch_commits_max * self.files_per_commit(rows_per_file))
             .option("pathGlobFilter", "part-*.parquet")
             .load(str(options.recording.absolute()))
-            .select("path")
         )
         failure: list[BaseException] = []
 
-        def take(batch: Any, batch_id: int) -> None:
+        def take(_: Any, batch_id: int) -> None:
             try:
-                self._take_batch(log, reader, batch, batch_id)
+                self._take_batch(log, tasks, found.new(), rows_per_file, batch_id)
             except BaseException as error:
                 failure.append(error)  # Spark passes on only the text of an error
                 raise
 
         stream_count, quarantine = len(options.feed.source_stream_ids), self._quarantine.absolute()
-        reader = FileReader(
-            source_format, options.split, stream_count, options.rules, manifest.rows_per_file, quarantine
-        )
+        reader = FileReader(source_format, options.split, stream_count, options.rules, rows_per_file, quarantine)
+        rows_min = max(1, options.batch_messages_max // TASKS_PER_COMMIT)
+        tasks = Tasks(spark.sparkContext, reader, options.journal.absolute(), rows_min)
+        found = FoundFiles(options.checkpoint)
         checkpoint = str(options.checkpoint.absolute())
         stream = files.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
         stream = stream.trigger(availableNow=True) if options.until_idle else stream.trigger(processingTime="0 seconds")
@@ -199,24 +206,30 @@ class SourceJob:
             extra = {"rows": self.report.quarantined_count, "table": str(self._quarantine)}
             LOG.warning("rows that made no message are in the quarantine table", extra=extra)
 
-    def files_per_batch(self, rows_per_file: int) -> int:
-        """How many files a micro-batch takes when the job is behind; Spark takes fewer when there are fewer."""
+    def files_per_commit(self, rows_per_file: int) -> int:
+        """How many files a commit has when the job is behind; fewer when there are fewer."""
         wanted = self._options.batch_messages_max
         if allowed := self._options.ahead_messages_max:
             wanted = min(wanted, allowed // 2)  # so that the job refills before the gateway has sent everything
         return max(1, wanted // rows_per_file)
 
-    def _take_batch(self, log: CommitLog, reader: FileReader, batch: Any, batch_id: int) -> None:
-        self._wait_for_gateway(log)
-        try:
-            appended = append_files(batch.rdd, reader, log.continuation)
-        except SourceJournalError as error:
-            raise SourceJournalError(f"batch {batch_id}: {error}") from error
-        added = log.commit(batch_id, appended)
-        self.report.record_count += added
-        self.report.batch_count += 1
-        self._on_commit(log)
-        LOG.debug("micro-batch journaled", extra={"batch_id": batch_id, "record_count": added})
+    def _take_batch(self, log: CommitLog, tasks: Tasks, found: list[str], rows_per_file: int, batch_id: int) -> None:
+        """Append and commit the files that Spark has found, except those that are committed."""
+        first = log.last_commit.next_record_index // rows_per_file
+        numbered = sorted((part_number(uri.rsplit("/", 1)[-1]), uri) for uri in found)
+        files = [uri for number, uri in numbered if number >= first]
+        step = self.files_per_commit(rows_per_file)
+        for start in range(0, len(files), step):
+            self._wait_for_gateway(log)
+            try:
+                appended = tasks.append(files[start : start + step], log.continuation)
+            except SourceJournalError as error:
+                raise SourceJournalError(f"batch {batch_id}: {error}") from error
+            added = log.commit(batch_id, appended)
+            self.report.record_count += added
+            self.report.batch_count += 1
+            self._on_commit(log)
+            LOG.debug("files journaled", extra={"batch_id": batch_id, "record_count": added})
 
     def _wait_for_gateway(self, log: CommitLog) -> None:
         """Wait until the gateway is close enough behind."""

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandemfeed.spark_feed.spark.journals.journal_source import JournalSource
-from tandemfeed.spark_feed.spark.live.live_source import LiveSource
-from tandemfeed.spark_feed.spark.source_journals.source_journal_source import SourceJournalSource
+from tandemfeed.transport.entry_points import entry_points
 
-SOURCES = (JournalSource, SourceJournalSource, LiveSource)
+SOURCES = "tandemfeed.spark-sources"  # the group of entry points; some sources are in packages that import this one
 # Without it, Spark refuses a reader that takes filters.
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: Any) -> None:
-    """Register the formats of this package with a session.
+    """Register the formats of this project with a session.
 
     Args:
         spark: a `SparkSession`.
     """
     spark.conf.set(PUSH_DOWN, "true")
-    for source in SOURCES:
-        spark.dataSource.register(source)
+    for source in entry_points(SOURCES).values():
+        spark.dataSource.register(source.load())

@@ -23,6 +23,21 @@ RUN_S = 60
 SYNTAX_ONLY = frozenset(  # not commands of ours
     {"pip", "mkdir", "cp", "cd", "export", "sudo", "apt-get", "pytest", "spark-class", "spark-submit"}
 )
+# `pkill -SIGNAL -f TEXT` for the processes that a page serves, and for no others.
+PKILL = """#!{python}
+import os, pathlib, signal, sys
+number = signal.Signals["SIG" + sys.argv[1].removeprefix("-")]
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        parent = int(process.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+        command = process.joinpath("cmdline").read_text().replace("\\0", " ")
+    except OSError:
+        continue
+    if parent == {parent} and sys.argv[-1] in command:
+        os.kill(int(process.name), number)
+        sys.exit(0)
+sys.exit(1)
+"""
 ASSIGNMENT = re.compile(r"\w+=\S*")
 # What `./run TASK` runs, apart from setting up; None: the task takes no options.
 TASKS: dict[str, str | None] = {
@@ -35,6 +50,7 @@ TASKS: dict[str, str | None] = {
     "test": "pytest",
     "tandemfeed": "tandemfeed",
     "check": None,
+    "docs": None,
     "lint": None,
     "lock": None,
     "setup": None,
@@ -162,7 +178,7 @@ class Shell:
 
     Args:
         folder: the working folder at first.
-        bin_folder: where to put a `tandemfeed` command that runs the code under test.
+        bin_folder: where to put a `tandemfeed` command that runs the code under test, and a `pkill`.
     """
 
     def __init__(self, folder: Path, bin_folder: Path) -> None:
@@ -170,9 +186,13 @@ class Shell:
         self._serving: list[subprocess.Popen[str]] = []
         self._logs = bin_folder
         bin_folder.mkdir(parents=True, exist_ok=True)
-        tandemfeed = bin_folder / "tandemfeed"
-        tandemfeed.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tandemfeed.deploy.command "$@"\n')
-        tandemfeed.chmod(0o755)
+        python = shlex.quote(sys.executable)
+        for name, text in (
+            ("tandemfeed", f'#!/bin/sh\nexec {python} -m tandemfeed.deploy.command "$@"\n'),
+            ("pkill", PKILL.format(python=sys.executable, parent=os.getpid())),
+        ):
+            (bin_folder / name).write_text(text)
+            (bin_folder / name).chmod(0o755)
         path = f"{bin_folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         self._environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "TANDEMFEED_LEASH": "1"}
 
@@ -202,8 +222,10 @@ class Shell:
     def _run(self, script: str) -> subprocess.CompletedProcess[str]:
         where = self._logs / "working-folder"
         whole = f"set -e\ntrap 'pwd >{shlex.quote(str(where))}' EXIT\n{script}"
+        file = self._logs / "script"  # so that `pkill -f` finds its words in no command line of a shell
+        file.write_text(whole)
         process = subprocess.Popen(
-            ["bash", "-c", whole],
+            ["bash", file],
             cwd=self.folder,
             env=self._environment,
             stdin=subprocess.DEVNULL,

@@ -23,6 +23,7 @@ _MERGE_IN_FULL = (
     *_MERGE,
     "tests/feedcore/merge/test_merge_lines.py",
     "tests/feedcore/merge/test_merge_input_order.py",
+    "tests/feedcore/merge/test_merge_progress.py",
     _HISTORIES,
 )
 _SIMULATOR = (

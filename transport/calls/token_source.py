@@ -20,6 +20,7 @@ PATIENCE_S = 10.0
 PATIENCE_WITH_TOKEN_S = 0.5  # the present token serves meanwhile
 TRY_AGAIN_NS = 10_000_000_000
 REFUSED_PAUSE_MIN_NS = 100_000_000
+SERVED_NS = 2_000_000_000  # a token that was not refused for so long had been accepted
 
 
 class TokenSource:
@@ -65,7 +66,7 @@ class TokenSource:
         allowed_at_ns = self._refused_at_ns + self._refused_pause_ns
         if now_ns < allowed_at_ns:
             return False
-        has_served = now_ns >= allowed_at_ns + TRY_AGAIN_NS
+        has_served = now_ns >= allowed_at_ns + SERVED_NS
         self._refused_pause_ns = REFUSED_PAUSE_MIN_NS if has_served else min(2 * self._refused_pause_ns, TRY_AGAIN_NS)
         self._refused_at_ns = now_ns
         self._is_refused, self._renew_at_ns = True, 0

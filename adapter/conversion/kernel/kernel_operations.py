@@ -196,9 +196,12 @@ class ValueWriter:
 
     def _keep_text(self, operation: Operation, names: dict[str, str]) -> list[str]:
         """Lines that put a text into its cells, unless it is blank; shorter texts end with zeros."""
-        of = operation.operands["of"]
+        of, most = operation.operands["of"], None
+        if isinstance(of, Operation):  # the beginning of a field
+            of, most = of.operands["of"], of.constants["length"]
         assert isinstance(of, SourceField)
-        text = f"datagram, {self.place(of)}, {self.size(of)}"
+        size = self.size(of) if most is None else f"min({self.size(of)}, {most})"
+        text = f"datagram, {self.place(of)}, {size}"
         words = (f"{names[f'c{place}']} = word_of_text({text}, {place})" for place in range(len(operation.columns)))
         return [f"if text_size({text}) > 0:  # {shown(of.name)}", *indented(words)]
 

@@ -28,7 +28,7 @@ ELEMENTS = ("map", "book", "convert")
 
 
 def load_table(
-    path: Path,
+    source: Path | bytes,
     source_format: SourceFormat,
     model: MessageModel,
     datagram_size_max: int,
@@ -37,6 +37,7 @@ def load_table(
     """Load and check a converter table.
 
     Args:
+        source: its file; or the document itself, which then names no other files.
         datagram_size_max: size of an output datagram in bytes; a message that cannot fit is an error.
         functions: the available converter functions, by name.
 
@@ -44,7 +45,8 @@ def load_table(
         DocumentError: with file, line and reason.
         OSError: the file cannot be read.
     """
-    root = parse_document(path.read_bytes(), str(path))
+    path = source if isinstance(source, Path) else Path("converter table")
+    root = parse_document(source if isinstance(source, bytes) else source.read_bytes(), str(path))
     if root.tag != "converterTable":
         raise root.error(f"the root element is <{root.tag}>; it must be <converterTable>")
     root.only("name", "sourceFormat", "keysMax")

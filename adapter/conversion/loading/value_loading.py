@@ -31,6 +31,7 @@ from tandemfeed.feedcore.documents.source_layout import SourceBlock, SourceField
 from tandemfeed.feedcore.documents.xml_document import Node
 
 BOOK_ATTRIBUTES = ("book", "side", "by")
+PARTS_OF_FIELDS = ("text", "cut")  # functions whose text is the beginning of a field; it may be kept
 NESTED_VALUES_MAX = 64  # values that depend on each other: each takes a few calls, and Python allows a thousand
 
 
@@ -215,10 +216,11 @@ class Scope:
                 key = f"{argument}{place}" if function.name == "concatenate" else argument
                 operands[key] = found = self.resolve_name(name, node)
                 is_made_text = isinstance(found, Operation) and bool(found.type.text_size)
+                is_kept_part = is_made_text and function.shape == "kept text" and found.function.name in PARTS_OF_FIELDS
                 is_text_literal = isinstance(found, Literal) and isinstance(found.value, bytes)
                 if is_text_literal and function.name not in ("concatenate", "copy"):
                     raise node.error(f"{name!r} is a constant text; {function.name} needs a field")
-                if is_made_text and function.name not in ("concatenate", "copy"):
+                if is_made_text and not is_kept_part and function.name not in ("concatenate", "copy"):
                     raise node.error(f"{name!r} is a text made for the output; {function.name} needs a field")
         return operands
 

@@ -10,7 +10,7 @@ from tandemfeed.feedcore.documents.primitive_types import PRIMITIVES
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 FACTOR_EXPONENT_MAX = 18
 SOURCES_MAX = 16
-TEXT_KEPT_MAX = 64
+TEXT_KEPT_MAX = 128
 DECIMAL_MAX = 1 << 62  # of a float as a decimal; well within what a double and an int64 both have
 DAY_NS = 86_400_000_000_000
 MIDNIGHT_MAX = 4_102_444_800_000_000_000  # 2100-01-01

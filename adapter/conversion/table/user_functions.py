@@ -84,7 +84,8 @@ def converter_function(
     """Make a converter function from a Python function of integers.
 
     Args:
-        minimum, maximum: the range of its result; a message with a result outside it is refused.
+        minimum: the least result; a message with a lower one is refused.
+        maximum: the greatest result; a message with a higher one is refused.
         exponent: the exponent of the decimal result.
         per_packet: it is a function of arrays with one element per message: int64 of shape (n,), read-only. It returns
             integers of the same shape; each may depend only on the arguments at the same index.

@@ -65,16 +65,21 @@ class SourceTable:
 
     @cached_property
     def _columns(self) -> dict[str, ColumnType]:
-        found = {}
-        for name, field in self.message.fields.items():
-            if not name.startswith(PADDING):
-                is_time = name.endswith(NANOSECONDS_SUFFIX) and field.kind.size == TIME_SIZE and not field.is_text
-                found[name] = ColumnType(field, DEFAULT_CHARSET, "ns" if is_time else None)
-        return found
+        return column_types(self.message)
 
     def _array(self, name: str, rows: NDArray[np.void]) -> Any:
         values = rows[name]
         return self._columns[name].array(values.astype(values.dtype.newbyteorder("=")))
+
+
+def column_types(message: SourceMessageType) -> dict[str, ColumnType]:
+    """The columns of a message type, by name."""
+    found = {}
+    for name, field in message.fields.items():
+        if not name.startswith(PADDING):
+            is_time = name.endswith(NANOSECONDS_SUFFIX) and field.kind.size == TIME_SIZE and not field.is_text
+            found[name] = ColumnType(field, DEFAULT_CHARSET, "ns" if is_time else None)
+    return found
 
 
 def source_table(source_format: SourceFormat, message_name: str, times: str) -> SourceTable:

@@ -128,6 +128,28 @@ def test_a_late_renewal_proves_that_the_holder_is_alive_like_a_report() -> None:
     assert lease.terms.needless_count == 1
 
 
+@pytest.mark.parametrize(("silence_ms", "needless"), [(329, 1), (330, 0), (5_000, 0)])
+def test_a_holder_that_returns_after_more_than_another_term_was_cut_off_and_not_late(
+    silence_ms: int, needless: int
+) -> None:
+    lease = running(2)
+    report(lease, 2, SYNCHRONIZED, 329 * MS)
+    lease.on_timer(TERM_NS)
+    report(lease, 1, JOINING, TERM_NS + silence_ms * MS)
+    report(lease, 1, JOINING, TERM_NS + silence_ms * MS + 1)
+    assert lease.terms.needless_count == needless
+
+
+def test_after_a_doubling_a_holder_may_be_late_by_the_doubled_term() -> None:
+    lease = running(2)
+    report(lease, 2, SYNCHRONIZED, 329 * MS)
+    expired_and_heard(lease, TERM_NS)
+    lease.renew(2, 2, 400 * MS)
+    lease.on_timer(1_030 * MS)
+    report(lease, 2, JOINING, 1_660 * MS - 1)
+    assert lease.terms.needless_count == 2
+
+
 def test_a_late_holder_is_counted_once() -> None:
     lease = running(2)
     report(lease, 2, SYNCHRONIZED, 329 * MS)
@@ -202,7 +224,7 @@ def test_a_restored_store_does_not_grant_before_the_longest_noted_term_has_passe
 
 
 def test_a_busy_machine_has_a_bounded_number_of_takeovers() -> None:
-    """Both adapters renew 1.5 s late for ten minutes. Once terms are longer than that, takeovers stop."""
+    """Both adapters are heard every 1.5 s for ten minutes. Once terms are longer than that, takeovers stop."""
     lease = running(2)
     now_ns = 0
     while now_ns < 600 * SECOND:
@@ -212,8 +234,24 @@ def test_a_busy_machine_has_a_bounded_number_of_takeovers() -> None:
                 report(lease, adapter_id, ACTIVE if adapter_id == lease.holder else SYNCHRONIZED, deadline_ns - 1)
             lease.on_timer(deadline_ns)
         now_ns = late_ns
+        for adapter_id in (1, 2):
+            report(lease, adapter_id, ACTIVE if adapter_id == lease.holder else SYNCHRONIZED, now_ns)
         lease.renew(lease.holder, lease.epoch, now_ns)
     assert lease.epoch < 25, "a few at first, then two per minute, because each quiet period shortens the term"
+
+
+def test_adapters_that_are_silent_for_long_take_over_from_each_other_at_most_twice_the_last_dozen_a_minute() -> None:
+    """Each adapter that becomes active is silent for just longer than another term, time and again."""
+    lease = running(2)
+    now_ns = 0
+    while now_ns < 600 * SECOND:
+        former, now_ns = lease.holder, lease.next_deadline_ns() or 0
+        report(lease, 3 - former, SYNCHRONIZED, now_ns - 1)
+        lease.on_timer(now_ns)
+        lease.renew(lease.holder, lease.epoch, now_ns + TERM_NS // 2)
+        now_ns += lease.terms.ttl_ns + 30 * MS
+        report(lease, former, SYNCHRONIZED, now_ns)
+    assert lease.epoch < 10 * (2 * LAST_COUNT + 1), "with terms that never grow, ninety a minute"
 
 
 # ---- takeovers and their reasons ----

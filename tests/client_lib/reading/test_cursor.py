@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
@@ -34,9 +33,10 @@ from tests.client_lib.toy_cluster import (
     note,
     packet,
 )
+from tests.kill_rounds import kill_rounds
 from tests.small_disk import SmallDisk
 
-ROUNDS = int(os.environ.get("TANDEMFEED_KILL_ROUNDS", "3"))
+ROUNDS = kill_rounds(3)
 LINEAGES = {1: ((1, 1),), 2: ((1, 1), (2, 8))}
 
 

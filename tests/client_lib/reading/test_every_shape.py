@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from tandemfeed.client_lib import Gap, Subscription
+from tandemfeed.client_lib import Client, Gap, Subscription
 from tandemfeed.client_lib.recording.record import DeliveryRecord
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
+from tandemfeed.deploy.drills.application import READERS, Application, read, read_in_coroutine
 from tests.client_lib.reading.test_cursor import Sending
 from tests.client_lib.toy_cluster import TOPIC, ToyCluster, packet
 
@@ -148,6 +149,29 @@ def test_a_record_has_each_message_once_and_in_order(cluster: ToyCluster, playin
     recorder.save(tmp_path / "record")
     figures = DeliveryRecord.load(tmp_path / "record").figures({1: 35, 2: 5})
     assert (figures.delivered, figures.missing, figures.duplicated, figures.out_of_order) == (40, 0, 0, 0)
+
+
+@pytest.mark.parametrize("shape", [*READERS, "coroutine"])
+def test_the_application_of_the_drills_counts_each_message_once_in_every_shape(
+    cluster: ToyCluster, playing: Playing, shape: str
+) -> None:
+    application = Application(lambda: None, starts_live=False)
+
+    def begin(feed: Client) -> Subscription[Any]:
+        subscription = playing.play(feed.subscribe(TOPIC, start="first"))
+        threading.Thread(target=stop_when_complete, args=(subscription,)).start()
+        return subscription
+
+    def stop_when_complete(subscription: Subscription[Any]) -> None:
+        while not application.has_all({1: 35, 2: 5}, 0):
+            threading.Event().wait(0.01)
+        subscription.stop()
+
+    if shape == "coroutine":
+        asyncio.run(read_in_coroutine(cluster.connect(), begin, application))
+    else:
+        read(shape, cluster.connect(), begin, application)
+    assert (application.delivered, application.missing, application.repeated) == (40, 0, 0)
 
 
 def test_fifty_subscriptions_of_a_host_are_each_given_every_message_once(cluster: ToyCluster, playing: Playing) -> None:

@@ -48,7 +48,8 @@ MODEL = schema_text(
 TABLE = """<converterTable name="t" sourceFormat="venue">
 <book name="book" exponent="0"/>
 <convert message="listing"><keep cell="name" function="last_text" of="name" length="24" by="id"/></convert>
-<convert message="named"><keep cell="name" function="last_text" of="long" length="24" by="id"/></convert>
+<convert message="named"><let name="short" function="cut" of="long" length="20"/>
+  <keep cell="name" function="last_text" of="short" length="24" by="id"/></convert>
 <convert message="tick" to="Tick">
   <let name="price9" function="decimal" of="price" exponent="-9"/>
   <let name="parsed" function="number" of="text" exponent="-4"/>
@@ -125,8 +126,8 @@ def test_a_text_of_any_length_is_kept_by_key(both: Both) -> None:
 
 def test_a_blank_text_changes_nothing_and_a_shorter_one_leaves_nothing_of_the_longer(both: Both) -> None:
     long = b"ETH_USDC-PERPETUAL-LONG."
-    assert both.rows((2, struct.pack("<IB", 7, len(long)) + long), tick(7))[0][0] == long
-    assert both.rows((2, struct.pack("<IB", 7, 3) + b"  \0"), tick(7))[0][0] == long
+    assert both.rows((2, struct.pack("<IB", 7, len(long)) + long), tick(7))[0][0] == long[:20], "its beginning is kept"
+    assert both.rows((2, struct.pack("<IB", 7, 3) + b"  \0"), tick(7))[0][0] == long[:20]
     assert both.rows(listing(7, b"SOL"), tick(7))[0][0] == b"SOL"
 
 

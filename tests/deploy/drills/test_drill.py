@@ -55,12 +55,21 @@ def run_clean_drill(folder: Path, fault: str, *options: str, rate: int = 5_000) 
 @processes
 @pytest.mark.timeout(480)
 @pytest.mark.parametrize(
-    "fault", ["kill-active", "pause-active", "cut-active-from-clients", "loss-both-lines-5", "hand-over"]
+    ("fault", "shape"),
+    [
+        ("kill-active", "iterator"),
+        ("pause-active", "coroutine"),
+        ("cut-active-from-clients", "callbacks"),
+        ("loss-both-lines-5", "batches"),
+        ("hand-over", "frames"),
+    ],
 )
-def test_one_fault_of_each_kind_loses_repeats_and_reorders_nothing(fault: str, tmp_path: Path) -> None:
+def test_one_fault_of_each_kind_loses_repeats_and_reorders_nothing(fault: str, shape: str, tmp_path: Path) -> None:
     if FAULTS[fault].needs_network and (reason := why_no_network()):
         pytest.skip(reason)
-    row = run_clean_drill(tmp_path, fault, "--rounds", "1")
+    row = run_clean_drill(tmp_path, fault, "--rounds", "1", "--shape", shape, rate=2_000)
+    application = {"delivered": row["sent"], "missing": 0, "repeated": 0, "shape": shape, "subscribers": 1}
+    assert row["application"] == application
     assert row["rounds"] == 1
     assert set(row["stall_ms"]) == {"p50", "p99", "max"}
     assert row["normal_interarrival_max_ms"] > 0
@@ -149,6 +158,18 @@ def test_an_interrupted_drill_leaves_no_process_and_no_link_behind(tmp_path: Pat
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.long
+@processes
+@pytest.mark.timeout(900)
+def test_fifty_subscribers_of_a_host_are_each_given_every_message_once_over_a_kill(tmp_path: Path) -> None:
+    row = run_clean_drill(
+        tmp_path, "kill-active", "--rounds", "1", "--subscribers", "50", "--shape", "iterator", rate=50
+    )
+    assert row["application"] == {
+        "delivered": 50 * row["sent"], "missing": 0, "repeated": 0, "shape": "iterator", "subscribers": 50
+    }  # fmt: skip
+
+
 def children_of(pid: int) -> list[str]:
     """The child processes of a process, started by any of its threads."""
     return [child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
@@ -187,7 +208,17 @@ def test_every_fault_is_in_the_manual() -> None:
     assert not [name for name in FAULTS if f"`{name}`" not in manual]
 
 
-@pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--backups", "9"], ["--fault", "sharks"], ["--rate", "-1"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--rounds", "0"],
+        ["--subscribers", "0"],
+        ["--shape", "x"],
+        ["--backups", "9"],
+        ["--fault", "sharks"],
+        ["--rate", "-1"],
+    ],
+)
 def test_invalid_options_are_refused_before_anything_starts(
     wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,11 +13,12 @@ import pytest
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
+from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation
 from tandemfeed.spark_feed.numbering.job import numbering_plan
 from tandemfeed.spark_feed.numbering.reading import FileReader
 from tandemfeed.spark_feed.numbering.screening import Rules
 from tandemfeed.spark_feed.numbering.split import SplitRule
-from tandemfeed.spark_feed.numbering.tasks import AppendAll, AppendOne, Problem, Read
+from tandemfeed.spark_feed.numbering.tasks import AppendAll, AppendOne, Problem, Read, Tasks
 from tandemfeed.spark_feed.recordings.recording import RecordingError
 from tests.spark_feed.source_material import (
     FEED,
@@ -35,9 +38,18 @@ def reader(tmp_path: Path) -> FileReader:
     )
 
 
-def _rows(files: Iterable[Path]) -> list[tuple[str]]:
-    """What Spark gives to a task."""
-    return [(file.as_uri(),) for file in files]
+def _uris(recording: Path) -> list[str]:
+    return [file.as_uri() for file in sorted(recording.glob("part-*.parquet"))]
+
+
+def _append_by_shares(reader: FileReader, files: list[str], continued: Continuation) -> list[Appended | Problem]:
+    """The results of two tasks that read, and of those that append if they found no problem."""
+    with TemporaryDirectory(dir=continued.journal) as folder:
+        read = Read(reader, [files[:1], files[1:]], continued.journal, Path(folder))
+        if problems := [problem for share in (1, 0, 1) for problem in read(iter([share]))]:  # one of them twice
+            return list(problems)
+        append = AppendOne(continued, Path(folder), 2)
+        return [each for place in (0, 1) for each in append(iter([place]))]
 
 
 def test_a_file_becomes_a_block_for_each_source_stream(tmp_path: Path, reader: FileReader) -> None:
@@ -53,13 +65,11 @@ def test_one_task_for_all_files_and_a_task_per_stream_append_the_same_bytes(tmp_
     make_recording(tmp_path / "recording", 3_600, 900)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
     plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
-    files = _rows(sorted((tmp_path / "recording").glob("part-*.parquet")))
+    files = _uris(tmp_path / "recording")
     with CommitLog(tmp_path / "alone", plan) as log:
-        alone = list(AppendAll(reader, log.continuation)(iter(files)))
+        alone = list(AppendAll(reader, files, log.continuation)(iter([0])))
     with CommitLog(tmp_path / "shared", plan) as log:
-        found = [*Read(reader)(iter(files[2:])), *Read(reader)(iter(files[:2]))]
-        append = AppendOne(log.continuation)
-        shared = [each for place in (0, 1) for each in append(each for each in found if each[0] == place)]
+        shared = _append_by_shares(reader, files, log.continuation)
     assert alone == shared
     for folder in ("alone", "shared"):
         assert stream_records_of(tmp_path / folder) == stream_records_of(tmp_path / "expected")
@@ -69,20 +79,45 @@ def test_one_task_for_all_files_and_a_task_per_stream_append_the_same_bytes(tmp_
 def test_a_damaged_file_is_reported_and_nothing_is_appended(tmp_path: Path, reader: FileReader, one_task: bool) -> None:
     make_recording(tmp_path / "recording", 1_800, 900)
     plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
-    files = sorted((tmp_path / "recording").glob("part-*.parquet"))
-    files[1].write_bytes(b"not Parquet")
+    files = _uris(tmp_path / "recording")
+    (tmp_path / "recording" / "part-00000001.parquet").write_bytes(b"not Parquet")
     with CommitLog(tmp_path / "journal", plan) as log:
         if one_task:
-            results = list(AppendAll(reader, log.continuation)(iter(_rows(files))))
+            results = list(AppendAll(reader, files, log.continuation)(iter([0])))
         else:
-            found = list(Read(reader)(iter(_rows(files))))
-            append = AppendOne(log.continuation)
-            results = [each for place in (0, 1) for each in append(each for each in found if each[0] == place)]
+            results = _append_by_shares(reader, files, log.continuation)
+    assert results
     for problem in results:
         assert isinstance(problem, Problem)
         assert "part-00000001.parquet: " in problem
         assert "Parquet" in problem
     assert stream_records_of(tmp_path / "journal") == {1: [], 2: []}
+
+
+def test_a_task_on_another_host_than_the_journals_reads_nothing(tmp_path: Path, reader: FileReader) -> None:
+    read = Read(reader, [["file:///recording/part-00000000.parquet"]], tmp_path / "journal", tmp_path)
+    (problem,) = read(iter([0]))
+    assert "does not have the driver's commit log" in problem
+
+
+@pytest.mark.parametrize(("rows_per_file", "counts"), [(10_000, [1, 1, 2, 2]), (200_000, [1, 2, 2, 2])])
+def test_few_rows_are_the_work_of_one_task(
+    tmp_path: Path, reader: FileReader, rows_per_file: int, counts: list[int]
+) -> None:
+    (tmp_path / "blocks-of-a-killed-driver").mkdir()
+    spark = Mock(defaultParallelism=2)
+    spark.runJob.return_value = []
+    tasks = Tasks(spark, replace(reader, rows_per_file=rows_per_file), tmp_path, 50_000)
+    assert not list(tmp_path.iterdir())
+    continued = Mock(journal=tmp_path)
+    for file_count, expected in zip((1, 9, 10, 40), counts, strict=True):
+        spark.runJob.reset_mock()
+        tasks.append([f"part-{number}" for number in range(file_count)], continued)
+        first_task = spark.runJob.call_args_list[0].args[1]
+        assert spark.runJob.call_args_list[0].args[2] == range(expected)
+        given = [first_task.files] if expected == 1 else first_task.shares
+        assert [uri for share in given for uri in share] == [f"part-{number}" for number in range(file_count)]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_with_a_record_missing_is_reported(tmp_path: Path, reader: FileReader) -> None:

@@ -210,7 +210,7 @@ def test_the_job_waits_when_it_is_as_far_ahead_of_the_gateway_as_allowed(tmp_pat
 
 @pytest.mark.parametrize(("ahead", "files"), [(0, 20), (100_000, 5), (5_000, 1)])
 def test_micro_batches_are_smaller_when_the_job_may_not_run_far_ahead(tmp_path: Path, ahead: int, files: int) -> None:
-    assert SourceJob(_options(tmp_path, ahead)).files_per_batch(10_000) == files
+    assert SourceJob(_options(tmp_path, ahead)).files_per_commit(10_000) == files
 
 
 @pytest.mark.parametrize("given", ["-1", "many"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemfeed.spark_feed.numbering.class_archive import NAME, ClassArchive
+from tandemfeed.spark_feed.numbering.class_archive import SUFFIX, ClassArchive
 from tests.spark_feed.source_material import ROOT
 
 PROGRAM = """
@@ -49,7 +49,7 @@ def test_the_source_job_archives_the_classes_of_spark(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800, check=True)
     (archive,) = tmp_path.glob("spark-classes-*/*")
     assert json.loads(done.stdout) == {"event": "archived", "archive": str(archive)}
-    assert archive.name == NAME
+    assert archive.suffix == SUFFIX
     assert archive.stat().st_size > 10 << 20
     assert "cds" not in done.stderr
 
@@ -69,7 +69,11 @@ def test_a_class_archive_belongs_to_one_java_and_one_spark(tmp_path: Path) -> No
     again = ClassArchive(tmp_path / "java", jars, (cache,))
     assert f"-XX:SharedArchiveFile={archive.path} " in again.options_to_use()
     (jars / "spark.jar").write_bytes(b"another version")
-    assert ClassArchive(tmp_path / "java", jars, (cache,)).options_to_use() == ""
+    newer = ClassArchive(tmp_path / "java", jars, (cache,))
+    assert newer.options_to_use() == ""
+    Path(newer.options_to_write().split()[0].partition("=")[2]).write_bytes(b"classes")
+    assert newer.keep()
+    assert list(cache.glob("*/*")) == [newer.path]  # the former version's is gone
 
 
 def test_a_class_archive_is_neither_written_nor_used_where_others_can_write(tmp_path: Path) -> None:

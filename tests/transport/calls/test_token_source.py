@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tandemfeed.transport.calls import token_source
 from tandemfeed.transport.calls.login import AuthenticationRefused, Login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
-from tandemfeed.transport.calls.token_source import REFUSED_PAUSE_MIN_NS, TRY_AGAIN_NS, TokenSource
+from tandemfeed.transport.calls.token_source import REFUSED_PAUSE_MIN_NS, SERVED_NS, TRY_AGAIN_NS, TokenSource
 from tandemfeed.transport.calls.tokens import SEPARATOR
 
 TOKEN_LIFE_NS = 3_600_000_000_000
@@ -149,6 +149,13 @@ def test_a_server_that_refuses_every_token_sees_ever_fewer_logins(source: TokenS
     logins.now_ns += 2 * TRY_AGAIN_NS
     assert source.renew(), "the token has served for a while"
     assert token_of(source) == f"token {len(logins.patience_s)}"
+
+
+def test_keys_that_are_replaced_every_few_seconds_delay_no_login(source: TokenSource, logins: ToyLogins) -> None:
+    for count in range(1, 21):
+        assert token_of(source) == f"token {count}"
+        assert source.renew()
+        logins.now_ns += SERVED_NS + REFUSED_PAUSE_MIN_NS
 
 
 def test_only_an_unauthenticated_call_makes_it_log_in_again(source: TokenSource, logins: ToyLogins) -> None:

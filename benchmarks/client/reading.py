@@ -1,4 +1,5 @@
-"""Reading what was delivered: messages per second of processor time, as attributes, numpy arrays and dicts.
+"""Reading what was delivered: messages per second of processor time, as attributes, numpy arrays and dicts, beside
+databento's decoder and msgspec on the same trades.
 
 Only the reading runs, of batches of the shipped tick feed's model, without sockets or the merge (see `merge`).
 Each figure is the best of several rounds, so that other load matters little.
@@ -6,19 +7,20 @@ Each figure is the best of several rounds, so that other load matters little.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
+from tandemfeed.benchmarks.client import others
 from tandemfeed.client_lib.items import Batch
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.tables import Batches
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputPacket, encode_runs
 from tandemfeed.feedcore.wire.position import Run
 
-MODEL = Path(__file__).resolve().parent.parent / "deploy" / "examples" / "ticks" / "message-model.xml"
+MODEL = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks" / "message-model.xml"
 MESSAGES_PER_PACKET = 20  # trades of a full Ethernet frame
 PACKET_COUNT = 2_000
 SYMBOL_COUNT, PRICE_COUNT = 400, 3_000
@@ -87,18 +89,24 @@ def table(batches: list[Batch]) -> None:
     Batches(batches, batches[0]._decoder.classes).to_arrow()
 
 
-def messages_per_second(read: Callable[[list[Batch]], None], batches: list[Batch]) -> int:
+def messages_per_second(read: Callable[[], None]) -> int:
     """By processor time."""
     best = 0.0
     for _ in range(ROUNDS):
         begin_ns = time.process_time_ns()
-        read(batches)
-        best = max(best, len(batches) * MESSAGES_PER_PACKET / ((time.process_time_ns() - begin_ns) / 1e9))
+        read()
+        best = max(best, PACKET_COUNT * MESSAGES_PER_PACKET / ((time.process_time_ns() - begin_ns) / 1e9))
     return int(best)
 
 
-def run(_arguments: argparse.Namespace) -> dict[str, object]:
-    """Measure everything."""
+def figures() -> dict[str, int]:
+    """Messages per second of each way to read, and of others' decoders."""
     batches = batches_of(Decoder(MODEL.read_bytes()))
     shapes = (only_messages, three_attributes, three_raw_attributes, arrays, dicts, table)
-    return {f"{read.__name__}_per_s": messages_per_second(read, batches) for read in shapes}
+    found = {f"{read.__name__}_per_s": messages_per_second(partial(read, batches)) for read in shapes}
+    ticks = [(t.symbol, int(t.raw.price), t.size, int(t.raw.event_at)) for each in batches for t in each.messages()]
+    databento, packed = others.as_dbn(ticks), others.as_msgpack(ticks, MESSAGES_PER_PACKET)
+    found["databento_records_per_s"] = messages_per_second(partial(others.read_dbn, databento))
+    found["msgspec_structs_per_s"] = messages_per_second(partial(others.read_msgpack, packed))
+    found["msgspec_structs_of_a_socket_per_s"] = messages_per_second(partial(others.read_socket, packed))
+    return found

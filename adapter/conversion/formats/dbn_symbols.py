@@ -1,0 +1,106 @@
+"""The symbols in the metadata of a DBN file, as records of the type `metadataMapping` among the file's own.
+
+Records name instruments by number; the metadata says which symbol a number has on which days. A converter sees only
+messages, so each interval of a mapping becomes a message before the first record of its first day.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import groupby
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
+from tandemfeed.adapter.conversion.formats.dbn import WORD_SIZE, DbnMetadata
+from tandemfeed.adapter.kernel_cache import compiled
+from tandemfeed.feedcore.documents.source_layout import SourceFormat
+
+MAPPING_TYPE = 255  # of `metadataMapping` in dbn.xml; no type of Databento's
+MAPPING = struct.Struct("<BBHIQII71sx")
+SYMBOL_SIZE_MAX = 71
+BY_INSTRUMENT_ID = 0  # the symbol type that is the instrument's number
+NS_PER_S = 10**9
+RECORDS, PLACES = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C")
+
+
+@compiled(types.int64(RECORDS, types.int64, PLACES, types.uint64))
+def _first_from(records, at, places, time):  # type: ignore[no-untyped-def]
+    """Where the first record from `at` on begins whose time is not before `time`; the end if there is none.
+
+    A record that is not whole ends the search, so that whoever reads the records reports it.
+    """
+    while at + 2 <= records.size:
+        size = np.int64(records[at]) * WORD_SIZE
+        place = places[records[at + 1]]
+        if size == 0 or at + size > records.size:
+            break
+        if 0 < place <= size - 8:
+            found = np.uint64(0)
+            for number in range(8):
+                found |= np.uint64(records[at + place + number]) << np.uint64(8 * number)
+            if found >= time and found != np.uint64(0xFFFF_FFFF_FFFF_FFFF):
+                return at
+        at += size
+    return np.int64(records.size)
+
+
+def parts_by_day(
+    records: bytes, metadata: DbnMetadata | None, source_format: SourceFormat
+) -> Iterator[FrameChunk | bytes]:
+    """The records of a file in parts, and before each part the mappings that begin to apply with it.
+
+    Raises:
+        FormatError: a symbol of the metadata does not fit.
+    """
+    view, places, start = np.frombuffer(records, np.uint8), _places_of_times(source_format), 0
+    days = [] if metadata is None else _mappings(metadata)
+    for number, (day, group) in enumerate(groupby(days, key=lambda each: each[0])):
+        if number:
+            end = int(_first_from(view, start, places, _midnight_ns(day)))
+            yield records[start:end]
+            start = end
+        frames = [frame for _, frame in group]
+        for at in range(0, len(frames), MESSAGE_COUNT_MAX):
+            part = frames[at : at + MESSAGE_COUNT_MAX]
+            yield FrameChunk(b"".join(part), len(part), at + 1)
+    yield records[start:]
+
+
+def _places_of_times(source_format: SourceFormat) -> NDArray[np.int64]:
+    """By type of a record, where it has the time that files are sorted by: of its receipt, or else of its event."""
+    places = np.zeros(256, np.int64)
+    for message in source_format.messages.values():
+        time = message.fields.get("ts_recv") or message.fields["ts_event"]
+        places[message.type_id] = time.offset
+    return places
+
+
+def _midnight_ns(day: int) -> int:
+    """The beginning of a day YYYYMMDD in UTC, in nanoseconds since 1970."""
+    return int(datetime.strptime(str(day), "%Y%m%d").replace(tzinfo=UTC).timestamp()) * NS_PER_S
+
+
+def _mappings(metadata: DbnMetadata) -> list[tuple[int, bytes]]:
+    """(first day, record) of each interval that maps an instrument's number, by day."""
+    found = []
+    for mapping in metadata.mappings:
+        for first, end, name in mapping.intervals:
+            number, symbol = name, mapping.raw_symbol
+            if metadata.symbol_type_out != BY_INSTRUMENT_ID:
+                number, symbol = symbol, number
+            if number.isdecimal():
+                found.append((first, _record(int(number), first, end, symbol)))
+    return sorted(found, key=lambda each: each[0])
+
+
+def _record(instrument_id: int, first: int, end: int, symbol: str) -> bytes:
+    text = symbol.encode()
+    if len(text) > SYMBOL_SIZE_MAX:
+        raise FormatError(f"the metadata's symbol {symbol!r} has {len(text)} bytes; at most {SYMBOL_SIZE_MAX} are read")
+    words = MAPPING.size // WORD_SIZE
+    return MAPPING.pack(words, MAPPING_TYPE, 0, instrument_id, _midnight_ns(first), first, end, text)

@@ -1,0 +1,158 @@
+"""One subscriber of the benchmark, as an application would be; it prints its figures as JSON.
+
+Latency is from the adapter's stamp on a datagram to the application. The bare receiver has the datagram then, neither
+opened nor merged; the subscription has a batch of messages that were verified, merged and delivered once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+
+from tandemfeed.client_lib import Client, connect
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_HEADER, OUTPUT_MAGIC
+from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.process_shell import add_connection_arguments, connection_from
+from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
+
+WARM_UP_S = 1.0
+SAMPLE_S = 1.0
+PAGE = 4_096
+POLL_MS = 100
+PRICES = {"TradeTick": "price", "QuoteTick": "bid_price", "OrderEvent": "price"}
+
+
+def recover_arrays(feed: Client, options: argparse.Namespace) -> dict[str, object]:
+    """History as numpy arrays, with the sum of a column."""
+
+    def read() -> None:
+        count, total = 0, 0
+        for batch in feed.subscribe(feed=options.feed, start="first").batches():
+            for _, rows in batch.arrays():
+                total += int(rows["symbol"].nbytes)
+            count += batch.message_count
+            if count >= options.messages:
+                return
+
+    return _rates(read, options.messages)
+
+
+def recover_attributes(feed: Client, options: argparse.Namespace) -> dict[str, object]:
+    """History as messages, with three attributes of each."""
+
+    def read() -> None:
+        messages = feed.subscribe(feed=options.feed, start="first")
+        for _, message in zip(range(options.messages), messages, strict=False):
+            _ = message.symbol, message.event_at, getattr(message, PRICES[type(message).__name__])
+
+    return _rates(read, options.messages)
+
+
+def _rates(read: Callable[[], None], count: int) -> dict[str, object]:
+    wall_ns, processor_ns = time.monotonic_ns(), time.process_time_ns()
+    read()
+    wall_ns, processor_ns = time.monotonic_ns() - wall_ns, time.process_time_ns() - processor_ns
+    return {"messages_per_s": int(count * 1e9 / wall_ns), "per_processor_s": int(count * 1e9 / processor_ns)}
+
+
+def latency_client(feed: Client, options: argparse.Namespace) -> dict[str, object]:
+    """The latencies of live batches."""
+    took_ns: list[int] = []
+    began_ns = time.monotonic_ns() + int(WARM_UP_S * 1e9)
+    for batch in feed.subscribe(feed=options.feed, transport="multicast").batches():
+        if (now_ns := time.monotonic_ns()) > began_ns and not batch.is_replayed:
+            took_ns.append(time.time_ns() - batch.adapter_sent_at_ns)
+            if now_ns > began_ns + options.seconds * 1e9:
+                break
+    return _latencies(took_ns)
+
+
+def latency_bare(_feed: Client, options: argparse.Namespace) -> dict[str, object]:
+    """The latencies of the datagrams with messages of one adapter."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    receiver = MulticastReceiver(context, options.interface, options.group)
+    took_ns: list[int] = []
+    began_ns = time.monotonic_ns() + int(WARM_UP_S * 1e9)
+    while (now_ns := time.monotonic_ns()) < began_ns + options.seconds * 1e9:
+        receiver.socket.poll(POLL_MS)
+        while (datagram := receiver.receive()) is not None:
+            if len(datagram) >= OUTPUT_HEADER.size and now_ns > began_ns:
+                magic, *_, message_count, _, _, _, _, _, sent_at_ns = OUTPUT_HEADER.unpack_from(datagram)
+                if magic == OUTPUT_MAGIC and message_count:
+                    took_ns.append(time.time_ns() - sent_at_ns)
+    context.destroy(linger=0)
+    return _latencies(took_ns)
+
+
+def _latencies(took_ns: list[int]) -> dict[str, object]:
+    ordered = sorted(took_ns)
+    p99 = ordered[len(ordered) * 99 // 100]
+    return {"p50_us": statistics.median(ordered) / 1e3, "p99_us": p99 / 1e3, "count": len(ordered)}
+
+
+def memory(feed: Client, options: argparse.Namespace) -> dict[str, object]:
+    """Resident memory over time, while messages are read."""
+    samples: list[float] = []
+    began_ns = sample_at_ns = time.monotonic_ns()
+    for batch in feed.subscribe(feed=options.feed).batches():
+        for _ in batch.messages():
+            pass
+        now_ns = time.monotonic_ns()
+        if now_ns >= sample_at_ns:
+            sample_at_ns += int(SAMPLE_S * 1e9)
+            samples.append(int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 2**20)
+        if now_ns > began_ns + options.seconds * 1e9:
+            break
+    part = max(len(samples) // 4, 1)
+    return {
+        "minutes": options.seconds / 60,
+        "first_mib": round(samples[0], 1),
+        "second_quarter_mib": round(statistics.median(samples[part : 2 * part] or samples), 1),
+        "last_quarter_mib": round(statistics.median(samples[-part:]), 1),
+    }
+
+
+KINDS = {
+    "recover-arrays": recover_arrays,
+    "recover-attributes": recover_attributes,
+    "latency-client": latency_client,
+    "latency-bare": latency_bare,
+    "memory": memory,
+}
+
+
+def main() -> None:
+    """Measure one thing."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--feed", required=True)
+    parser.add_argument("--group")
+    parser.add_argument("--messages", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=0.0)
+    add_connection_arguments(parser)
+    options = parser.parse_args()
+    connection = connection_from(parser, options)
+    options.interface = connection.interface
+    request_short_slices()
+    client = connect(
+        admin=connection.admin,
+        ca=connection.ca_pem,
+        identity=connection.identity,
+        secret=connection.credential,
+        interface=connection.interface,
+    )
+    with client as feed:
+        tune_for_low_latency()
+        found = KINDS[options.kind](feed, options)
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""How far a merge is from the end that it knows of: what the client's lag and its waiting for an end rest on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tests.feedcore.merge.merge_feed import MS, Listener, heartbeat, line, packet
+
+
+def progress(listener: Listener) -> tuple[bool, int]:
+    """Whether messages are missing, and how many."""
+    return listener.merger.has_missing_messages, listener.merger.missing_message_count
+
+
+@pytest.mark.parametrize("start", [None, 1, 4])
+def test_before_anything_is_heard_nothing_is_missing(start: int | None) -> None:
+    assert progress(Listener(start=start)) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("heard", "expected"),
+    [
+        (heartbeat(14, next_message=10), (True, 6)),
+        (heartbeat(9, next_message=5), (True, 1)),
+        (heartbeat(9, next_message=4), (False, 0)),
+        (heartbeat(9, next_message=3), (False, 0)),
+        (packet(8, line(12, 13), first_input=12), (True, 6)),
+        (packet(4, line(12, 13), first_input=12), (False, 0)),
+    ],
+)
+def test_messages_from_a_start_by_number_to_the_known_end_are_missing(
+    heard: OutputPacket, expected: tuple[bool, int]
+) -> None:
+    listener = Listener(start=4)
+    listener.hear(heard)
+    assert progress(listener) == expected
+
+
+def test_the_messages_of_a_gap_and_early_ones_after_it_are_missing_until_they_are_delivered() -> None:
+    listener = Listener(start=1)
+    listener.hear(packet(1, line(1, 2)))
+    assert progress(listener) == (False, 0)
+    listener.hear(packet(5, line(5, 7)))
+    assert progress(listener) == (True, 5)
+    listener.hear(packet(3, line(3, 3)))
+    assert progress(listener) == (True, 4)
+    listener.hear(packet(4, line(4, 4)))
+    assert progress(listener) == (False, 0)
+
+
+def test_a_subscription_that_begins_live_misses_what_it_hears_of_after_its_first_packet() -> None:
+    listener = Listener(start=None)
+    listener.hear(packet(8, line(8, 9)))
+    assert progress(listener) == (False, 0)
+    listener.hear(heartbeat(13))
+    listener.wait(1 * MS)
+    assert progress(listener) == (True, 3)

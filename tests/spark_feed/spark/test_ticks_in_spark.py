@@ -1,0 +1,43 @@
+"""`format("tandemfeed.ticks")` in Spark: a folder of files as a table, and as a stream that continues."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tandemfeed.spark_feed.numbering.session import Spark
+from tests.real_data import shared_file
+
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.long]
+ITCH = {"format": "itch50", "message": "addOrder"}
+ORDERS = 367  # in the file
+
+
+def test_a_folder_of_itch_files_is_a_table_and_a_stream_that_continues(spark: Spark, tmp_path: Path) -> None:
+    file, folder = shared_file("itch50/12302019_SNIPPET.NASDAQ_ITCH50"), tmp_path / "days"
+    folder.mkdir()
+    shutil.copy(file, folder / "one.itch")
+    table = spark.read.format("tandemfeed.ticks").options(**ITCH).load(str(folder))
+    assert table.where("price > 0").count() == ORDERS
+    stocks = {row.stock: row["count"] for row in table.groupBy("stock").count().collect()}
+    assert sum(stocks.values()) == ORDERS
+    assert all(stock == stock.strip() for stock in stocks)
+
+    def continue_stream() -> int:
+        """Take what is there now; returns the rows so far."""
+        orders = spark.readStream.format("tandemfeed.ticks").options(**ITCH).load(str(folder))
+        query = (
+            orders.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "orders"))
+        )
+        query.awaitTermination()
+        return int(spark.read.parquet(str(tmp_path / "orders")).count())
+
+    assert continue_stream() == ORDERS
+    for name in ("two.itch", "three.itch"):
+        shutil.copy(file, folder / name)
+    assert continue_stream() == 3 * ORDERS
