@@ -51,7 +51,7 @@ class FixedRows:
         self._room = min(ROWS_MAX, GROUP_BYTES_MAX // size)
         found = message.columns.items()
         self._places = np.array([(PREFIX_SIZE + each.offset, each.size) for _, each in found], np.int64).reshape(-1, 2)
-        self._values = np.empty(self._room * int(self._places[:, 1].sum()), np.uint8)  # unused pages cost nothing
+        self._values = self._new_values()
         self._codes = {name: each.numpy_code("<") for name, each in found}
         self._columns = FixedColumns(message)
         self.count = 0
@@ -74,15 +74,18 @@ class FixedRows:
         return taken
 
     def batch(self) -> RecordBatch:
-        """The collected messages as a record batch, valid until more are added; afterwards none are collected."""
+        """The collected messages as a record batch, which keeps their memory; afterwards none are collected."""
         columns: dict[str, NDArray[Any] | Texts] = {}
         at = 0
         for (name, code), (_, size) in zip(self._codes.items(), self._places.tolist(), strict=True):
             values = np.frombuffer(self._values, code, self.count, at)
             columns[name] = _texts(values, size) if values.dtype.kind == "S" else values
             at += self._room * size
-        self.count = 0
+        self._values, self.count = self._new_values(), 0
         return self._columns.batch_of(columns)
+
+    def _new_values(self) -> NDArray[np.uint8]:
+        return np.empty(self._room * int(self._places[:, 1].sum()), np.uint8)  # unused pages cost nothing
 
 
 def _texts(values: NDArray[np.bytes_], size: int) -> Texts:

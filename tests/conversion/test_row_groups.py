@@ -45,4 +45,5 @@ def test_compiled_columns_equal_those_of_numpy(name: str, monkeypatch: pytest.Mo
     ((found, batch),) = groups.rest()
     batch.validate(full=True)
     assert found == name
+    list(groups.take(rows[::-1].copy().view(np.uint8)))  # does not touch the batch
     assert batch.to_pylist() == FixedColumns(message).batch(rows).to_pylist()
