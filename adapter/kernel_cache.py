@@ -38,14 +38,15 @@ def _engine_digest() -> str:
 CACHE_FOLDER = kernel_folder(_engine_digest(), *cache_places())
 
 
-def compiled(signature: object = None) -> Callable[[Callable[..., Any]], Any]:
+def compiled(signature: object = None, *, nogil: bool = False) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function, or load it if it was compiled before.
 
     Args:
         signature: its types, to compile or load it now; None: at the first call.
+        nogil: release the interpreter lock, for functions that run for long while another thread has work.
     """
     arguments = () if signature is None else (signature,)
-    return lambda function: compile_into(CACHE_FOLDER, function, *arguments)
+    return lambda function: compile_into(CACHE_FOLDER, function, *arguments, nogil=nogil)
 
 
 def compiled_part(function: Callable[..., Any]) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE
@@ -18,6 +18,18 @@ DEFAULT_CHARSET = "latin-1"  # it has a character for every byte
 TIME, TIME_SIZE = pa.timestamp("ns", "UTC"), 8
 WORDS = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}  # by size
 DECIMAL_DIGITS = 20  # of the largest 64-bit integer
+
+
+class Texts(NamedTuple):
+    """Texts by number.
+
+    Attributes:
+        codes: of each message, an index of `distinct`.
+        distinct: the texts; shape (texts,), S.
+    """
+
+    codes: NDArray[np.int32]
+    distinct: NDArray[np.bytes_]
 
 
 class ColumnType(NamedTuple):
@@ -34,9 +46,12 @@ class ColumnType(NamedTuple):
     unit: str | None
     names: EnumType | None = None
 
-    def array(self, values: NDArray[Any]) -> Any:
-        """The values of many messages, as an Arrow array."""
-        field, values = self.column, np.ascontiguousarray(values)
+    def array(self, values: NDArray[Any] | Texts) -> Any:
+        """The values of many messages, as an Arrow array, which may share their memory."""
+        field = self.column
+        if isinstance(values, Texts):
+            return _by_code(pa.array(values.codes), values.distinct, self.charset, is_optional=field.null is not None)
+        values = np.ascontiguousarray(values)
         if self.names is not None:
             return _names(self.names, values)
         if field.kind.name == "char":
@@ -48,11 +63,13 @@ class ColumnType(NamedTuple):
             return _plain(TIME, values.view(np.int64), nulls)
         if self.unit == "D":
             return pa.array(values.astype(np.int32), pa.int32(), mask=nulls).cast(pa.date32())
-        if field.exponent >= 0:
-            return pa.array(values * 10**field.exponent if field.exponent else values, mask=nulls)
-        wide = np.zeros((len(values), 2), np.int64)  # 128 bits: the number, then its sign bits
-        wide[:, 0] = values.astype(np.int64) if values.dtype.kind == "i" else values.astype(np.uint64).view(np.int64)
-        wide[:, 1] = np.where(values < 0, -1, 0)
+        if field.exponent == 0:
+            return _plain(pa.from_numpy_dtype(values.dtype), values, nulls)
+        if field.exponent > 0:
+            return pa.array(values * 10**field.exponent, mask=nulls)
+        wide = np.empty((len(values), 2), np.int64)  # 128 bits: the number, then its sign bits
+        wide[:, 0] = values if values.dtype.kind == "i" else values.astype(np.uint64).view(np.int64)
+        wide[:, 1] = wide[:, 0] >> 63 if values.dtype.kind == "i" else 0
         return _plain(pa.decimal128(DECIMAL_DIGITS, -field.exponent), wide, nulls)
 
 
@@ -94,11 +111,15 @@ def _texts(values: NDArray[Any], charset: str, *, is_optional: bool) -> Any:
     size = values.dtype.itemsize
     kind = WORDS.get(size, pa.binary(size))  # Arrow finds equal integers several times as fast as equal texts
     encoded = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)]).dictionary_encode()
-    distinct = np.frombuffer(encoded.dictionary.buffers()[1], f"S{size}", len(encoded.dictionary)).tolist()
-    texts = [text.decode(charset, "replace") for text in distinct]  # numpy has removed the zero bytes at the end
-    codes = encoded.indices
+    distinct = np.frombuffer(encoded.dictionary.buffers()[1], f"S{size}", len(encoded.dictionary))
+    return _by_code(encoded.indices, distinct, charset, is_optional=is_optional)
+
+
+def _by_code(codes: Any, distinct: NDArray[np.bytes_], charset: str, *, is_optional: bool) -> Any:
+    texts = [text.decode(charset, "replace") for text in distinct.tolist()]  # without the zero bytes at the end
     if is_optional and "" in texts:
-        codes = pc.if_else(pc.equal(codes, texts.index("")), pa.scalar(None, codes.type), codes)
+        numbers = np.asarray(codes)
+        codes = _plain(codes.type, numbers, numbers == texts.index(""))
     return pa.DictionaryArray.from_arrays(codes, pa.array(texts, pa.string()))
 
 
@@ -124,8 +145,12 @@ class FixedColumns:
 
     def batch(self, rows: NDArray[np.void]) -> Any:
         """The messages as a record batch; messages of an older version have fewer columns."""
-        present = [name for name in self._types if name in (rows.dtype.names or ())]
-        return pa.RecordBatch.from_arrays([self._types[name].array(rows[name]) for name in present], names=present)
+        return self.batch_of({name: rows[name] for name in rows.dtype.names or ()})
+
+    def batch_of(self, columns: Mapping[str, NDArray[Any] | Texts]) -> Any:
+        """The same, from the values of each column; the record batch may share their memory."""
+        present = [name for name in self._types if name in columns]
+        return pa.RecordBatch.from_arrays([self._types[name].array(columns[name]) for name in present], names=present)
 
 
 class _Blocks:

@@ -86,7 +86,8 @@ def _add_file_arguments(task: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="input",
-        help="a file to convert; may be compressed with gzip or zstd; each file continues the one before it",
+        help="a file to convert, also compressed with gzip or zstd, which its content shows (of CSV files, the ending "
+        ".gz or .zst). Each file continues the one before it; captures are read in the order of their packets' times",
     )
     task.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="output folder, created if missing")
     task.add_argument(

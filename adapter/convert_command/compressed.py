@@ -38,6 +38,9 @@ class _Content(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read the next bytes; 0 at the end, and at damage."""
+        if self._source is self._file:
+            count: int = self._source.readinto(buffer)
+            return count
         try:
             data = self._source.read1(len(buffer))
         except DECOMPRESSION_ERRORS as reason:

@@ -45,6 +45,8 @@ def report_findings(findings: Findings, arguments: argparse.Namespace, written: 
 def _lines(findings: Findings) -> list[str]:
     lines = [f"{findings.duplicate_count:,} duplicates dropped"] if findings.duplicate_count else []
     lines += [f"stream {stream}: its numbers started again at 1" for stream in findings.restarts[:SHOWN_MAX]]
+    if findings.late_count:
+        lines.append(f"{findings.late_count:,} came late: they follow later ones in the output")
     if findings.unnumbered_count:
         count = findings.unnumbered_count
         lines.append(f"{count:,} messages with sequence number 0: no gap or duplicate can be found among them")

@@ -67,6 +67,7 @@ class StreamReport(NamedTuple):
         messages: that were delivered.
         duplicates, missing: messages, or packets, that came again on any line, and that came on none.
         restarts: how often the numbers started again at 1.
+        late: messages, or packets, that follow later ones, because they came after they had been given up.
     """
 
     stream: str
@@ -76,6 +77,7 @@ class StreamReport(NamedTuple):
     duplicates: int
     missing: int
     restarts: int
+    late: int
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ class Findings:
         samples: the first of them: file, number of the packet, where it was sent, and the reason.
         missing: messages that no line of the captures has; for CME, packets.
         duplicate_count: messages dropped because another line's copy was delivered; for CME, packets.
+        late_count: messages that came after they had been given up, and so follow later ones; for CME, packets.
         unnumbered_count: messages without a sequence number, among which nothing can be found missing or repeated.
         restarts: the streams whose numbers started again at 1, once for each time.
         streams: what captures have of each stream.
@@ -102,6 +105,7 @@ class Findings:
     samples: list[str] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     duplicate_count: int = 0
+    late_count: int = 0
     unnumbered_count: int = 0
     restarts: list[str] = field(default_factory=list)
     streams: list[StreamReport] = field(default_factory=list)

@@ -9,11 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.convert_command.frame_kernels import SOFH_SIZE, write_open_framing
-from tandemfeed.adapter.convert_command.partitions import PartitionedOutput, Partitioning
+from tandemfeed.adapter.convert_command.partitions import PartitionedOutput, Partitioning, parquet_writer
 from tandemfeed.adapter.convert_command.row_groups import FrameIndex, RecordBatch, RowGroups
 from tandemfeed.feedcore.documents.message_model import MessageModel
 from tandemfeed.tables.columns import decoded, flat
@@ -88,7 +87,7 @@ def _as_it_is(batch: RecordBatch) -> RecordBatch:
 
 # How a record batch is prepared for each format, and what writes it.
 TABLES: dict[str, tuple[Callable[[RecordBatch], RecordBatch], Callable[[Path, Any], Any]]] = {
-    "parquet": (_as_it_is, pyarrow.parquet.ParquetWriter),
+    "parquet": (_as_it_is, parquet_writer),
     "arrow": (decoded, pa.ipc.new_file),
     "csv": (lambda batch: flat(decoded(batch)), pyarrow.csv.CSVWriter),
 }

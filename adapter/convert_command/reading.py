@@ -18,7 +18,7 @@ from tandemfeed.adapter.conversion.formats.tick_table import read_tick_file
 from tandemfeed.adapter.convert_command.captures.capture_reading import read_captures
 from tandemfeed.adapter.convert_command.captures.protocols import PROTOCOLS
 from tandemfeed.adapter.convert_command.captures.stream_merge import MESSAGES_MAX
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.compressed import GZIP_MAGIC, DecompressedFile
 from tandemfeed.adapter.convert_command.inputs import Findings, Input, note_damage, until_damage
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
@@ -33,7 +33,12 @@ def _binary_file(given: Input, findings: Findings) -> Iterator[FrameChunk]:
 
 def _dbn(given: Input, findings: Findings) -> Iterator[FrameChunk]:
     for path in given.paths:
-        yield from until_damage(dbn_chunks(path.read_bytes(), given.source_format), path, findings)
+        data = path.read_bytes()
+        if data.startswith(GZIP_MAGIC):  # zstd is a part of the format
+            with DecompressedFile(path) as file:
+                data = file.read()
+                note_damage(file, path, findings)
+        yield from until_damage(dbn_chunks(data, given.source_format), path, findings)
 
 
 def dbn_chunks(data: bytes, source_format: SourceFormat) -> Iterator[FrameChunk]:

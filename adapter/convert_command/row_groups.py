@@ -13,15 +13,16 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemfeed.adapter.convert_command.frame_kernels import copy_rows, index_frames
-from tandemfeed.feedcore.documents.message_model import MessageModel, frame_dtype
+from tandemfeed.adapter.convert_command.frame_kernels import copy_columns, encode_texts, index_frames
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, MessageModel
 from tandemfeed.feedcore.sbe.messages import MessageType
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
-from tandemfeed.tables.columns import FixedColumns, MessageColumns
+from tandemfeed.tables.columns import FixedColumns, MessageColumns, Texts
 
 ROWS_MAX = 128 * 1_024  # of a row group: small enough to be read alone, large enough to compress well
 GROUP_BYTES_MAX = 64 << 20
 TOTAL_BYTES_MAX = 256 << 20
+TEXTS_FIRST = 512  # distinct texts of a column for which there is room at first
 
 RecordBatch: TypeAlias = Any  # pyarrow has no type annotations
 
@@ -43,11 +44,15 @@ class FrameIndex(NamedTuple):
 
 
 class FixedRows:
-    """Messages of one type and size, as rows of bytes."""
+    """Messages of one type and size, as columns."""
 
     def __init__(self, message: MessageType, size: int) -> None:
-        self._message, self._size = message, size
-        self._rows = np.empty((min(ROWS_MAX, GROUP_BYTES_MAX // size), size), np.uint8)  # unused pages cost nothing
+        self._size = size
+        self._room = min(ROWS_MAX, GROUP_BYTES_MAX // size)
+        found = message.columns.items()
+        self._places = np.array([(PREFIX_SIZE + each.offset, each.size) for _, each in found], np.int64).reshape(-1, 2)
+        self._values = self._new_values()
+        self._codes = {name: each.numpy_code("<") for name, each in found}
         self._columns = FixedColumns(message)
         self.count = 0
 
@@ -59,20 +64,39 @@ class FixedRows:
     @property
     def is_full(self) -> bool:
         """True if the row group must be taken before more is added."""
-        return self.count == len(self._rows)
+        return self.count == self._room
 
     def take(self, frames: NDArray[np.uint8], starts: NDArray[np.int64]) -> int:
         """Add messages as far as there is room; returns how many."""
-        taken = min(len(starts), len(self._rows) - self.count)
-        copy_rows(frames, starts[:taken], self._rows, self.count)
+        taken = min(len(starts), self._room - self.count)
+        copy_columns(frames, starts[:taken], self._values, self.count, self._room, self._places)
         self.count += taken
         return taken
 
     def batch(self) -> RecordBatch:
-        """The collected messages as a record batch; afterwards none are collected."""
-        rows = self._rows[: self.count].reshape(-1).view(frame_dtype(self._message, self._size))
-        self.count = 0
-        return self._columns.batch(rows)
+        """The collected messages as a record batch, which keeps their memory; afterwards none are collected."""
+        columns: dict[str, NDArray[Any] | Texts] = {}
+        at = 0
+        for (name, code), (_, size) in zip(self._codes.items(), self._places.tolist(), strict=True):
+            values = np.frombuffer(self._values, code, self.count, at)
+            columns[name] = _texts(values, size) if values.dtype.kind == "S" else values
+            at += self._room * size
+        self._values, self.count = self._new_values(), 0
+        return self._columns.batch_of(columns)
+
+    def _new_values(self) -> NDArray[np.uint8]:
+        return np.empty(self._room * int(self._places[:, 1].sum()), np.uint8)  # unused pages cost nothing
+
+
+def _texts(values: NDArray[np.bytes_], size: int) -> Texts:
+    """Texts by number."""
+    codes, room = np.empty(len(values), np.int32), TEXTS_FIRST
+    while True:
+        firsts, slots = np.empty(room, np.int32), np.zeros(2 * room, np.int32)
+        count = encode_texts(values.view(np.uint8), size, codes, firsts, slots)
+        if count >= 0:
+            return Texts(codes, values[firsts[:count]])
+        room *= 16
 
 
 class VariableRows:
@@ -118,7 +142,7 @@ class RowGroups:
     def take(self, frames: NDArray[np.uint8]) -> Iterator[tuple[str, RecordBatch]]:
         """Add output frames; yields (message name, row group) for each group that is complete."""
         index = FrameIndex.of(frames, self._model.schema.schema_id)
-        for template in np.unique(index.templates).tolist():
+        for template in np.flatnonzero(np.bincount(index.templates)).tolist():
             message = self._model.schema.by_template.get(template)
             if message is not None:
                 places = np.flatnonzero(index.templates == template)

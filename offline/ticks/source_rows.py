@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.convert_command.frame_kernels import copy_rows
+from tandemfeed.adapter.convert_command.frame_kernels import copy_columns
 from tandemfeed.feedcore.documents.primitive_types import Place
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat, SourceMessageType
 from tandemfeed.offline.ticks.frame_index import FrameIndex
@@ -54,7 +54,7 @@ class SourceRows:
         starts = index.starts[is_right]
         if len(starts):
             rows = np.empty((len(starts), self._size), np.uint8)
-            copy_rows(data, starts, rows, 0)
+            copy_columns(data, starts, rows.reshape(-1), 0, len(rows), np.array([(0, self._size)]))
             self._rows.append((rows, index.sizes[is_right]))
         if sum(len(each) for each, _ in self._rows) >= ROWS_MAX:
             yield self.rest()

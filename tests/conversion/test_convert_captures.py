@@ -26,9 +26,12 @@ from tandemfeed.adapter.conversion.formats.moldudp64 import encode_end_of_sessio
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
 from tandemfeed.adapter.convert_command import row_groups
 from tandemfeed.adapter.convert_command.cli import main
+from tandemfeed.adapter.convert_command.inputs import Findings, Input
 from tandemfeed.adapter.convert_command.packet_values import reads_packet
+from tandemfeed.adapter.convert_command.reading import READERS
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
+from tests.real_data import shared_file
 
 TABLE = "itch50-to-tick.xml"
 ITCH = ["--shipped", "itch50", "--session", "20191230"]
@@ -231,6 +234,18 @@ def test_a_file_compressed_with_zstd_is_read(tmp_path: Path) -> None:
     path.write_bytes(zstandard.compress(path.read_bytes()))
     assert main(["file", str(path), *ITCH, "--to", str(tmp_path / "out")]) == 0
     assert len(rows(path)) == 10
+
+
+def test_records_of_databento_are_read_from_gzip(tmp_path: Path) -> None:
+    plain = shared_file("dbn/test_data.mbo.dbn")
+    path, findings, dbn = tmp_path / "day.dbn.gz", Findings(), load_source_format(document("dbn.xml"))
+    path.write_bytes(gzip.compress(data := plain.read_bytes()))
+    packed, whole = (list(READERS["dbn"](Input((each,), dbn), findings)) for each in (path, plain))
+    assert packed == whole
+    assert not findings.is_incomplete
+    path.write_bytes(gzip.compress(data)[:-10])
+    list(READERS["dbn"](Input((path,), dbn), findings))
+    assert findings.is_incomplete
 
 
 @settings(max_examples=100, deadline=None)

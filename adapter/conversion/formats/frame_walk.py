@@ -71,15 +71,19 @@ class FrameWalk:
         return int(end), int(count)
 
 
-def later_part(framing: Framing) -> Callable[[FrameChunk, int], FrameChunk]:
-    """A function that returns the part of a chunk from a message on, by its number."""
+def part_of_chunk(framing: Framing) -> Callable[[FrameChunk, int, int], FrameChunk]:
+    """A function that returns the messages of a chunk from a number up to another one, exclusive."""
     walk = FrameWalk(framing, allows_empty=True)
 
-    def part(chunk: FrameChunk, first: int) -> FrameChunk:
-        skipped = first - chunk.sequence
-        start, count = walk.skip(np.frombuffer(chunk.frames, np.uint8), 0, skipped)
-        if count < skipped:
-            raise FormatError(f"message {first} is not in its packet: the frames do not follow the source format")
-        return replace(chunk, frames=chunk.frames[start:], message_count=chunk.message_count - skipped, sequence=first)
+    def part(chunk: FrameChunk, first: int, end: int) -> FrameChunk:
+        view, begin = np.frombuffer(chunk.frames, np.uint8), 0
+        for wanted in (first - chunk.sequence, end - first):
+            start = begin
+            begin, count = walk.skip(view, start, wanted)
+            if count < wanted:
+                raise FormatError(
+                    f"messages {first} to {end - 1} are not in their packet: the frames do not follow the source format"
+                )
+        return replace(chunk, frames=chunk.frames[start:begin], message_count=end - first, sequence=first)
 
     return part

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from tandemfeed.adapter.convert_command.captures.rows import Bytes, Words
+from tandemfeed.adapter.convert_command.frame_kernels import are_equal, digest_of
 from tandemfeed.adapter.kernel_cache import compiled, compiled_part
 
-KEY_SIZE = 40  # an address, its port and family; or a group of destinations and a session
+WORD_SIZE = 8  # keys are filled in by words
+KEY_SIZE = 5 * WORD_SIZE  # an address, its port and family; or a group of destinations and a session
+PORT = 16  # where a destination's key has its port
 FLAG = KEY_SIZE - 1  # a byte that tells apart keys that are otherwise equal
 KEYS_FIRST = 64
 
@@ -20,15 +23,10 @@ def number_of(keys, slots, counts):  # type: ignore[no-untyped-def]
         keys, slots, counts: of a `KeyTable`.
     """
     last, mask = counts[0], slots.size - 1
-    digest = np.uint64(14_695_981_039_346_656_037)
-    for place in range(KEY_SIZE):
-        digest = (digest ^ np.uint64(keys[last, place])) * np.uint64(1_099_511_628_211)  # FNV-1a
-    slot = np.int64((digest ^ (digest >> np.uint64(29))) & np.uint64(mask))
+    slot = np.int64(digest_of(keys, last * KEY_SIZE, KEY_SIZE) & np.uint64(mask))
     while slots[slot] != 0:
-        found, place = slots[slot] - 1, 0
-        while place < KEY_SIZE and keys[found, place] == keys[last, place]:
-            place += 1
-        if place == KEY_SIZE:
+        found = slots[slot] - 1
+        if are_equal(keys, found * KEY_SIZE, last * KEY_SIZE, KEY_SIZE):
             return found
         slot = (slot + 1) & mask
     if last + 1 == keys.shape[0]:

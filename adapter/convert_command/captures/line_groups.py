@@ -7,6 +7,8 @@ session, that name decides, unless two destinations use it for different content
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,25 +22,28 @@ from tandemfeed.adapter.convert_command.captures.stream_kernels import digest_ro
 from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 
 DATAGRAMS_MAX = 50_000  # looked at; the lines of a channel differ by milliseconds
+DATAGRAMS_LEAST = 5_000  # of each file, if there are many
 
 
-def line_groups(path: Path, protocol: Protocol, flows: KeyTable) -> list[int]:
-    """The groups of the destinations in the beginning of a capture, by flow.
+def line_groups(paths: Sequence[Path], protocol: Protocol, flows: KeyTable) -> list[int]:
+    """The groups of the destinations in the beginning of captures, by flow.
 
     Args:
         flows: receives the destinations.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: a file cannot be read.
     """
     seen = Contents(protocol, flows)
-    with DecompressedFile(path) as file:
-        try:
+    of_each = max(DATAGRAMS_MAX // len(paths), DATAGRAMS_LEAST)
+    for path in paths:
+        count = 0
+        with DecompressedFile(path) as file, suppress(FormatError):  # the reading that follows reports it
             for datagrams in CaptureWalk(file, flows):
-                if seen.add(datagrams) >= DATAGRAMS_MAX:
+                seen.add(datagrams)
+                count += len(datagrams.rows)
+                if count >= of_each:
                     break
-        except FormatError:
-            pass  # the reading that follows reports it
     return seen.groups()
 
 
@@ -48,10 +53,9 @@ class Contents:
     def __init__(self, protocol: Protocol, flows: KeyTable) -> None:
         self._protocol, self._flows, self._sessions = protocol, flows, KeyTable()
         self._rows: list[Words] = []
-        self._count = 0
 
-    def add(self, datagrams: Datagrams) -> int:
-        """Add datagrams; returns how many there are."""
+    def add(self, datagrams: Datagrams) -> None:
+        """Add datagrams."""
         data, rows = datagrams
         protocol, sessions, done = self._protocol, self._sessions, -1
         together = np.zeros(len(self._flows), np.int64)
@@ -66,8 +70,6 @@ class Contents:
         contents = np.column_stack((rows[:, [STREAM, SEQUENCE, FLOW]], digests))
         is_numbered = (rows[:, STATUS] <= APART) & (rows[:, SEQUENCE] > 0) & (contents[:, 3] != 0)
         self._rows.append(contents[is_numbered])
-        self._count += len(rows)
-        return self._count
 
     def groups(self) -> list[int]:
         """By flow: the smallest flow of its group; 0 for all if the sessions suffice."""

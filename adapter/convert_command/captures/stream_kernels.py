@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandemfeed.adapter.convert_command.captures.keys import FLAG, KEY_SIZE, number_of
+from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES
+from tandemfeed.adapter.convert_command.captures.keys import FLAG, KEY_SIZE, WORD_SIZE, number_of
 from tandemfeed.adapter.convert_command.captures.rows import (
     APART,
     COUNT,
@@ -26,6 +27,11 @@ from tandemfeed.adapter.convert_command.captures.rows import (
 )
 from tandemfeed.adapter.convert_command.frame_kernels import copy_bytes
 from tandemfeed.adapter.kernel_cache import compiled, compiled_part
+
+load_u16, load_u16be, load_u32, load_u32be, load_i64, load_i64be = (
+    LOADS[f"load_{name}"] for name in ("u16", "u16be", "u32", "u32be", "i64", "i64be")
+)
+store_8, store_64 = STORES["store_8"], STORES["store_64"]
 
 SEQUENCE_MAX, UNNUMBERED_SEQUENCE = 1 << 62, -1
 DIGEST_SIZE = 64  # bytes of a packet or message that are compared: numbers, times, the first values
@@ -66,8 +72,9 @@ SETTINGS = 16
     FIRST,  # the first number
     DUPLICATES,  # messages, or packets, that were delivered already
     DELIVERED,  # messages
-) = range(8)
-STREAM_COLUMNS = 8
+    GAPS_END,  # messages before this number may be late ones, not duplicates; what precedes the first one is a gap, too
+) = range(9)
+STREAM_COLUMNS = 9
 
 # What `merge_rows` keeps between calls: of the chunk that is being filled, and counts.
 CHUNK_SIZE, CHUNK_COUNT, CHUNK_SPANS, CHUNK_SENT_NS, UNNUMBERED = range(5)
@@ -86,6 +93,12 @@ DONE, FULL, LEFT = range(3)  # why `merge_rows` returns: no rows remain; the chu
 @compiled_part
 def number_at(data, at, size, is_big_endian):  # type: ignore[no-untyped-def]
     """An unsigned integer of any size; of 8 bytes, its bits."""
+    if size == 2:
+        return load_u16be(data, at) if is_big_endian else load_u16(data, at)
+    if size == 4:
+        return load_u32be(data, at) if is_big_endian else load_u32(data, at)
+    if size == 8:
+        return load_i64be(data, at) if is_big_endian else load_i64(data, at)
     value = np.int64(0)
     for place in range(size):
         value |= np.int64(data[at + place]) << (8 * (size - 1 - place if is_big_endian else place))
@@ -141,7 +154,7 @@ def header_status(data, row, parts, settings):  # type: ignore[no-untyped-def]
     return READ if is_found else APART
 
 
-@compiled()
+@compiled(nogil=True)
 def read_headers(data, rows, first, groups, parts, settings, keys, slots, key_counts):  # type: ignore[no-untyped-def]
     """Read the headers of the rows from `first` on; returns how many rows are done.
 
@@ -158,15 +171,16 @@ def read_headers(data, rows, first, groups, parts, settings, keys, slots, key_co
         row[STATUS] = SKIPPED if group < 0 else header_status(data, row, parts, settings)
         if row[STATUS] > APART:
             continue
-        key, session, channel = key_counts[0], row[START] + settings[SESSION_AT], row[START] + settings[CHANNEL_AT]
-        for place in range(KEY_SIZE):
-            keys[key, place] = (group >> (8 * place)) & 255 if place < GROUP_SIZE else 0
-        for place in range(settings[SESSION_SIZE]):
-            keys[key, GROUP_SIZE + place] = data[session + place]
-        for place in range(settings[CHANNEL_SIZE]):
-            keys[key, GROUP_SIZE + settings[SESSION_SIZE] + place] = data[channel + place]
+        key = key_counts[0] * KEY_SIZE
+        store_64(keys, key, group)  # the session covers the upper half
+        for place in range(WORD_SIZE, KEY_SIZE, WORD_SIZE):
+            store_64(keys, key + place, 0)
+        name = key + GROUP_SIZE
+        copy_bytes(data, row[START] + settings[SESSION_AT], keys, name, settings[SESSION_SIZE])
+        channel = row[START] + settings[CHANNEL_AT]
+        copy_bytes(data, channel, keys, name + settings[SESSION_SIZE], settings[CHANNEL_SIZE])
         if settings[HAS_UNNUMBERED] and row[SEQUENCE] == 0 and row[COUNT] > 0:
-            keys[key, FLAG] = 1  # a stream of its own
+            store_8(keys, key + FLAG, 1)  # a stream of its own
             row[SEQUENCE] = UNNUMBERED_SEQUENCE
         row[STREAM] = number_of(keys, slots, key_counts)
         if row[STREAM] < 0:
@@ -174,7 +188,7 @@ def read_headers(data, rows, first, groups, parts, settings, keys, slots, key_co
     return rows.shape[0]
 
 
-@compiled()
+@compiled(nogil=True)
 def digest_rows(data, rows, settings, is_by_packet, digests):  # type: ignore[no-untyped-def]
     """Digest what has a row's number: the packet, or its first message; 0: a datagram without one.
 
@@ -226,7 +240,7 @@ def put_span(stream, first, end, count, spans, progress):  # type: ignore[no-unt
     progress[CHUNK_COUNT] += count
 
 
-@compiled()
+@compiled(nogil=True)
 def merge_rows(data, rows, first, streams, limits, out, spans, progress):  # type: ignore[no-untyped-def]
     """Put the messages of the rows from `first` on into a chunk; returns (how many rows are done, why it stopped).
 
@@ -248,11 +262,12 @@ def merge_rows(data, rows, first, streams, limits, out, spans, progress):  # typ
         if count > 0 or limits[IS_BY_PACKET]:
             if not stream[IS_BEGUN]:
                 stream[IS_BEGUN] = 1
-                stream[NEXT] = stream[FIRST] = 1 if is_unnumbered else row[SEQUENCE]
+                stream[NEXT] = stream[FIRST] = stream[GAPS_END] = 1 if is_unnumbered else row[SEQUENCE]
             sequence = stream[NEXT] if is_unnumbered else row[SEQUENCE]
             after = sequence + (1 if limits[IS_BY_PACKET] else count)
             is_reset = limits[IS_BY_PACKET] and sequence == 1 and stream[NEXT] > 2 and row[SENT_NS] > stream[NEWEST_NS]
-            if stream[IS_HELD] or is_reset or (sequence != stream[NEXT] and after > stream[NEXT]):
+            is_late = sequence < min(stream[NEXT], stream[GAPS_END])
+            if stream[IS_HELD] or is_reset or is_late or (sequence != stream[NEXT] and after > stream[NEXT]):
                 return number, LEFT
             if sequence < stream[NEXT]:
                 stream[DUPLICATES] += after - sequence

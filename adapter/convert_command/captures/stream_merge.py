@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.frame_walk import later_part
+from tandemfeed.adapter.conversion.formats.frame_walk import part_of_chunk
 from tandemfeed.adapter.conversion.formats.framed_packets import VenuePacket
 from tandemfeed.adapter.conversion.formats.line_merge import LineMerge, Missing
 from tandemfeed.adapter.convert_command.captures.capture_walk import TIME_MAX, Datagrams
@@ -49,6 +49,7 @@ from tandemfeed.adapter.convert_command.captures.stream_kernels import (
     END,
     FIRST,
     FULL,
+    GAPS_END,
     GROUP_SIZE,
     IS_BEGUN,
     IS_HELD,
@@ -98,7 +99,6 @@ class StreamMerge:
         refuse: called with the row of a datagram that does not follow the protocol, and the reason.
 
     Attributes:
-        missing: messages that no line has; packets, if the protocol numbers these.
         restarts: the streams whose numbers started again at 1, once for each time.
     """
 
@@ -116,7 +116,7 @@ class StreamMerge:
         self._keys = KeyTable()
         self._streams: Words = np.zeros((KEYS_FIRST, STREAM_COLUMNS), np.int64)
         self._merge = LineMerge(
-            later_part(source_format.framing),
+            part_of_chunk(source_format.framing),
             hold_ns=protocol.hold_ns,
             is_by_packet=protocol.is_by_packet,
             name=lambda session: self.name(int.from_bytes(session, "little")),
@@ -125,14 +125,24 @@ class StreamMerge:
         self._out: Bytes = np.empty(BYTES_MAX, np.uint8)
         self._spans: Words = np.zeros((SPANS_MAX, SPAN_COLUMNS), np.int64)
         self._progress: Words = np.zeros(PROGRESS, np.int64)
-        self._apart: set[tuple[int, int]] = set()  # (stream, end) of the datagrams with status APART that were held
-        self.missing: list[Missing] = self._merge.missing
+        self._apart: set[tuple[int, int]] = set()  # (stream, end) of parts of datagrams with status APART
+        self._ends: list[Missing] = []  # what is missing at the end of a stream
         self.restarts: list[str] = []
+
+    @property
+    def missing(self) -> list[Missing]:
+        """Messages that no line has brought so far; packets, if the protocol numbers these."""
+        return self._merge.missing + self._ends
 
     @property
     def duplicate_count(self) -> int:
         """The messages, or packets, that were dropped because they had been delivered."""
         return int(self._streams[:, DUPLICATES].sum()) + self._merge.duplicate_count
+
+    @property
+    def late_count(self) -> int:
+        """The messages, or packets, that follow later ones, because they came after they had been given up."""
+        return self._merge.late_count
 
     @property
     def unnumbered_count(self) -> int:
@@ -152,7 +162,7 @@ class StreamMerge:
                 found.append(
                     StreamReport(
                         name, int(state[FIRST]), int(state[NEXT]) - 1, int(state[DELIVERED]), duplicates, lost[name],
-                        self.restarts.count(name),
+                        self.restarts.count(name), self._merge.late_in(_session(number)),
                     )
                 )  # fmt: skip
         return found
@@ -195,7 +205,7 @@ class StreamMerge:
                 yield from self._put(stream, self._merge.flush(_session(stream)))
             first, end = int(self._streams[stream, NEXT]), int(self._streams[stream, END])
             if self._streams[stream, IS_BEGUN] and end > first:
-                self.missing.append(Missing(self.name(stream), first, end))
+                self._ends.append(Missing(self.name(stream), first, end))
         if self._progress[CHUNK_COUNT]:
             yield self._take_chunk()
 
@@ -262,16 +272,16 @@ class StreamMerge:
         """Take a datagram that is neither the next of its stream nor a duplicate."""
         stream, merge = int(row[STREAM]), self._merge
         session, state = _session(stream), self._streams[stream]
-        merge.continue_at(session, int(state[NEXT]))
+        merge.continue_at(session, int(state[NEXT]), int(state[FIRST]))
         sent_ns, sequence = int(row[SENT_NS]), int(row[SEQUENCE])
         if self._protocol.is_by_packet and sequence == 1 and state[NEXT] > 2 and sent_ns > state[NEWEST_NS]:
             yield from self._put(stream, merge.flush(session))
             self.restarts.append(self.name(stream))
-            merge.continue_at(session, 1)
+            merge.start_again(session)
         frames = data[row[FRAMES] : row[START] + row[SIZE]].tobytes()
         chunk = FrameChunk(frames, int(row[COUNT]), sequence, sent_ns, session)
         if row[STATUS] == APART:
-            self._apart.add((stream, sequence + chunk.message_count))
+            self._apart.update((stream, sequence + number) for number in range(1, chunk.message_count + 1))
         yield from self._put(stream, merge.on_chunk(chunk, int(row[AT_NS])))
         if not self._protocol.is_by_packet:
             state[END] = max(int(state[END]), sequence + chunk.message_count)
@@ -279,13 +289,16 @@ class StreamMerge:
     def _put(self, stream: int, parts: Iterator[FrameChunk]) -> Iterator[Chunk]:
         """Put what is next in a stream into the chunk."""
         state, row = self._streams[stream], np.zeros((1, COLUMNS), np.int64)
+        newest_ns = int(state[NEWEST_NS])
         for part in parts:
-            state[NEXT], state[IS_HELD] = part.sequence, False
+            state[[NEXT, IS_HELD, GAPS_END]] = part.sequence, False, 0
+            state[FIRST] = min(int(state[FIRST]), part.sequence)
             row[0, [STREAM, SIZE, COUNT]] = stream, len(part.frames), part.message_count
             row[0, [SEQUENCE, SENT_NS]] = part.sequence, part.sent_at_ns
             row[0, STATUS] = APART if (stream, part.sequence + part.message_count) in self._apart else READ
             yield from self._merge_rows(np.frombuffer(bytearray(part.frames), np.uint8), row)
-        state[NEXT], state[IS_HELD] = self._merge.state(_session(stream))
+            newest_ns = state[NEWEST_NS] = max(int(state[NEWEST_NS]), newest_ns)
+        state[[NEXT, IS_HELD, GAPS_END]] = self._merge.state(_session(stream))
 
     def _take_chunk(self) -> Chunk:
         progress = self._progress

@@ -10,12 +10,13 @@ import numpy as np
 
 from tandemfeed.adapter.conversion.formats import capture as model
 from tandemfeed.adapter.conversion.formats import capture_file as file_model
-from tandemfeed.adapter.conversion.kernel.unaligned import LOADS
-from tandemfeed.adapter.convert_command.captures.keys import FLAG, KEY_SIZE, number_of
+from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES
+from tandemfeed.adapter.convert_command.captures.keys import FLAG, KEY_SIZE, PORT, number_of
 from tandemfeed.adapter.convert_command.captures.rows import AT_NS, FLOW, FRAME, SIZE, START
 from tandemfeed.adapter.kernel_cache import compiled, compiled_part
 
 u16, u16be, u32, u32be = (LOADS[name] for name in ("load_u16", "load_u16be", "load_u32", "load_u32be"))
+load_i64, store_8, store_16, store_64 = LOADS["load_i64"], STORES["store_8"], STORES["store_16"], STORES["store_64"]
 
 # Elements of the walk's settings and counts.
 IS_BIG_ENDIAN, UNIT_NS, LINK = 0, 1, 2
@@ -86,12 +87,11 @@ def take_frame(data, at, end, link, rows, row, keys, slots, key_counts):  # type
     """Fill in a row by a frame; returns what the frame has, LEFT also if there is no room for its destination."""
     what, segment, address, size = udp_segment(data, at, end, link)
     if what == WHOLE:
-        key = key_counts[0]
-        for place in range(KEY_SIZE):
-            keys[key, place] = data[address + place] if place < size else 0
-        keys[key, 16] = data[segment + 2]
-        keys[key, 17] = data[segment + 3]
-        keys[key, FLAG] = size
+        key = key_counts[0] * KEY_SIZE
+        store_64(keys, key, u32(data, address) if size == 4 else load_i64(data, address))
+        store_64(keys, key + 8, 0 if size == 4 else load_i64(data, address + 8))
+        store_16(keys, key + PORT, u16(data, segment + 2))  # the row's other bytes are always zero
+        store_8(keys, key + FLAG, size)
         flow = number_of(keys, slots, key_counts)
         if flow < 0:
             return LEFT
@@ -107,7 +107,7 @@ def is_beginning(data, at):  # type: ignore[no-untyped-def]
     return u32(data, at) in BEGINNINGS or u32be(data, at) in BEGINNINGS
 
 
-@compiled()
+@compiled(nogil=True)
 def walk_pcap(data, at, end, settings, rows, keys, slots, key_counts, counts):  # type: ignore[no-untyped-def]
     """Walk over the whole records of a pcap file; returns (where it stopped, rows, True if more bytes help).
 
@@ -141,7 +141,7 @@ def walk_pcap(data, at, end, settings, rows, keys, slots, key_counts, counts):  
     return at, row, False
 
 
-@compiled()
+@compiled(nogil=True)
 def walk_pcapng(  # type: ignore[no-untyped-def]
     data, at, end, settings, interfaces, interface_count, rows, keys, slots, key_counts, counts
 ):

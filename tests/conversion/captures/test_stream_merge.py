@@ -18,7 +18,7 @@ from numba.core.dispatcher import Dispatcher
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.capture import CaptureReader
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.frame_walk import later_part
+from tandemfeed.adapter.conversion.formats.frame_walk import part_of_chunk
 from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder
 from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER, decode_iex_segment
 from tandemfeed.adapter.conversion.formats.line_merge import HOLD_NS, LineMerge, Missing
@@ -78,7 +78,7 @@ def in_python(path: Path, source_format: SourceFormat, decode: Callable[[bytes],
     """The messages of a capture by way of the decoders and the merge in Python."""
     is_mdp, refused, delivered = decode is mdp, Counter[str](), list[FrameChunk]()
     hold_ns = MDP_HOLD_NS if is_mdp else HOLD_NS
-    merge = LineMerge(later_part(source_format.framing), hold_ns=hold_ns, is_by_packet=is_mdp)
+    merge = LineMerge(part_of_chunk(source_format.framing), hold_ns=hold_ns, is_by_packet=is_mdp)
     with DecompressedFile(path) as file:
         for datagram in CaptureReader(file):
             try:
