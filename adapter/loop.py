@@ -43,7 +43,7 @@ from tandemfeed.transport.unicast.publisher import UnicastPublisher
 
 LOG = logging.getLogger("tandemfeed.adapter.loop")
 # Datagrams per socket and turn: after a flood nothing waits long, and sending keeps pace with receiving.
-DRAIN_COUNT_MAX = 8
+DRAIN_COUNT_MAX = 16
 POLL_MS_MAX = 100
 
 
@@ -237,7 +237,7 @@ class AdapterLoop:
     # ---- effects (feedcore.replica.effects.EffectHandler) ----
 
     def append_to_journal(self, packet: OutputPacket) -> None:
-        """Before the packet is sent."""
+        """Before the packet is sent, if it is to be sent."""
         self._journal.append(packet)
 
     def transmit(self, packet: OutputPacket) -> None:

@@ -20,6 +20,8 @@ from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.adapter.kernel_cache import load_generated, table_compilation_reported
 from tandemfeed.feedcore.replica.output.converter import Converted
 
+_new_tuple = tuple.__new__  # a named tuple's own constructor takes three times as long, and this runs for every packet
+
 
 class CompiledConverter:
     """`feedcore.replica.output.converter.Converter` over a compiled kernel.
@@ -68,12 +70,13 @@ class CompiledConverter:
         """See `feedcore.replica.output.converter.Converter.convert`."""
         if self._functions is not None:
             return self._convert_answered(self._functions, datagram, skip, count, out, start, end)
+        data = self._data if datagram is self._datagram else self._array(datagram)
         consumed, written, cursor, refused = self._kernel(
-            self._array(datagram), skip, count, out, start, end, self._store.arena, self._tables
+            data, skip, count, out, start, end, self._store.arena, self._tables
         )
         if refused:
             self._keep_samples(datagram, skip)
-        return Converted(consumed, written, cursor)
+        return _new_tuple(Converted, (consumed, written, cursor))
 
     def _convert_answered(
         self, functions: PacketFunctions, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8],

@@ -63,32 +63,42 @@ Place = tuple[int, int]  # session, channel_id: each session numbers from 1
 
 
 class ChannelMarks:
-    """Where one channel's numbered packets are. Not thread-safe."""
+    """Where one channel's numbered packets are. One thread adds packets, in their order in the journal.
+
+    Packets of an epoch ascend; a new epoch may begin before the end of the old one.
+    """
 
     def __init__(self) -> None:
         self.by_input = SequenceMarks()
         self.by_message = SequenceMarks()
-        self._epoch = self._input_seq = self._unmarked_count = 0
+        self._epoch = self._input_seq = 0
+        self._unmarked_count = MARK_EVERY  # the first packet needs a mark
         self.epochs: tuple[EpochStart, ...] = ()  # as far as packets show them
 
-    def note(self, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
-        """Note the next packet. Packets of an epoch ascend; a new epoch may begin before the end of the old one."""
-        is_next = epoch == self._epoch and first_input_seq > self._input_seq
-        if is_next and self._unmarked_count < MARK_EVERY and self.by_input.first_seqs:
-            self._unmarked_count += 1
-        else:
-            if epoch != self._epoch:
-                kept = tuple(each for each in self.epochs if each.epoch < epoch and each[1] < first_input_seq)
-                self.epochs = (*kept, EpochStart(epoch, first_input_seq, first_message_seq))
-            self._epoch, self._unmarked_count = epoch, 1
-            self.by_input.mark(first_input_seq, index)
-            self.by_message.mark(first_message_seq, index)
+    def is_found_from_before(self, epoch: int, first_input_seq: int) -> bool:
+        """Add the next packet, if reading on from the last mark finds it soon; else False, and it needs a mark. Changes
+        nothing that a lookup reads."""
+        if epoch != self._epoch or first_input_seq <= self._input_seq or self._unmarked_count >= MARK_EVERY:
+            return False
         self._input_seq = first_input_seq
+        self._unmarked_count += 1
+        return True
+
+    def mark(self, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
+        """Add the next packet with its place. Needs the journal's lock."""
+        if epoch != self._epoch:
+            kept = tuple(each for each in self.epochs if each.epoch < epoch and each[1] < first_input_seq)
+            self.epochs = (*kept, EpochStart(epoch, first_input_seq, first_message_seq))
+        self._epoch, self._input_seq, self._unmarked_count = epoch, first_input_seq, 1
+        self.by_input.mark(first_input_seq, index)
+        self.by_message.mark(first_message_seq, index)
 
     def release(self, first_index: int) -> None:
         """Forget packets before the journal's first record."""
         self.by_input.release(first_index)
         self.by_message.release(first_index)
+        if not self.by_input.first_seqs:
+            self._unmarked_count = MARK_EVERY
 
 
 class OutputJournal:
@@ -133,14 +143,14 @@ class OutputJournal:
         index = self._append(encode_output_packet(packet))
         if index is None:
             return
-        place = packet.session, packet.channel_id
-        if packet.flags & PROVISIONAL_BIT:
+        flags, _, channel_id, _, session, epoch, first_input_seq, first_message_seq, *_ = packet
+        if not flags & NOT_NUMBERED_BITS:
+            self._note((session, channel_id), epoch, first_input_seq, first_message_seq, index)
+        elif flags & PROVISIONAL_BIT:
             with self._lock:
-                self._provisional_of(place).note(packet, index)
-        elif packet.flags & HEARTBEAT_BIT:
-            self._final_heartbeats[place] = index
-        elif not packet.flags & ANNOUNCEMENT_BIT:
-            self._note(place, packet.epoch, packet.first_input_seq, packet.first_message_seq, index)
+                self._provisional_of((session, channel_id)).note(packet, index)
+        elif flags & HEARTBEAT_BIT:
+            self._final_heartbeats[session, channel_id] = index
 
     def commit_provisional(
         self, channel_id: int, epoch: int, first_input_seq: int, end_input_seq: int, session: int = 0
@@ -354,12 +364,14 @@ class OutputJournal:
         self.last_dropped_unix_ns = time.time_ns()
 
     def _note(self, where: Place, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
+        marks = self._channels.get(where)
+        if marks is not None and not self._has_released and marks.is_found_from_before(epoch, first_input_seq):
+            return  # without the lock, which nearly every packet can spare
         with self._lock:
-            marks = self._channels.get(where)
             if marks is None:
                 marks = self._channels[where] = ChannelMarks()
                 self.newest_session = max(self.newest_session, where[0])
-            marks.note(epoch, first_input_seq, first_message_seq, index)
+            marks.mark(epoch, first_input_seq, first_message_seq, index)
             if self._has_released:
                 self._has_released = False
                 first_index = self._journal.first_index

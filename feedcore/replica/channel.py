@@ -8,13 +8,13 @@ ends with the role.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.replica.active_view import ActiveView, FlapDamper
 from tandemfeed.feedcore.replica.channel_state import ChannelStatus, RunsReply
 from tandemfeed.feedcore.replica.config import ReplicaConfig
-from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, RequestRuns, StateMoved, Transmit
+from tandemfeed.feedcore.replica.effects import AdapterEffect, Publish, RequestRuns, StateMoved
 from tandemfeed.feedcore.replica.hand_over import HandOver
 from tandemfeed.feedcore.replica.input.backlog import Backlog
 from tandemfeed.feedcore.replica.input.decision_intake import DecisionIntake
@@ -221,12 +221,10 @@ class Channel:
         """Add to the effects of the current event."""
         self.effects += effects
 
-    def publish(self, packets: Iterable[OutputPacket]) -> None:
-        """Journal each packet, then transmit it."""
-        add = self.effects.append
-        for packet in packets:
-            add(AppendToJournal(packet))
-            add(Transmit(packet))
+    def publish(self, packets: Sequence[OutputPacket]) -> None:
+        """Journal and transmit each packet."""
+        if packets:
+            self.effects.append(Publish(packets))
 
     def heartbeat(self, flags: int, released: tuple[int, int] | None, now_ns: int) -> OutputPacket:
         """The next heartbeat. `released`: how far packets have left, if some decided ones still wait."""

@@ -6,7 +6,7 @@ simulator share `perform`, the only dispatch of effects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, assert_never
 
@@ -16,11 +16,18 @@ from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tandemfeed.feedcore.wire.position import MessageStreamState
 
 
-@dataclass(slots=True, unsafe_hash=True)  # not frozen: every packet takes two of these, and freezing doubles their cost
+@dataclass(slots=True)  # not frozen: every source packet takes one of these, and freezing doubles its cost
+class Publish:
+    """Append each packet to the output journal, then transmit it, so that the sender can replay every packet that a
+    client may have received."""
+
+    packets: Sequence[OutputPacket]
+
+
+@dataclass(frozen=True, slots=True)
 class AppendToJournal:
-    """Append the packet to the output journal. Comes before the `Transmit` of the same packet, so that the sender can
-    replay every packet that a client may have received. A heartbeat here is the final one of a session, which a
-    restarted adapter repeats (`AdapterEngine.resume_final_heartbeats`)."""
+    """Append the packet to the output journal without transmitting it: a decision that the end of a term overtook, or
+    the final heartbeat of a session, which a restarted adapter repeats (`AdapterEngine.resume_final_heartbeats`)."""
 
     packet: OutputPacket
 
@@ -33,9 +40,10 @@ class SaveState:
     snapshot: ChannelSnapshot
 
 
-@dataclass(slots=True, unsafe_hash=True)  # as above
+@dataclass(frozen=True, slots=True)
 class Transmit:
-    """Seal the packet and multicast it on this adapter's group of the packet's channel."""
+    """Seal the packet and multicast it on this adapter's group of the packet's channel, without journaling it: a
+    heartbeat, or an announcement."""
 
     packet: OutputPacket
 
@@ -168,7 +176,8 @@ class RunsLost:
 
 ServerRequest: TypeAlias = AcceptOffer | ReleaseLease | RequestEpoch | RequestHandOver | RequestToFail | RenewLease
 AdapterEffect: TypeAlias = (
-    AppendToJournal
+    Publish
+    | AppendToJournal
     | SaveState
     | Transmit
     | RequestSource
@@ -204,6 +213,10 @@ def perform(effects: Iterable[AdapterEffect], handler: EffectHandler) -> None:
     """Perform the effects in order."""
     for effect in effects:
         match effect:
+            case Publish():
+                for packet in effect.packets:
+                    handler.append_to_journal(packet)
+                    handler.transmit(packet)
             case AppendToJournal():
                 handler.append_to_journal(effect.packet)
             case Transmit():

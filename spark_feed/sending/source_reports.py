@@ -96,7 +96,7 @@ class SourceReporter:
                 level = logging.DEBUG if self._is_cut_off else logging.WARNING  # warn once per outage
                 LOG.log(level, "could not report to the admin server; retrying", extra={"why": str(failed)[:300]})
                 self._is_cut_off = True
-                if self._stopped.wait(max(pause_s, REPORT_INTERVAL_S)):
+                if self._stopped.wait(max(pause_s, self._interval_s)):
                     return
             else:
                 return

@@ -13,6 +13,7 @@ from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
     CommitProvisional,
+    Publish,
     ReleaseLease,
     RenewLease,
     RequestEpoch,
@@ -246,7 +247,7 @@ class AdapterActor:
         action, arguments = event
         effects = action(*arguments, self.clock_ns())
         if effects:
-            if self._pauses_before_sending and any(type(effect) is Transmit for effect in effects):
+            if self._pauses_before_sending and any(isinstance(effect, Publish | Transmit) for effect in effects):
                 self._pauses_before_sending = False
                 self._unperformed = effects
                 self.pause()

@@ -131,7 +131,7 @@ class Sealer:
         nonce = NONCE.pack(incarnation, counter)
         sealed = header + channel.sealing.encrypt(nonce, packet.payload, header)
         datagram = sealed + tag_of(channel.decisions, nonce, sealed)
-        channel.unsigned.add(datagram, counter, heartbeat=packet if packet.flags & HEARTBEAT_BIT else None)
+        channel.unsigned.add(datagram, counter, packet if packet.flags & HEARTBEAT_BIT else None)
         return datagram
 
     def channels_to_sign(self) -> list[int]:

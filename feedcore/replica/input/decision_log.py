@@ -58,17 +58,15 @@ class DecisionLog:
         self._ring = np.zeros(count_max * ROW.size, np.uint8)
         self._memory = self._ring.data
         self._count = 0  # how many were appended since the last restart
-        self._begins_at = FIRST_SEQ  # the input_seq of the oldest run kept
+        self._restarted_at = FIRST_SEQ  # the input_seq of the first of them
 
     def restart(self, next_input_seq: int) -> None:
         """Forget everything; the next decision begins at `next_input_seq`."""
         self._count = 0
-        self._begins_at = next_input_seq
+        self._restarted_at = next_input_seq
 
     def append(self, run: Run) -> None:
         """Add the next decision. If the log is full, it replaces the oldest."""
-        if self._count >= self._count_max:
-            self._begins_at = self._run(self._count).end_input_seq  # the oldest, which it overwrites
         ROW.pack_into(self._memory, self._count % self._count_max * ROW.size, *run)
         self._count += 1
 
@@ -89,9 +87,10 @@ class DecisionLog:
             raise DecisionLogTooShort(
                 f"input_seq {wanted} of epoch {position.epoch} is not in the history {lineage.entries}"
             )
-        if wanted < self._begins_at:
-            raise DecisionLogTooShort(f"the log begins at input_seq {self._begins_at}, after {wanted}")
         oldest = max(0, self._count - self._count_max)
+        begins_at = self._run(oldest).first_input_seq if oldest else self._restarted_at
+        if wanted < begins_at:
+            raise DecisionLogTooShort(f"the log begins at input_seq {begins_at}, after {wanted}")
         first = bisect_right(range(self._count), wanted, lo=oldest, key=lambda index: self._run(index).end_input_seq)
         if first < self._count:
             _, input_seq, message_seq, *_ = self._run(first)

@@ -19,6 +19,7 @@ from tandemfeed.feedcore.replica.effects import RequestSource
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket
 
 MS = 1_000_000
+_new_tuple = tuple.__new__  # a named tuple's own constructor takes three times as long, and this runs for every packet
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class SourceTracker:
             if self._gap_since_ns is not None:
                 self._gap_since_ns = None  # progress: what is missing now is another gap
                 self._watch_gap(now_ns)
-            return [Slice(packet, 0, packet.message_count, arrival)]
+            return [_new_tuple(Slice, (packet, 0, packet.message_count, arrival))]
         if expected is not None and end <= expected:
             return []
         self._hold(packet)

@@ -143,7 +143,7 @@ class ProductionLine:
         for packet in self._convert(piece, flags, self.next_input_seq, self.next_message_seq):
             self._close_run(packet.runs[0])  # before the next packet is converted, because a digest may be due here
             packets.append(packet)
-        self._counters.add(Counter.RUNS_DECIDED if flags else Counter.RUNS_FOLLOWED, len(packets))
+        self._counters.counts[Counter.RUNS_DECIDED if flags else Counter.RUNS_FOLLOWED] += len(packets)
         return packets
 
     def decide_gap(self, source_stream_id: int, source_count: int) -> OutputPacket:
@@ -202,7 +202,7 @@ class ProductionLine:
             self.provisional.note_decided(run)
         self._enter(run, lineage)
         self._close_run(run)
-        return self._packet((run,), 0, encode_runs((run,)) + encode_source_gap(run), flags)
+        return self._packet((run,), encode_runs((run,)) + encode_source_gap(run), flags)
 
     # ---- before any decision ----
 
@@ -236,7 +236,7 @@ class ProductionLine:
     def heartbeat(self, flags: int, released: tuple[int, int] | None = None) -> OutputPacket:
         """A heartbeat with the next numbers, so that the loss of the last message is noticed, and their history.
         `released`: the next `input_seq` and `message_seq` to leave, if decided packets wait."""
-        packet = self._packet((), 0, self.lineage.encode(self._payload_end), flags | OutputFlag.HEARTBEAT)
+        packet = self._packet((), self.lineage.encode(self._payload_end), flags | OutputFlag.HEARTBEAT)
         if released is None:
             return packet
         return packet._replace(first_input_seq=released[0], first_message_seq=released[1])
@@ -248,47 +248,55 @@ class ProductionLine:
 
     def _convert(self, piece: Slice, flags: int, input_seq: int, message_seq: int) -> Iterator[OutputPacket]:
         """The output packets of a slice, with one run each, numbered from `input_seq` and `message_seq` on."""
-        source, skip, end_of_slice = piece.packet, piece.skip, piece.skip + piece.message_count
-        stream, epoch = source.source_stream_id, self.lineage.epoch
-        while skip < end_of_slice:
-            consumed, count, end = self._converter.convert(
-                source.datagram, skip, end_of_slice - skip, self._out, RUN_SIZE, self._payload_end
-            )
+        source, skip, left, _ = piece
+        stream, first_of_packet, _, _, _, sent_at_ns, datagram = source
+        epoch, out, out_view, payload_end = self.lineage.epoch, self._out, self._out_view, self._payload_end
+        packet_count, message_count = 0, 0
+        while left:
+            consumed, count, end = self._converter.convert(datagram, skip, left, out, RUN_SIZE, payload_end)
             assert consumed > 0, "a converted message is larger than a datagram; the table's loader must refuse it"
-            first_source = source.first_source_seq + skip
-            RUN.pack_into(self._out_view, 0, stream, consumed, count, 0, first_source)
+            first_source = first_of_packet + skip
+            RUN.pack_into(out_view, 0, stream, consumed, count, 0, first_source)
             run = _new_tuple(Run, (epoch, input_seq, message_seq, stream, first_source, consumed, count, False))
-            yield self._packet((run,), source.sent_at_ns, bytes(self._out_view[:end]), flags)
+            payload = bytes(out_view[:end])
+            fields = (flags, *self._sender, epoch, input_seq, message_seq, count, (run,), sent_at_ns, 0, payload)
+            yield _new_tuple(OutputPacket, fields)
             skip += consumed
+            left -= consumed
             input_seq += consumed
             message_seq += count
+            packet_count += 1
+            message_count += count
+        self._count_out(packet_count, message_count)
 
-    def _packet(self, runs: tuple[Run, ...], source_sent_at_ns: int, payload: bytes, flags: int) -> OutputPacket:
-        """A packet with one run, or with none: then its numbers are the next ones."""
+    def _packet(self, runs: tuple[Run, ...], payload: bytes, flags: int) -> OutputPacket:
+        """A packet without converted messages. With one run or none: then its numbers are the next ones."""
         epoch, first_input, first_message, count = self.lineage.epoch, self.next_input_seq, self.next_message_seq, 0
         if runs:
             epoch, first_input, first_message, _, _, _, count, _ = runs[0]
-        self._counters.counts[Counter.PACKETS_OUT] += 1
-        self._counters.counts[Counter.MESSAGES_OUT] += count
-        return _new_tuple(
-            OutputPacket,
-            (flags, *self._sender, epoch, first_input, first_message, count, runs, source_sent_at_ns, 0, payload),
-        )
+        self._count_out(1, count)
+        return OutputPacket(flags, *self._sender, epoch, first_input, first_message, count, runs, 0, 0, payload)
+
+    def _count_out(self, packet_count: int, message_count: int) -> None:
+        counts = self._counters.counts
+        counts[Counter.PACKETS_OUT] += packet_count
+        counts[Counter.MESSAGES_OUT] += message_count
 
     def _close_run(self, run: Run) -> None:
         """Complete a decided run: move the position, and take a digest if it reached a multiple of the interval. Active
         and backup close the same runs, so they take digests at the same positions."""
-        self.next_input_seq = run.end_input_seq
-        self.next_message_seq = run.end_message_seq
-        self.next_source_seqs[run.source_stream_id] = run.end_source_seq
+        epoch, first_input, first_message, stream, first_source, source_count, message_count, _ = run
+        self.next_input_seq = end_input = first_input + source_count
+        self.next_message_seq = first_message + message_count
+        self.next_source_seqs[stream] = first_source + source_count
         self.log.append(run)
         if self.provisional is not None:
             if self.provisional.is_past(self.next_source_seqs):
                 self.provisional = None  # the decisions cover all that was sent ahead
                 self._restart_digests()
-        elif self.next_input_seq // self._digest_interval > run.first_input_seq // self._digest_interval:
-            self.digest = DigestPoint(run.epoch, self.next_input_seq, self.digests())
-            self.digests_at[self.next_input_seq] = self.digest
+        elif end_input // self._digest_interval > first_input // self._digest_interval:
+            self.digest = DigestPoint(epoch, end_input, self.digests())
+            self.digests_at[end_input] = self.digest
             if len(self.digests_at) > DIGESTS_KEPT:
                 del self.digests_at[next(iter(self.digests_at))]
 

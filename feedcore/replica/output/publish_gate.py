@@ -89,7 +89,7 @@ class PublishGate:
 
     def release_all(self) -> None:
         """End the term in an orderly way: send everything."""
-        self._channel.publish(packet for packet, _ in self._held)
+        self._channel.publish([packet for packet, _ in self._held])
         self._held.clear()
 
     def journal_unsent(self) -> None:

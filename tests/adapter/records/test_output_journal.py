@@ -248,10 +248,12 @@ def test_each_session_has_its_own_numbers(tmp_path: Path, is_reopened: bool) -> 
 
 def test_the_first_packet_after_all_marks_were_released_is_found() -> None:
     marks = ChannelMarks()
-    for seq in (1, 2):
-        marks.note(1, seq, seq, index=seq)
+    assert not marks.is_found_from_before(1, 1)
+    marks.mark(1, 1, 1, index=1)
+    assert marks.is_found_from_before(1, 2)
     marks.release(first_index=3)
-    marks.note(1, 3, 3, index=3)
+    assert not marks.is_found_from_before(1, 3)
+    marks.mark(1, 3, 3, index=3)
     assert [stretch.begin_index for stretch in marks.by_input.stretches(3, 3)] == [3]
     assert [stretch.begin_index for stretch in marks.by_message.stretches(3, 3)] == [3]
 

@@ -6,10 +6,10 @@ import pytest
 
 from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy, is_repeated, should_leave
 from tandemfeed.feedcore.replica.channel_state import ChannelStatus, PeerState
-from tandemfeed.feedcore.replica.effects import RequestToFail, Transmit
+from tandemfeed.feedcore.replica.effects import RequestToFail
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.position import MessageStreamState
-from tests.feedcore.replica.engines import CHANNEL, MS, SECOND, Adapter, of, pair
+from tests.feedcore.replica.engines import CHANNEL, MS, SECOND, Adapter, of, pair, transmitted
 
 CONFIG = FailConfig()
 
@@ -95,7 +95,7 @@ def test_a_backup_requests_to_be_failed_and_follows_the_admin_servers_decision()
     assert not of(third.tell(backup, 40 * MS), RequestToFail)  # not at every sync interval
     backup.engine.on_failed(request.reason, 50 * MS)
     assert backup.state is ReplicaState.FAILED
-    assert not of(backup.engine.on_timer(SECOND), Transmit)
+    assert not transmitted(backup.engine.on_timer(SECOND))
     backup.engine.on_readmitted(2 * SECOND)
     assert backup.state is ReplicaState.JOINING
     assert of(active.tell(backup, 2 * SECOND), RequestToFail) == []

@@ -8,7 +8,7 @@ from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.channel_state import PeerState
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig, SessionState
-from tandemfeed.feedcore.replica.effects import AdapterEffect, Transmit
+from tandemfeed.feedcore.replica.effects import AdapterEffect, Publish, Transmit
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.replica.input.source_tracker import Slice
 from tandemfeed.feedcore.replica.output.production import ProductionLine
@@ -105,9 +105,8 @@ def pair(streams: tuple[int, ...] = (1, 2), replica: ReplicaConfig | None = None
 def hear(receiver: Adapter, effects: list[AdapterEffect], now_ns: int) -> list[AdapterEffect]:
     """Pass what one adapter transmitted to another."""
     found: list[AdapterEffect] = []
-    for effect in effects:
-        if isinstance(effect, Transmit):
-            found += receiver.engine.on_output_packet(effect.packet, now_ns)
+    for packet in transmitted(effects):
+        found += receiver.engine.on_output_packet(packet, now_ns)
     return found
 
 
@@ -116,14 +115,26 @@ def of(effects: list[AdapterEffect], kind: type[Effect]) -> list[Effect]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
+def transmitted(effects: list[AdapterEffect]) -> list[OutputPacket]:
+    """The transmitted packets, in order."""
+    found: list[OutputPacket] = []
+    for effect in effects:
+        match effect:
+            case Publish():
+                found += effect.packets
+            case Transmit():
+                found.append(effect.packet)
+    return found
+
+
 def data(effects: list[AdapterEffect]) -> list[OutputPacket]:
     """The transmitted packets that contain decisions."""
-    return [effect.packet for effect in of(effects, Transmit) if effect.packet.runs]
+    return [packet for packet in transmitted(effects) if packet.runs]
 
 
 def flags(effects: list[AdapterEffect]) -> list[OutputFlag]:
     """The flags of each transmitted packet."""
-    return [effect.packet.flags for effect in of(effects, Transmit)]
+    return [packet.flags for packet in transmitted(effects)]
 
 
 def a_channel(

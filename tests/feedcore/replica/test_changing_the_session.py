@@ -20,7 +20,7 @@ from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.refusal import Refusal
 from tandemfeed.feedcore.wire.source_packet import SourceFlag
-from tests.feedcore.replica.engines import CHANNEL, LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
+from tests.feedcore.replica.engines import CHANNEL, LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair, transmitted
 from tests.simulation.toy_feed import SESSION, encode_source
 
 NEXT = SESSION + 1
@@ -45,8 +45,7 @@ def say_end(adapter: Adapter, ends: dict[int, int], now_ns: int, *, session: int
 
 def ends_said(effects: list[AdapterEffect]) -> list[OutputPacket]:
     """The transmitted heartbeats that announce the end of a session."""
-    packets = [effect.packet for effect in of(effects, Transmit)]
-    return [packet for packet in packets if packet.flags & OutputFlag.END_OF_STREAM]
+    return [packet for packet in transmitted(effects) if packet.flags & OutputFlag.END_OF_STREAM]
 
 
 def test_the_active_announces_the_end_and_begins_the_next_session_with_all_numbers_at_one() -> None:

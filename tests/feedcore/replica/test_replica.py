@@ -11,7 +11,7 @@ from tandemfeed.feedcore.replica.output.save_schedule import STATE_SIZE_MAX
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
-from tests.feedcore.replica.engines import MS, SECOND, Adapter, a_channel, data, hear, of, pair
+from tests.feedcore.replica.engines import MS, SECOND, Adapter, a_channel, data, hear, of, pair, transmitted
 
 CONFIG = ReplicaConfig()
 EVERY_NS = CONFIG.heartbeat_interval_ns
@@ -32,7 +32,7 @@ def test_a_heartbeat_is_sent_every_10_ms_and_its_time_is_the_deadline() -> None:
     active = an_active()
     for beat_at_ns in (EVERY_NS, 2 * EVERY_NS):
         assert active.replica.next_deadline_ns() == beat_at_ns
-        assert not of(active.replica.on_timer(beat_at_ns - 1), Transmit)
+        assert not transmitted(active.replica.on_timer(beat_at_ns - 1))
         (beat,) = of(active.replica.on_timer(beat_at_ns), Transmit)
         assert beat.packet.flags == OutputFlag.HEARTBEAT | OutputFlag.FROM_ACTIVE
 
@@ -40,7 +40,7 @@ def test_a_heartbeat_is_sent_every_10_ms_and_its_time_is_the_deadline() -> None:
 def test_a_replica_without_a_place_sends_no_heartbeat() -> None:
     joining = Adapter(2)
     assert joining.replica.next_deadline_ns() is None
-    assert not of(joining.replica.on_timer(SECOND), Transmit)
+    assert not transmitted(joining.replica.on_timer(SECOND))
 
 
 def test_a_backup_that_knows_no_epoch_sends_no_heartbeat() -> None:
@@ -49,7 +49,7 @@ def test_a_backup_that_knows_no_epoch_sends_no_heartbeat() -> None:
     backup.engine.on_cluster_changed(1, 0, 0)
     backup.engine.on_answer(1, active.replica.line.snapshot(), 0)
     assert backup.state is ReplicaState.SYNCHRONIZED
-    assert not of(backup.replica.on_timer(EVERY_NS), Transmit)
+    assert not transmitted(backup.replica.on_timer(EVERY_NS))
 
 
 # ---- saved states (clause 5.1.1) ----

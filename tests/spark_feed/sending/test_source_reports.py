@@ -18,12 +18,21 @@ from tandemfeed.v1 import admin_pb2
 from tests.admin_server.cluster_files import CLUSTER, ca_of, running_server, secret_of
 
 WAIT_S = 60.0
+INTERVAL_S = 0.05
 
 
-def test_a_gateway_follows_the_keys_also_when_its_own_token_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tandemfeed.spark_feed.sending.source_reports.REPORT_INTERVAL_S", 0.05)
+class StoppedAtTheFirstWait(threading.Event):
+    """Notes for how long a thread would wait, and stops it."""
+
+    waited_s = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited_s = timeout or 0.0
+        self.set()
+        return True
+
+
+def test_a_gateway_follows_the_keys_also_when_its_own_token_is_refused(tmp_path: Path) -> None:
     reported = threading.Condition()
 
     def describe(_report: admin_pb2.SourceReport) -> tuple[int, int]:
@@ -44,7 +53,7 @@ def test_a_gateway_follows_the_keys_also_when_its_own_token_is_refused(
         broker = server.brokers["equities"]
         sealer = sealer_of(connection, broker.describe())
         verifier = TokenVerifier(source_gateway("equities"), server.token_keys.accepted())
-        reporter = SourceReporter(connection, "equities", tmp_path / "journal", describe, verifier, sealer)
+        reporter = SourceReporter(connection, "equities", tmp_path / "journal", describe, verifier, sealer, INTERVAL_S)
         reporter.start()
         former, session = key_id(), login(server.endpoint, ca_of(server), "reader", secret_of(server, "reader"))
         assert verifier.accepts(session.token)
@@ -55,3 +64,19 @@ def test_a_gateway_follows_the_keys_also_when_its_own_token_is_refused(
         wait_until(lambda: not verifier.accepts(session.token))
         wait_until(lambda: key_id() != second)
         reporter.stop()
+
+
+def test_after_a_failed_report_the_next_one_comes_after_the_interval_of_this_reporter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_reporter: SourceReporter, _address: str) -> None:
+        raise ConnectionRefusedError("a test says so")
+
+    monkeypatch.setattr(SourceReporter, "_report_to", fail)
+    monkeypatch.setattr("tandemfeed.transport.calls.admin_servers.AdminServers.move_on", lambda *_: 0.0)
+    connection = Connection("127.0.0.1:1", b"", "source", "secret", "127.0.0.1")
+    verifier = TokenVerifier(source_gateway("equities"), [])
+    reporter = SourceReporter(connection, "equities", None, lambda _report: (0, 0), verifier, None, INTERVAL_S)
+    reporter._stopped = stopped = StoppedAtTheFirstWait()
+    reporter._run()
+    assert stopped.waited_s == INTERVAL_S

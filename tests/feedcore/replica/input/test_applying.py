@@ -6,13 +6,13 @@ import pytest
 
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.config import ReplicaConfig
-from tandemfeed.feedcore.replica.effects import AppendToJournal, Transmit
+from tandemfeed.feedcore.replica.effects import Publish
 from tandemfeed.feedcore.replica.input.applying import anticipate, apply_decisions, forward
 from tandemfeed.feedcore.replica.output.provisional import Throttle
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.position import Run
-from tests.feedcore.replica.engines import MS, a_channel, slices
+from tests.feedcore.replica.engines import MS, a_channel, slices, transmitted
 
 
 def arrive(channel: Channel, stream: int, first: int, count: int) -> None:
@@ -28,9 +28,8 @@ def a_run(stream: int, first: int, first_source: int, count: int, *, is_gap: boo
 def published(channel: Channel) -> list[OutputPacket]:
     """What was journaled and then transmitted since the last call."""
     effects, channel.effects = channel.effects, []
-    packets = [effect.packet for effect in effects if isinstance(effect, Transmit)]
-    assert [effect.packet for effect in effects if isinstance(effect, AppendToJournal)] == packets
-    return packets
+    assert all(isinstance(effect, Publish) for effect in effects)
+    return transmitted(effects)
 
 
 def numbers(packets: list[OutputPacket]) -> list[tuple[int, int]]:

@@ -6,10 +6,10 @@ import pytest
 
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.config import PublishMode, ReplicaConfig
-from tandemfeed.feedcore.replica.effects import AppendToJournal, SaveState, Transmit
+from tandemfeed.feedcore.replica.effects import AppendToJournal, Publish, SaveState
 from tandemfeed.feedcore.replica.engine import NotActive
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
-from tests.feedcore.replica.engines import CHANNEL, MS, Adapter, data, hear, of, pair
+from tests.feedcore.replica.engines import CHANNEL, MS, Adapter, data, hear, of, pair, transmitted
 
 ACKED = ReplicaConfig(publish=PublishMode.ACKED)
 
@@ -31,7 +31,7 @@ def test_a_decision_is_announced_first_and_its_messages_follow_the_acknowledgeme
     copies = hear(backup, effects, 32 * MS)
     assert [packet.message_count for packet in data(copies)] == [2]
     released = hear(active, copies, 33 * MS)
-    assert [type(effect) for effect in released] == [AppendToJournal, Transmit]
+    assert [type(effect) for effect in released] == [Publish]
     (packet,) = data(released)
     assert (packet.flags, packet.payload) == (OutputFlag.FROM_ACTIVE, data(copies)[0].payload)
 
@@ -39,7 +39,7 @@ def test_a_decision_is_announced_first_and_its_messages_follow_the_acknowledgeme
 def test_heartbeats_give_the_position_of_what_was_transmitted_not_of_what_was_decided() -> None:
     active, _ = acknowledged_pair()
     active.source(1, 1, [11], 31 * MS)
-    beats = [effect.packet for effect in of(active.engine.on_timer(41 * MS), Transmit)]
+    beats = transmitted(active.engine.on_timer(41 * MS))
     assert [beat.first_message_seq for beat in beats if beat.flags & OutputFlag.HEARTBEAT] == [1]
     assert active.next_message_seq == 2
 
@@ -71,7 +71,7 @@ def test_a_hand_over_first_transmits_everything_held() -> None:
     active, _ = acknowledged_pair()
     active.source(1, 1, [11], 31 * MS)
     effects = active.engine.on_hand_over(1, 2, 32 * MS)
-    sent = [effect.packet for effect in of(effects, Transmit)]
+    sent = transmitted(effects)
     assert [packet.flags for packet in sent] == [OutputFlag.FROM_ACTIVE, OutputFlag.HEARTBEAT | OutputFlag.EPOCH_ENDED]
     assert sent[-1].first_message_seq == active.next_message_seq
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.config import PublishMode, ReplicaConfig
-from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, Transmit
+from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, Publish
 from tandemfeed.feedcore.replica.output.publish_gate import REANNOUNCED_MAX, PublishGate
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
-from tests.feedcore.replica.engines import MS, a_channel, data, of, slices
+from tests.feedcore.replica.engines import MS, a_channel, data, of, slices, transmitted
 
 ACKED = ReplicaConfig(publish=PublishMode.ACKED)
 
@@ -55,10 +55,8 @@ def announced(effects: list[AdapterEffect]) -> list[int]:
 
 def published(effects: list[AdapterEffect]) -> list[int]:
     """The ends of the transmitted packets; checks that each was journaled immediately before."""
-    packets = [effect.packet for effect in of(effects, Transmit)]
-    assert [type(effect) for effect in effects] == [AppendToJournal, Transmit] * len(packets)
-    assert [effect.packet for effect in of(effects, AppendToJournal)] == packets
-    return ends(packets)
+    assert of(effects, Publish) == effects
+    return ends(transmitted(effects))
 
 
 def test_an_async_feed_publishes_immediately_and_counts_nothing_as_unacknowledged() -> None:

@@ -187,7 +187,7 @@ def test_a_backup_that_hears_no_active_waits_for_source_messages_without_a_limit
 
 def test_a_backup_whose_conversion_diverged_transmits_nothing_of_the_run_and_rejoins() -> None:
     active, backup = lasting_pair()
-    (decided,) = [effect.packet for effect in of(active.source(1, 1, [11, 13], BEGUN), Transmit)]
+    (decided,) = data(active.source(1, 1, [11, 13], BEGUN))
     other_count = decided._replace(runs=(decided.runs[0]._replace(message_count=5),), message_count=5)
     backup.source(1, 1, [11, 13], BEGUN)
     effects = hear(backup, [Transmit(other_count)], 40 * MS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.config import OnSilence, ReplicaConfig
-from tandemfeed.feedcore.replica.effects import AppendToJournal, CommitProvisional, RequestRuns
+from tandemfeed.feedcore.replica.effects import CommitProvisional, Publish, RequestRuns
 from tandemfeed.feedcore.replica.output.provisional import Throttle
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
@@ -30,7 +30,7 @@ def test_without_active_and_admin_server_a_backup_forwards_provisionally() -> No
     effects = backup.source(1, 1, VALUES, SECOND)
     (packet,) = data(effects)
     assert packet.flags == OutputFlag.PROVISIONAL
-    assert of(effects, AppendToJournal)[0].packet == packet
+    assert of(effects, Publish)[0].packets == [packet]
     assert backup.next_message_seq == 1  # nothing was decided
 
 

@@ -132,7 +132,7 @@ def test_runs_transmitted_after_the_saved_state_are_applied_again_without_transm
     assert replica.on_source_packet(decode_source_packet(datagram, FEED_ID), MS) == []
     assert replica.line.position() == MessageStreamState(3, 104, 104, {1: 104})
     effects = replica.promote(4, 2 * MS)
-    sent = [effect.packet for effect in effects if isinstance(effect, Transmit) and effect.packet.message_count]
+    sent = data(effects)
     assert [(packet.epoch, packet.first_message_seq, packet.message_count) for packet in sent] == [(4, 104, 1)]
     assert replica.line.lineage == Lineage((EpochStart(2, 50, 50), EpochStart(3, 102, 102), EpochStart(4, 104, 104)))
 
@@ -167,7 +167,7 @@ def test_nothing_is_transmitted_again_after_a_gap_in_the_journal() -> None:
     datagram = encode_source(1, 101, [(1, 11), (1, 13), (1, 17)], 0, 0)
     effects = replica.on_source_packet(decode_source_packet(datagram, FEED_ID), 2 * MS)
     assert replica.line.next_input_seq == 104
-    assert [each for each in effects if isinstance(each, Transmit) and each.packet.message_count] == []
+    assert data(effects) == []
 
 
 def test_state_is_saved_at_intervals_if_the_channel_moved_and_the_state_is_small() -> None:
