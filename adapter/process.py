@@ -21,6 +21,7 @@ from tandemfeed.adapter.peers.peer_calls import PeerCalls, ServerAddress
 from tandemfeed.adapter.peers.peer_input import PeerInput
 from tandemfeed.adapter.peers.services import ROLES_BY_SERVICE, AdapterSyncService
 from tandemfeed.adapter.records.dead_letter_journal import DeadLetterJournal
+from tandemfeed.adapter.records.last_values.keeper import LastValueKeeper
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.replay_service import ReplayService
 from tandemfeed.adapter.reporting.client_metrics import client_metrics
@@ -31,6 +32,7 @@ from tandemfeed.adapter.sealed_source import SealedLine
 from tandemfeed.adapter.subscribers import Subscribers
 from tandemfeed.adapter.venue_source import VenueLines, VenueSource
 from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
@@ -110,6 +112,7 @@ class AdapterProcess:
         self._heard: set[str] = set()
         self._journal = OutputJournal(options.journal)
         self._dead_letters: DeadLetterJournal | None = None
+        self._last_values: LastValueKeeper | None = None
         self._sealer: Sealer | None = None
         self._private_key = Ed25519PrivateKey.generate()  # for this start only, and never stored
         self._subscribers = Subscribers()
@@ -160,6 +163,8 @@ class AdapterProcess:
             if self._lifeline is not None:
                 self._lifeline.close()
             rpc.stop(0.2)
+            if self._last_values is not None:
+                self._last_values.close()
             if self._dead_letters is not None:
                 self._dead_letters.close()
             self._journal.close()
@@ -249,6 +254,9 @@ class AdapterProcess:
         self._peers = PeerCalls(engine, self._mailbox, peer_input, ca_pem, self._tokens, sources)
         self._sync_service.serve_for(engine, feed.name, self._reporter.state, registered.sync_interval_ns)
         self._replay_service.feed = feed.name
+        model = load_message_model(registered.message_model)
+        self._last_values = LastValueKeeper(self._journal, feed.feed_id, converters, model)
+        self._replay_service.last_values = self._last_values
         self._replay_service.topics = {each.channel_id: each.topic for each in feed.channels}
         self._subscribers.begin(registered, lambda channel_id: engine.replicas[channel_id].state)
         venue = self._venue_source(feed, files)

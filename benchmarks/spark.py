@@ -28,16 +28,16 @@ from tandemfeed.spark_feed.feed_plan import FeedPlan
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
 from tandemfeed.spark_feed.journaling.records import RecordKind, packets_in, stream_folder
-from tandemfeed.spark_feed.numbering.job import JobOptions, SourceJob
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.driver.job import BATCH_COMMITS_MAX, BATCH_MESSAGES_MAX, JobOptions, SourceJob
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.recording import Manifest, write_recording
 
 ROW_COUNT = 4_000_000
 ROWS_PER_FILE = 10_000
-SMALL_ROW_COUNT = 500_000  # in micro-batches of one file, for their fixed cost
+SMALL_ROW_COUNT = 500_000  # in micro-batches of one commit of one file, for their fixed cost
 PLAIN_COUNT = 5_000_000
-WARM_SHARE = 0.4  # of the micro-batches, while the JVM compiles
+WARM_SHARE = 0.4  # of the commits, while the JVM compiles
 POLL_S = 0.005
 CLUSTER = (
     '[[feed]]\nfeed_id = 1\nname = "ticks"\nsession = 20261121\n'
@@ -57,7 +57,10 @@ def run(_arguments: argparse.Namespace) -> dict[str, object]:
             first_packet_s = _first_packet_s(folder / "small", folder / attempt)
         one = _Job(folder / "recording", folder / "one", "local[1]")
         two = _Job(folder / "recording", folder / "two", "local[2]")
-        small = _Job(folder / "small", folder / "fixed", "local[1]", batch_messages_max=ROWS_PER_FILE)
+        small = _Job(
+            folder / "small", folder / "fixed", "local[1]", batch_messages_max=ROWS_PER_FILE, batch_commits_max=1
+        )
+        commits = _Job(folder / "small", folder / "commits", "local[1]", batch_messages_max=ROWS_PER_FILE)
         alone = _spark_alone(folder)
         return {
             "rows": ROW_COUNT,
@@ -71,6 +74,7 @@ def run(_arguments: argparse.Namespace) -> dict[str, object]:
             "rows_per_cpu_s_local2": round(two.rows_per_cpu_s),
             "vs_parquet_rewrite": round(one.rows_per_cpu_s * alone["rewrite_cpu_s"] / ROW_COUNT, 2),
             "microbatch_fixed_ms": round(1e3 * (small.batch_s - ROWS_PER_FILE / one.rows_per_s)),
+            "commit_fixed_ms": round(1e3 * (commits.batch_s - ROWS_PER_FILE / one.rows_per_s)),
             "microbatch_cpu_ms": round(1e3 * small.batch_cpu_s),
             "first_packet_s": round(first_packet_s, 1),
             "stream_scan_msgs_per_s": round(_scan_stream(folder / "one")),
@@ -82,10 +86,17 @@ def run(_arguments: argparse.Namespace) -> dict[str, object]:
 class _Job:
     """One run of the source job, measured from commit to commit."""
 
-    def __init__(self, recording: Path, folder: Path, master: str, batch_messages_max: int = 200_000) -> None:
+    def __init__(
+        self,
+        recording: Path,
+        folder: Path,
+        master: str,
+        batch_messages_max: int = BATCH_MESSAGES_MAX,
+        batch_commits_max: int = BATCH_COMMITS_MAX,
+    ) -> None:
         self._began_s = time.perf_counter()
         self._commits: list[tuple[float, int]] = []  # time, next record
-        self._warm_cpu_s = 0.0  # processor time of all processes until the micro-batches are warm
+        self._warm_cpu_s = 0.0  # processor time of all processes until the commits are warm
         self._cpu_s = 0.0  # at the last one
         options = JobOptions(
             recording=recording,
@@ -98,10 +109,11 @@ class _Job:
             until_idle=True,
             ahead_messages_max=0,
             batch_messages_max=batch_messages_max,
+            batch_commits_max=batch_commits_max,
             master=master,
         )
-        batch_count = Manifest.read(recording).record_count // batch_messages_max
-        self._warm, self._last = int(WARM_SHARE * batch_count), batch_count - 1
+        commit_count = Manifest.read(recording).record_count // batch_messages_max
+        self._warm, self._last = int(WARM_SHARE * commit_count), commit_count - 1
         SourceJob(options, on_commit=self._on_commit).run(lambda: None)
         warm = self._commits[self._warm :]
         seconds, rows = (last - first for first, last in zip(warm[0], warm[-1], strict=True))

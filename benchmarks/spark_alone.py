@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tandemfeed.spark_feed.numbering.java import find_java_home
+from tandemfeed.spark_feed.numbering.driver.java import find_java_home
 
 REPEATS = 4  # the last ones are warm
 

@@ -19,7 +19,7 @@ from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.feedcore.documents.message_model import frame_dtype, frame_size, load_message_model
 from tandemfeed.feedcore.wire.output_packet import OutputPacket, encode_runs
 from tandemfeed.feedcore.wire.position import Run
-from tandemfeed.spark_feed.numbering.java import find_java_home
+from tandemfeed.spark_feed.numbering.driver.java import find_java_home
 from tandemfeed.spark_feed.spark import register
 
 MESSAGE_COUNT = 2_000_000

@@ -66,6 +66,7 @@ class Batch:
         lineage: the history that the batch's numbers belong to; only for subscriptions with a durable cursor.
         skipped: the next `source_seq` of source streams, after batches before this one that a slow application was not
             given.
+        moves_cursor: False in the last values of a snapshot: a cursor moves once all of them were handled.
 
     If only some symbols of the channel are granted, the batch has only their messages: `message_count`, `payload`,
     `message_seqs`, `arrays` and `messages` are about these, while `sources`, `end_message_seq` and the packet's numbers
@@ -78,6 +79,7 @@ class Batch:
         "first_input_seq",
         "first_message_seq",
         "lineage",
+        "moves_cursor",
         "packet",
         "received_at_ns",
         "received_monotonic_ns",
@@ -101,6 +103,7 @@ class Batch:
         self._decoder = decoder
         self.lineage = NO_LINEAGE
         self.skipped: Mapping[int, int] = NOTHING_SKIPPED
+        self.moves_cursor = True
 
     def __repr__(self) -> str:
         return (
@@ -221,7 +224,7 @@ class Batch:
         places = wanted if self._places is None else self._places[wanted]
         part = packet._replace(payload=b"".join((packet.payload[:start], *parts)))
         batch = Batch(part, self.received_at_ns, self.received_monotonic_ns, self._decoder, places)
-        batch.lineage, batch.skipped = self.lineage, self.skipped
+        batch.lineage, batch.skipped, batch.moves_cursor = self.lineage, self.skipped, self.moves_cursor
         return batch
 
     def next_source_seqs(self) -> dict[int, int]:

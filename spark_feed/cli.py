@@ -18,8 +18,8 @@ from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.errors import JournalError
 from tandemfeed.spark_feed.feed_plan import read_feed_plan
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
-from tandemfeed.spark_feed.numbering.java import JavaMissing
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.driver.java import JavaMissing
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.ingest import ingest
 from tandemfeed.spark_feed.recordings.ingest_columns import TIME_UNITS, IngestOptions
@@ -170,8 +170,8 @@ def _ingest(arguments: argparse.Namespace) -> Manifest:
 
 def job(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed source-job`: the Spark driver."""
-    from tandemfeed.spark_feed.numbering.job import JobOptions, SourceJob
-    from tandemfeed.spark_feed.numbering.screening import Rules
+    from tandemfeed.spark_feed.numbering.driver.job import JobOptions, SourceJob
+    from tandemfeed.spark_feed.numbering.rows.screening import Rules
 
     arguments = _job_parser().parse_args(argv)
     configure_logging("source-job", arguments.log_level)
@@ -300,7 +300,7 @@ class _ArchiveClasses(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Archive them."""
-        from tandemfeed.spark_feed.numbering.archiving import ArchiveError, archive_classes
+        from tandemfeed.spark_feed.numbering.driver.archiving import ArchiveError, archive_classes
 
         try:
             announce("archived", archive=str(archive_classes()))

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from tandemfeed.adapter.records.saved_state import MAGIC as STATE_MAGIC
 from tandemfeed.adapter.records.saved_state import SavedState, decode_saved_state, encode_saved_state
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
 from tandemfeed.feedcore.replica.output.save_schedule import STATE_SIZE_MAX
+from tandemfeed.feedcore.wire.lineage import EpochStart
 from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     HEARTBEAT_BIT,
@@ -41,7 +42,7 @@ from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.feedcore.wire.provisional_commit import COMMIT_MAGIC, decode_commit
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
-from tandemfeed.journal.read.sequence_marks import MARK_EVERY, UNBOUNDED, SequenceMarks
+from tandemfeed.journal.read.sequence_marks import MARK_EVERY, UNBOUNDED, SequenceMarks, Stretch
 
 LOG = logging.getLogger("tandemfeed.adapter.records.output_journal")
 BLOCK_SIZE = 32 << 20
@@ -51,6 +52,7 @@ MAPPED_AHEAD = 1 << 20  # the kernel unmaps a killed adapter's memory during the
 TAILERS_KEPT = 4  # for later replays: a new tailer first reads every block, which takes some milliseconds
 READ_COUNT = 4 * MARK_EVERY  # packets that a lookup reads in one call
 SCAN_COUNT = 16_384
+STRETCHES_MAX = 1_024  # of MARK_EVERY packets, which a reader gets in one call
 RETRY_WHEN_FULL_NS = 1_000_000_000  # an attempt on a full disk takes too long to repeat it for every packet
 HEADER_NUMBERS = ("channel_id", "epoch", "first_input_seq", "first_message_seq")
 NOT_NUMBERED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
@@ -67,6 +69,7 @@ class ChannelMarks:
         self.by_input = SequenceMarks()
         self.by_message = SequenceMarks()
         self._epoch = self._input_seq = self._unmarked_count = 0
+        self.epochs: tuple[EpochStart, ...] = ()  # as far as packets show them
 
     def note(self, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
         """Note the next packet. Packets of an epoch ascend; a new epoch may begin before the end of the old one."""
@@ -74,6 +77,9 @@ class ChannelMarks:
         if is_next and self._unmarked_count < MARK_EVERY and self.by_input.first_seqs:
             self._unmarked_count += 1
         else:
+            if epoch != self._epoch:
+                kept = tuple(each for each in self.epochs if each.epoch < epoch and each[1] < first_input_seq)
+                self.epochs = (*kept, EpochStart(epoch, first_input_seq, first_message_seq))
             self._epoch, self._unmarked_count = epoch, 1
             self.by_input.mark(first_input_seq, index)
             self.by_message.mark(first_message_seq, index)
@@ -216,6 +222,20 @@ class OutputJournal:
             if packet.message_count and packet.end_message_seq > first_message_seq:
                 yield _retransmission(packet)
 
+    def read_from(
+        self, channel_id: int, session: int, first_input_seq: int
+    ) -> tuple[list[Stretch], tuple[EpochStart, ...]]:
+        """For readers of packets as they are: what to read for numbers from this on, in at most STRETCHES_MAX
+        stretches, and the epochs so far."""
+        with self._lock:
+            marks = self._channels.get((session, channel_id))
+            if marks is None:
+                return [], ()
+            firsts = marks.by_input.first_seqs
+            end = max(bisect_right(firsts, first_input_seq) - 1, 0) + STRETCHES_MAX
+            last_seq = firsts[end] - 1 if end < len(firsts) else UNBOUNDED
+            return marks.by_input.stretches(first_input_seq, last_seq), marks.epochs
+
     def locate(self, channel_id: int, at_unix_ns: int, session: int = 0) -> tuple[int, int]:
         """(message_seq, time) of the first packet of a session (0: the newest) whose newest source message was sent at
         this time or later, by the source's clock. If there is none: where the next packet begins, and 0. (0, 0): there
@@ -286,7 +306,7 @@ class OutputJournal:
             provisional = self._provisional.get(where)
         if not stretches:
             return
-        with self._lent_tailer() as tailer:
+        with self.lent_tailer() as tailer:
             for stretch in stretches:
                 for packet in _packets(tailer, stretch.begin_index, where, provisional):
                     number = packet.first_message_seq if by_message else packet.first_input_seq
@@ -297,7 +317,7 @@ class OutputJournal:
                         return
 
     @contextlib.contextmanager
-    def _lent_tailer(self) -> Iterator[Tailer]:
+    def lent_tailer(self) -> Iterator[Tailer]:
         """A tailer kept for replays, or a new one."""
         with self._lock:
             tailer = self._tailers.pop() if self._tailers else None

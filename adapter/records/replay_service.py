@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 import grpc
 
+from tandemfeed.adapter.records.last_values.keeper import LastValueKeeper
 from tandemfeed.adapter.records.output_journal import OutputJournal
-from tandemfeed.adapter.records.replay_pace import ReplayPace
+from tandemfeed.adapter.records.replay_pace import ALIVE_AFTER_S, ReplayPace
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.topics import any_topic_matches
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
 from tandemfeed.transport.calls.serving.open_streams import OpenStreams
-from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
+from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
 
 REPLAY_CHUNK_PACKETS = 256
 REPLAY_COUNT_MAX = 1_000_000  # numbers in one request; a longer catch-up takes several
@@ -29,6 +31,7 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
     Attributes:
         feed: the feed's name; set with the topics after registration. Until then every channel is unknown.
         topics: channel_id -> topic, of the channels served.
+        last_values: the tables of last values; None until registered.
         pace: of what clients are sent. The feed's adapters are not slowed down.
     """
 
@@ -36,6 +39,7 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
         self._journal = journal
         self._replays = OpenStreams(OPEN_REPLAYS_MAX, OPEN_REPLAYS_OF_ONE_MAX)
         self.pace = ReplayPace()
+        self.last_values: LastValueKeeper | None = None
         self.feed = ""
         self.topics: Mapping[int, str] = {}
 
@@ -67,22 +71,45 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
         message_seq, at_unix_ns = await in_thread(context, self._journal.locate, *wanted)
         return replay_pb2.LocateReply(message_seq=message_seq, at_unix_ns=at_unix_ns)
 
+    async def LastValues(  # noqa: N802
+        self, request: replay_pb2.LastValuesRequest, context: grpc.ServicerContext
+    ) -> AsyncIterator[replay_pb2.LastValuesChunk]:
+        """The channel's table of last values, at its present position."""
+        self._check_caller(request.channel_id, context)
+        keeper = self.last_values
+        table = None if keeper is None else keeper.table(request.channel_id, request.key)
+        if keeper is None or table is None:
+            return
+        with self._replays.one_more(caller_of(context).identity, context):
+            looking = asyncio.ensure_future(in_thread(context, table.newest, request.session))
+            while not (await asyncio.wait({looking}, timeout=ALIVE_AFTER_S))[0]:
+                yield replay_pb2.LastValuesChunk()
+            found = looking.result()
+            if found is None:
+                return
+            values, epoch = found
+            position = common_pb2.MessageStreamState(
+                epoch=values.epoch,
+                next_input_seq=values.next_input_seq,
+                next_message_seq=values.next_message_seq,
+                next_source_seqs=values.next_source_seqs,
+            )
+            start = common_pb2.LineageEntry(**epoch._asdict())
+            yield replay_pb2.LastValuesChunk(position=position, epoch=start, message_count=len(values.entries))
+            chunks = _in_chunks(values.packets(keeper.feed_id), self.pace)
+            while packets := await in_thread(context, next, chunks, ()):
+                async with aclosing(self.pace.turn(sum(map(len, packets)))) as waiting:
+                    async for _ in waiting:
+                        yield replay_pb2.LastValuesChunk()
+                yield replay_pb2.LastValuesChunk(packets=packets)
+
     def _chunks(
         self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext, pace: ReplayPace
     ) -> Generator[Sequence[bytes], None, None]:
         refusal = refusal_of(_ranges_of(request))
         if refusal is not None:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal)
-        packets: list[bytes] = []
-        size = 0
-        for packet in self._packets(request):
-            if packets and (len(packets) == REPLAY_CHUNK_PACKETS or size + len(packet) > pace.chunk_size):
-                yield packets
-                packets, size = [], 0
-            packets.append(packet)
-            size += len(packet)
-        if packets:
-            yield packets
+        yield from _in_chunks(self._packets(request), pace)
 
     def _packets(self, request: replay_pb2.ReplayRequest) -> Iterator[bytes]:
         channel_id, journal, session = request.channel_id, self._journal, request.session
@@ -108,6 +135,19 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"{caller.identity} has no grant for topic {topic!r} and is not an adapter of feed {self.feed!r}",
             )
+
+
+def _in_chunks(packets: Iterable[bytes], pace: ReplayPace) -> Generator[Sequence[bytes], None, None]:
+    chunk: list[bytes] = []
+    size = 0
+    for packet in packets:
+        if chunk and (len(chunk) == REPLAY_CHUNK_PACKETS or size + len(packet) > pace.chunk_size):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(packet)
+        size += len(packet)
+    if chunk:
+        yield chunk
 
 
 def _ranges_of(request: replay_pb2.ReplayRequest) -> Iterator[replay_pb2.NumberRange]:

@@ -160,8 +160,9 @@ def dbn(folder: Path) -> Case | str:
     if path is None:
         return "no recording futures/esh4-glbx-mdp3-20231224.mbo.dbn.zst"
     raw = ZstdDecompressor().stream_reader(path.read_bytes(), read_across_frames=True).read()
-    records = read_dbn(raw).records
-    count = sum(each.message_count for each in read_dbn(raw).chunks())
+    file = read_dbn(raw)
+    records, count = file.records, sum(each.message_count for each in file.chunks())
+    mappings = sum(len(each.intervals) for each in file.metadata.mappings) if file.metadata else 0
     times = -(-MESSAGES // count)
     data = raw[: len(raw) - len(records)] + records * times
     (folder / "day.dbn").write_bytes(data)
@@ -172,8 +173,8 @@ def dbn(folder: Path) -> Case | str:
         assert len(decoder.decode()) == count * times + 1
 
     return Case(
-        "dbn", "a recording of market by order, repeated", folder / "day.dbn", "dbn", shipped("dbn"), count * times,
-        "databento-dbn", decode, count * times,
+        "dbn", "a recording of market by order, repeated", folder / "day.dbn", "dbn", shipped("dbn"),
+        count * times + mappings, "databento-dbn", decode, count * times,
     )  # fmt: skip
 
 

@@ -149,7 +149,10 @@ class Cursor:
 
     def handled(self, topic: str, batch: Batch) -> None:
         """The application has handled a batch."""
-        self.given, self.is_dirty = None, True
+        self.given = None
+        if not batch.moves_cursor:
+            return
+        self.is_dirty = True
         self._positions[topic] = self._after(topic, batch, batch.packet.end_input_seq)
 
     def snapshot(self, topic: str = "", batch: Batch | None = None, before: Message | None = None) -> dict[str, Any]:
@@ -161,7 +164,7 @@ class Cursor:
             before: the first of its messages that was not handled; None: all were.
         """
         positions = dict(self._positions)
-        if batch is not None:
+        if batch is not None and batch.moves_cursor:
             end = batch.packet.end_input_seq
             positions[topic] = self._after(topic, batch, end) if before is None else self._within(topic, batch, before)
         topics = {each: asdict(position) for each, position in positions.items()}

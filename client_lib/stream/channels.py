@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from tandemfeed.client_lib.items import Batch, ChannelsChanged, Item, ModelChanged, SnapshotTaken
@@ -20,7 +21,8 @@ from tandemfeed.client_lib.login.grant import Grant, GrantedSymbols
 from tandemfeed.client_lib.losses.loss_watch import LossWatch
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.reading.conflation import SnapshotIntake
-from tandemfeed.client_lib.reading.cursor import Cursor, TopicPosition
+from tandemfeed.client_lib.reading.cursor import Cursor
+from tandemfeed.client_lib.replay.last_values import LastValues
 from tandemfeed.client_lib.stream.field_filter import FieldFilter
 from tandemfeed.client_lib.stream.receivers import Receiver
 from tandemfeed.client_lib.stream.starts import Start, first_message_of
@@ -31,6 +33,7 @@ from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.place import ResumePoint
 from tandemfeed.feedcore.merge.sessions import SessionMerger
 from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket, decode_output_packet
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
@@ -46,6 +49,7 @@ class Channels:
         snapshot_by: deliver only the newest message of each type and of each value of this field, until the stream is
             live; empty: deliver all.
         where: the values that fields of delivered messages have; see `FieldFilter`. Empty: any.
+        last_values: of channels that begin with them instead; a snapshot of them needs no history.
         cursor: where to begin instead. Batches then know the history that their numbers belong to.
         request_replay: called with each request for what is missing.
 
@@ -65,6 +69,7 @@ class Channels:
         *,
         start: Start,
         snapshot_by: str = "",
+        last_values: Mapping[int, LastValues] = MappingProxyType({}),
         where: Mapping[str, Any],
         cursor: Cursor | None,
         verify: VerifyMode,
@@ -91,13 +96,19 @@ class Channels:
         self._known_keys: set[int] = set()
         for channel_id, topic in grant.topics_by_channel.items():
             position = None if cursor is None else cursor.position(topic)
-            if position is None or not position.next_input_seq:
+            if position is not None and position.next_input_seq:
+                self._continue(channel_id, position.session, position.resume_point)
+                if position.begun is not None:
+                    self._begun[channel_id] = position.begun
+            elif channel_id in last_values:
+                self._continue(channel_id, grant.session, last_values[channel_id].point)
+            else:
                 self._add(channel_id, first_message_of(start, topic))
                 if snapshot_by:
                     self._snapshots[channel_id] = SnapshotIntake(snapshot_by)
-            else:
-                self._resume(channel_id, position)
         self._apply(grant)
+        for channel_id, values in last_values.items():
+            self._deliver_last_values(channel_id, values)
 
     @property
     def have_ended(self) -> bool:
@@ -248,16 +259,25 @@ class Channels:
             channel_id, session or self.grant.session, self._counters, self._merger_config, start_message_seq
         )
 
-    def _resume(self, channel_id: int, position: TopicPosition) -> None:
-        """Begin a channel where the cursor is, even in a session that is over."""
+    def _continue(self, channel_id: int, session: int, point: ResumePoint) -> None:
+        """Begin a channel where an earlier merge or a snapshot ended, even in a session that is over."""
         self._trusts[channel_id] = StreamTrust(channel_id, self._counters, self._verify)
-        session, is_over = position.session, position.session < self.grant.session
-        config, point = self._merger_config, position.resume_point
+        is_over, first_seq = session < self.grant.session, point.place.message_seq
         self._mergers[channel_id] = SessionMerger(
-            channel_id, session, self._counters, config, position.next_message_seq, point, is_over=is_over
+            channel_id, session, self._counters, self._merger_config, first_seq, point, is_over=is_over
         )
-        if position.begun is not None:
-            self._begun[channel_id] = position.begun
+
+    def _deliver_last_values(self, channel_id: int, values: LastValues) -> None:
+        """A snapshot as an adapter has it, and then an empty batch, with which a cursor moves to where it ends."""
+        now_ns = time.monotonic_ns()
+        batches = [self._batch(packet, now_ns) for packet in values.packets]
+        for batch in batches:
+            batch.moves_cursor = False
+        wanted = [batch for batch in batches if batch.message_count]
+        end = Batch(values.end(), time.time_ns(), now_ns, self.decoder)
+        end.lineage, end.skipped = values.point.lineage, values.point.next_source_seqs
+        message_count = sum(batch.message_count for batch in wanted)
+        self.ready += (*wanted, end, SnapshotTaken(channel_id, message_count, values.point.place.message_seq))
 
     def _remove(self, channel_id: int) -> None:
         self._mergers.pop(channel_id, None)

@@ -105,6 +105,8 @@ class Loop:
             deadline_ns = earliest(channels.next_deadline_ns(), self.receivers.next_deadline_ns())
             wake_at_ns = earliest(deadline_ns, give_up_at_ns)
             wait_ms = -1 if wake_at_ns is None else max(0, -(-(wake_at_ns - time.monotonic_ns()) // 1_000_000))
+            if ready:  # what a snapshot or a grant made needs no packet
+                wait_ms = 0
             has_more = False
             for socket, _ in self._poller.poll(wait_ms):
                 receiver = self.receivers.of_socket(socket)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tandemfeed.client_lib.reading.event_log import log_event
 from tandemfeed.client_lib.reading.lag import Dropped, Lag, LagPolicy
 from tandemfeed.client_lib.reading.read_ahead import ReadAhead
 from tandemfeed.client_lib.reading.reading import M, Readable
+from tandemfeed.client_lib.replay.last_values import LastValues, last_values
 from tandemfeed.client_lib.replay.locating import locate
 from tandemfeed.client_lib.replay.playback import Playback
 from tandemfeed.client_lib.state_folder import state_folder
@@ -135,7 +136,8 @@ class Subscription(Readable[M]):
         def channels(request_replay: Callable[[RequestReplay], None]) -> Channels:
             if self.cursor is not None:
                 self.cursor.check_feed(grant.feed_name)
-            start, shortened = self._locate(grant)
+            values = self._last_values(grant)
+            start, shortened = self._locate(grant, values)
             made = Channels(
                 grant,
                 self.counters,
@@ -143,6 +145,7 @@ class Subscription(Readable[M]):
                 start=start,
                 where=self._where,
                 snapshot_by=self.lag_policy.conflate_by if self._start == "snapshot" else "",
+                last_values=values,
                 cursor=self.cursor,
                 verify=self._verify,
                 merger_config=self._merger_config,
@@ -166,14 +169,28 @@ class Subscription(Readable[M]):
             self._grants.cancel(self._id)
             raise
 
-    def _locate(self, grant: Grant) -> tuple[Start, list[HistoryShortened]]:
-        """Where to begin, without a time."""
+    def _last_values(self, grant: Grant) -> dict[int, LastValues]:
+        """With what a snapshot begins. A filter that may hide the last message of a key needs the history instead, and
+        so do confirmation by two adapters and an end."""
+        key = self.lag_policy.conflate_by
+        filtered = {*self._where, *(each.field for each in grant.symbols_by_channel.values())}
+        is_confirmed = self._merger_config is not None and self._merger_config.confirm > 1
+        if self._start != "snapshot" or filtered - {key} or is_confirmed or self._playback is not None:
+            return {}
+        return last_values(self._session, grant, self._beginning(grant), key)
+
+    def _locate(self, grant: Grant, values: Container[int]) -> tuple[Start, list[HistoryShortened]]:
+        """Where to begin, without a time. Args: values: the channels that begin with them."""
         at_ns = time_of(self._start)
         if at_ns is None:
             return self._start, []
+        located = [channel_id for channel_id in self._beginning(grant) if channel_id not in values]
+        return locate(self._session, grant, located, at_ns)
+
+    def _beginning(self, grant: Grant) -> list[int]:
+        """The channels of which the cursor has nothing."""
         known = self.cursor.topics if self.cursor is not None else ()
-        new = [channel_id for channel_id, topic in grant.topics_by_channel.items() if topic not in known]
-        return locate(self._session, grant, new, at_ns)
+        return [channel_id for channel_id, topic in grant.topics_by_channel.items() if topic not in known]
 
     @property
     def _loop(self) -> Loop:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tandemfeed.spark_feed.numbering.split import SplitRule, assign_streams
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule, assign_streams
 
 CHECKED = ("symbol", "event_at", "value")
 

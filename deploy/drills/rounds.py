@@ -49,7 +49,7 @@ from tandemfeed.deploy.faults.kills import DRIVER_TIMEOUT_S
 from tandemfeed.deploy.faults.planned import DISK_SIZE_AT_FIRST, DISK_SIZE_PER_ROUND
 from tandemfeed.deploy.hiccups.meter import HiccupMeter
 from tandemfeed.deploy.hiccups.record import Hiccups
-from tandemfeed.spark_feed.numbering.java import JavaMissing, find_java_home
+from tandemfeed.spark_feed.numbering.driver.java import JavaMissing, find_java_home
 from tandemfeed.spark_feed.recordings.recording import ROWS_PER_FILE
 
 FLOW_TIMEOUT_S = 60.0  # Spark's first micro-batch takes about 8 s

@@ -1,8 +1,8 @@
 """Prepares what the source of a drill plays: a recording, and source journals made from it in advance.
 
-The parts of the source job (`spark_feed.numbering.encoding`, `spark_feed.journaling`) make the journal in this process,
-batch by batch. The bytes are the same, without a JVM that would take processor time from what is
-measured. Faults of the Spark driver need the real job; all others play a prepared journal.
+The parts of the source job (`spark_feed.numbering.rows`, `spark_feed.journaling`) make the journal in this process,
+batch by batch. The bytes are the same, without a JVM that would take processor time from what is measured. Faults of
+the Spark driver need the real job; all others play a prepared journal.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tandemfeed.spark_feed.feed_plan import read_feed_plan
 from tandemfeed.spark_feed.journaling.committed_records import CommittedEnd, CommittedRecords
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME, packets_in
-from tandemfeed.spark_feed.numbering.encoding import TickEncoder
-from tandemfeed.spark_feed.numbering.job import numbering_plan
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.encoding import TickEncoder
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
 from tandemfeed.spark_feed.recordings.recording import ROWS_PER_FILE
 
 PACKING_WINDOW_S = 0.002  # how long a packet may wait to fill, so that low rates do not cost latency

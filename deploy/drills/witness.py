@@ -33,6 +33,7 @@ from tandemfeed.transport.process_shell import (
 from tandemfeed.transport.scheduling import request_short_slices
 
 POLL_S = 0.2
+LOGIN_TIMEOUT_S = 60.0  # many subscribers may start on a small machine
 WATCH_INTERVAL_S = 0.02
 RECORD = "record"  # the shape of the demo, and of drills without --shape: it takes least from the machine
 SHAPES = (RECORD, *READERS, "coroutine")
@@ -126,6 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         identity=connection.identity,
         secret=connection.credential,
         interface=connection.interface,
+        timeout_s=LOGIN_TIMEOUT_S,
     )
     application = Application(lambda: announce("flowing"), starts_live=arguments.start == "live")
     if arguments.shape == RECORD:
@@ -141,7 +143,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _subscribe(client: Client, arguments: argparse.Namespace) -> Subscription[Any]:
     return client.subscribe(
-        feed=arguments.feed, start=arguments.start, verify=arguments.verify, transport=arguments.transport
+        feed=arguments.feed,
+        start=arguments.start,
+        verify=arguments.verify,
+        transport=arguments.transport,
+        timeout_s=LOGIN_TIMEOUT_S,
     )
 
 

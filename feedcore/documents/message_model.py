@@ -18,12 +18,13 @@ from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.feedcore.sbe import Schema, load_schema
 from tandemfeed.feedcore.sbe.messages import MessageType
 from tandemfeed.feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
-from tandemfeed.feedcore.wire.sbe_header import SBE_HEADER_LAYOUT, SBE_HEADER_SIZE, SBE_MESSAGE_HEADER
+from tandemfeed.feedcore.wire.sbe_header import EQUAL_PARTS, SBE_HEADER_LAYOUT, SBE_HEADER_SIZE, SBE_MESSAGE_HEADER
 
 PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE
 _HEADER_PARTS = list(SBE_HEADER_LAYOUT.offsets)
 _PREFIX = [*FRAME_LAYOUT.offsets, *_HEADER_PARTS]  # each a uint16
 _WHOLE_HEADER = f"<u{SBE_HEADER_SIZE}"  # all of a header as one integer, to compare it at once
+PROBED_COUNT = 4  # frames compared one by one: where types alternate, runs are short, and numpy would be slower
 
 
 def frame_size(message: MessageType) -> int:
@@ -86,11 +87,15 @@ class MessageModel:
         _, template, schema, _ = SBE_MESSAGE_HEADER.unpack_from(view, offset + OUTPUT_FRAME_SIZE)
         if schema != self.schema.schema_id:
             return length, -1, offset + length
+        first = EQUAL_PARTS.unpack_from(view, offset)
+        for end in range(offset + length, offset + (PROBED_COUNT + 1) * length, length):
+            if end + length > len(view) or EQUAL_PARTS.unpack_from(view, end) != first:
+                return length, template, end
         count = (len(view) - offset) // length
         headers = np.ndarray((count,), _WHOLE_HEADER, view, offset + OUTPUT_FRAME_SIZE, (length,))
         lengths = np.ndarray((count,), "<u2", view, offset, (length,))
-        first = bytes(view[offset : offset + PREFIX_SIZE])  # nearly always, all are equal; bytes compare fastest
-        if headers.tobytes() == first[OUTPUT_FRAME_SIZE:] * count and lengths.tobytes() == first[:2] * count:
+        # Nearly always, all are equal; bytes compare fastest.
+        if headers.tobytes() == first[1] * count and lengths.tobytes() == first[0] * count:
             return length, template, offset + count * length
         same = (lengths == length) & (headers == headers[0])
         first_other = int(same.argmin())  # 0 if there is none, because the first is the same

@@ -35,7 +35,7 @@ from tandemfeed.feedcore.sbe import Schema, load_schema
 
 # The parts of a <packet>, and the attributes that each may have beside type, offset and byteOrder.
 PACKET_PARTS = {
-    "sequence": ("counts",),
+    "sequence": ("counts", "messagesMax"),
     "count": ("endOfSession",),
     "length": ("adds",),
     "channel": (),
@@ -45,6 +45,7 @@ PACKET_PARTS = {
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 HEXADECIMAL = re.compile(r"0[xX][0-9A-Fa-f]{1,8}")
 MEASURE = SOURCE_TYPES["uint16"]  # of a length that readers put before a message
+MESSAGES_MAX = 128  # numbers per packet of venues that number packets; a datagram of 1,500 bytes has fewer messages
 COUNT_MAX = 1_000  # entries of a group of fixed count
 EXPONENT_MAX = 18  # an int64 has no more digits
 FIELD_ATTRIBUTES = ("name", "type", "length", "exponent", "null", "time", "offset", "byteOrder")
@@ -243,6 +244,7 @@ def _load_packet(node: Node) -> PacketHeader:
         _session_part(parts["session"], size) if "session" in parts else None,
         tuple(_header_part(each, size) for each in node.all("sentAt")),
         requests == "header",
+        MESSAGES_MAX if sequence is None else _bounded(sequence, "messagesMax", MESSAGES_MAX, COUNT_MAX, 1),
     )
 
 

@@ -103,6 +103,7 @@ class PacketHeader:
         sequence: the number of the first message; in a packet without messages, of the next message. None: packets are
             not numbered.
         counts_packets: `sequence` is the number of the packet instead.
+        messages_max: the message numbers that each packet number stands for (`packet_numbers`).
         count: the number of messages.
         end_of_session: the value of `count` that ends a session; such a packet has no messages.
         length: the bytes of the packet, less `length_adds`.
@@ -124,6 +125,7 @@ class PacketHeader:
     session: SessionPart | None = None
     sent_at: tuple[HeaderPart, ...] = ()
     is_request: bool = False
+    messages_max: int = 1
 
 
 FRAMING_DEFAULT = Framing(

@@ -14,8 +14,8 @@ from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.errors import JournalError
 from tandemfeed.spark_feed.bars.bars import QUOTE_FIELDS, TRADE_FIELDS, BarOptions, quote_bars, trade_bars
 from tandemfeed.spark_feed.bars.writing import start_bars, write_bars
-from tandemfeed.spark_feed.numbering.java import JavaMissing, find_java_home
-from tandemfeed.spark_feed.numbering.session import SUBMITTED
+from tandemfeed.spark_feed.numbering.driver.java import JavaMissing, find_java_home
+from tandemfeed.spark_feed.numbering.driver.session import SUBMITTED
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.transport.process_shell import (
     StopSignal,

@@ -10,7 +10,7 @@ from pathlib import Path
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.records import SEGMENT_SIZE_MAX, NumberingPlan
 from tandemfeed.spark_feed.journaling.stream_appender import append_to_stream
-from tandemfeed.spark_feed.numbering.packing import Block
+from tandemfeed.spark_feed.numbering.rows.packing import Block
 
 
 class SourceJournalWriter(CommitLog):

@@ -30,7 +30,7 @@ from tandemfeed.spark_feed.journaling.records import (
     commits_folder,
     stream_folder,
 )
-from tandemfeed.spark_feed.numbering.packing import Block, Packed, join_blocks, pack_stream
+from tandemfeed.spark_feed.numbering.rows.packing import Block, Packed, join_blocks, pack_stream
 
 TWIN_TIMEOUT_S = 60.0  # how long another task may still append to the stream: a micro-batch takes a few seconds
 TWIN_POLL_S = 0.005

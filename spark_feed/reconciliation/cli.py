@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tandemfeed.journal.errors import JournalError
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
-from tandemfeed.spark_feed.numbering.job import QUARANTINE_NAME
+from tandemfeed.spark_feed.numbering.driver.job import QUARANTINE_NAME
 from tandemfeed.spark_feed.reconciliation.output_copy import ReconciliationError
 from tandemfeed.spark_feed.reconciliation.reconciling import reconcile
 from tandemfeed.spark_feed.reconciliation.report import document_of, text_of

@@ -20,7 +20,7 @@ from tandemfeed.spark_feed.journaling.records import (
     plan_document,
     stream_folder,
 )
-from tandemfeed.spark_feed.numbering.quarantine import quarantined_count
+from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
 from tandemfeed.spark_feed.reconciliation.output_copy import ReconciliationError
 
 READ_COUNT = 8_192  # packets

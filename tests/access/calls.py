@@ -129,6 +129,7 @@ CALLS = {
         replay_pb2.ReplayRequest(channel_id=CHANNEL, input_ranges=[replay_pb2.NumberRange(first=1, end=2)])
     ),
     "Replay/Locate": Call(replay_pb2.LocateRequest(channel_id=CHANNEL)),
+    "Replay/LastValues": Call(replay_pb2.LastValuesRequest(channel_id=CHANNEL, key="symbol")),
     "AdapterSync/Follow": Call(sync_pb2.FollowRequest(adapter_id=2), is_endless=True),
     "AdapterSync/GetSnapshot": Call(sync_pb2.GetSnapshotRequest(channel_id=CHANNEL), REFUSED_STATE),
     "AdapterSync/GetBuckets": Call(sync_pb2.GetBucketsRequest(channel_id=CHANNEL, buckets=[0]), REFUSED_STATE),

@@ -21,10 +21,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
+from tandemfeed.adapter.records.last_values.table import LastValueTable
 from tandemfeed.client_lib import Client, Subscription, connect
 from tandemfeed.client_lib.items import Batch, Item
 from tandemfeed.client_lib.replay.worker import SILENCE_MAX_S
 from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Live
 from tandemfeed.feedcore.topics import any_topic_matches
@@ -295,6 +297,8 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.replay_calls = 0
         self.replay_fault = ""  # "refuse"; "silent": never answers; "waits"; "impostor": replays in another's name
         self.asked: list[replay_pb2.ReplayRequest] = []
+        self.last_values: list[OutputPacket] | None = None  # of which its table is made; None: it has none
+        self.forge: Callable[[bytes], bytes] = lambda packet: packet
         self.server_name = adapter_server("equities", f"toy-{adapter_id}")
         self.rpc = cluster.serve(
             self.server_name, self, replay_pb2_grpc.add_ReplayServicer_to_server, "tandemfeed.v1.Replay"
@@ -353,6 +357,26 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
                 for each in found
             ]
         )
+
+    async def LastValues(self, request: Any, context: grpc.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
+        if self.last_values is None:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "an adapter without tables")
+        yield replay_pb2.LastValuesChunk()
+        table = LastValueTable(request.channel_id, load_message_model(MESSAGE_MODEL), request.key)
+        table.begin(request.session)
+        table.take_packets([encode_output_packet(each) for each in self.last_values])
+        values = table.copy()
+        yield replay_pb2.LastValuesChunk(
+            position=common_pb2.MessageStreamState(
+                epoch=values.epoch,
+                next_input_seq=values.next_input_seq,
+                next_message_seq=values.next_message_seq,
+                next_source_seqs=values.next_source_seqs,
+            ),
+            epoch=common_pb2.LineageEntry(epoch=values.epoch, first_input_seq=1, first_message_seq=1),
+            message_count=len(values.entries),
+        )
+        yield replay_pb2.LastValuesChunk(packets=[self.forge(each) for each in values.packets(FEED_ID)])
 
     async def Locate(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         if self.replay_fault == "refuse":

@@ -14,10 +14,10 @@ from tandemfeed.spark_feed.feed_plan import FeedPlan
 from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, PACKET_HEAD, RecordKind, stream_folder
-from tandemfeed.spark_feed.numbering.encoding import TickEncoder
-from tandemfeed.spark_feed.numbering.job import numbering_plan
-from tandemfeed.spark_feed.numbering.packing import Block
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.encoding import TickEncoder
+from tandemfeed.spark_feed.numbering.rows.packing import Block
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.recording import Manifest, write_recording
 

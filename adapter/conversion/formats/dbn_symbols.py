@@ -6,9 +6,7 @@ messages, so each interval of a mapping becomes a message before the first recor
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from itertools import groupby
 
 import numpy as np
@@ -18,13 +16,10 @@ from numpy.typing import NDArray
 from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
 from tandemfeed.adapter.conversion.formats.dbn import WORD_SIZE, DbnMetadata
 from tandemfeed.adapter.kernel_cache import compiled
-from tandemfeed.feedcore.documents.source_layout import SourceFormat
+from tandemfeed.feedcore.documents.source_layout import SourceFormat, SourceMessageType
 
-MAPPING_TYPE = 255  # of `metadataMapping` in dbn.xml; no type of Databento's
-MAPPING = struct.Struct("<BBHIQII71sx")
-SYMBOL_SIZE_MAX = 71
+MAPPING = "metadataMapping"  # its name in dbn.xml
 BY_INSTRUMENT_ID = 0  # the symbol type that is the instrument's number
-NS_PER_S = 10**9
 RECORDS, PLACES = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C")
 
 
@@ -32,7 +27,7 @@ RECORDS, PLACES = types.Array(types.uint8, 1, "C", readonly=True), types.Array(t
 def _first_from(records, at, places, time):  # type: ignore[no-untyped-def]
     """Where the first record from `at` on begins whose time is not before `time`; the end if there is none.
 
-    A record that is not whole ends the search, so that whoever reads the records reports it.
+    A record that is not whole ends the search, so that the reader of the records reports it.
     """
     while at + 2 <= records.size:
         size = np.int64(records[at]) * WORD_SIZE
@@ -58,7 +53,7 @@ def parts_by_day(
         FormatError: a symbol of the metadata does not fit.
     """
     view, places, start = np.frombuffer(records, np.uint8), _places_of_times(source_format), 0
-    days = [] if metadata is None else _mappings(metadata)
+    days = [] if metadata is None else _mappings(metadata, source_format.messages[MAPPING])
     for number, (day, group) in enumerate(groupby(days, key=lambda each: each[0])):
         if number:
             end = int(_first_from(view, start, places, _midnight_ns(day)))
@@ -82,10 +77,11 @@ def _places_of_times(source_format: SourceFormat) -> NDArray[np.int64]:
 
 def _midnight_ns(day: int) -> int:
     """The beginning of a day YYYYMMDD in UTC, in nanoseconds since 1970."""
-    return int(datetime.strptime(str(day), "%Y%m%d").replace(tzinfo=UTC).timestamp()) * NS_PER_S
+    text = f"{day:08}"
+    return int(np.datetime64(f"{text[:4]}-{text[4:6]}-{text[6:]}", "ns").astype(np.int64))
 
 
-def _mappings(metadata: DbnMetadata) -> list[tuple[int, bytes]]:
+def _mappings(metadata: DbnMetadata, message: SourceMessageType) -> list[tuple[int, bytes]]:
     """(first day, record) of each interval that maps an instrument's number, by day."""
     found = []
     for mapping in metadata.mappings:
@@ -94,13 +90,21 @@ def _mappings(metadata: DbnMetadata) -> list[tuple[int, bytes]]:
             if metadata.symbol_type_out != BY_INSTRUMENT_ID:
                 number, symbol = symbol, number
             if number.isdecimal():
-                found.append((first, _record(int(number), first, end, symbol)))
+                found.append((first, _record(message, int(number), first, end, symbol)))
     return sorted(found, key=lambda each: each[0])
 
 
-def _record(instrument_id: int, first: int, end: int, symbol: str) -> bytes:
-    text = symbol.encode()
-    if len(text) > SYMBOL_SIZE_MAX:
-        raise FormatError(f"the metadata's symbol {symbol!r} has {len(text)} bytes; at most {SYMBOL_SIZE_MAX} are read")
-    words = MAPPING.size // WORD_SIZE
-    return MAPPING.pack(words, MAPPING_TYPE, 0, instrument_id, _midnight_ns(first), first, end, text)
+def _record(message: SourceMessageType, instrument_id: int, first: int, end: int, symbol: str) -> bytes:
+    """The record of a mapping, as the format's document describes it."""
+    text, room = symbol.encode(), message.fields["symbol"].size
+    if len(text) > room:
+        raise FormatError(f"the metadata's symbol {symbol!r} has {len(text)} bytes; at most {room} are read")
+    numbers = {"instrument_id": instrument_id, "ts_event": _midnight_ns(first), "start_date": first, "end_date": end}
+    record = bytearray(message.size)
+    framing = message.framing
+    for place, header in ((framing.length, message.size // framing.length_unit), (framing.type, message.type_id)):
+        record[place.offset : place.end] = header.to_bytes(place.size, "little")
+    for field in message.fields.values():
+        value = text.ljust(room, b"\0") if field.is_text else numbers.get(field.name, 0).to_bytes(field.size, "little")
+        record[field.offset : field.offset + field.size] = value
+    return bytes(record)

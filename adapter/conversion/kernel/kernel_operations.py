@@ -196,11 +196,11 @@ class ValueWriter:
 
     def _keep_text(self, operation: Operation, names: dict[str, str]) -> list[str]:
         """Lines that put a text into its cells, unless it is blank; shorter texts end with zeros."""
-        of, most = operation.operands["of"], None
+        of, most = operation.operands["of"], ""
         if isinstance(of, Operation):  # the beginning of a field
-            of, most = of.operands["of"], of.constants["length"]
+            most, of = str(of.constants["length"]), of.operands["of"]
         assert isinstance(of, SourceField)
-        size = self.size(of) if most is None else f"min({self.size(of)}, {most})"
+        size = f"min({self.size(of)}, {most})" if most else self.size(of)
         text = f"datagram, {self.place(of)}, {size}"
         words = (f"{names[f'c{place}']} = word_of_text({text}, {place})" for place in range(len(operation.columns)))
         return [f"if text_size({text}) > 0:  # {shown(of.name)}", *indented(words)]

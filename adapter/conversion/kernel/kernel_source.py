@@ -17,6 +17,7 @@ from tandemfeed.adapter.conversion.state.state_store import header_of
 from tandemfeed.adapter.conversion.table.functions import Calling, ConverterFunction
 from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.conversion.table.table import Conversion, ConverterTable, all_operations
+from tandemfeed.feedcore.documents.packet_numbers import filler_type
 from tandemfeed.feedcore.documents.primitive_types import Place
 from tandemfeed.feedcore.documents.source_layout import Framing
 from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
@@ -330,4 +331,9 @@ def _otherwise(table: ConverterTable) -> list[str]:
             f"elif {' or '.join(f'kind == {kind}' for kind in others)}:",
             "    arena[NOT_CONVERTED] += 1",
         ]
+    filler = filler_type(table.source_format)
+    if filler is not None:
+        assert table.source_format.packet is not None
+        numbers = table.source_format.packet.messages_max
+        lines += [f"elif kind == {filler}:  # nothing has this number, one of the {numbers} of a packet", "    pass"]
     return [*lines, "else:", "    reason = UNKNOWN_TYPE"]

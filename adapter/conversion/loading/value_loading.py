@@ -216,7 +216,8 @@ class Scope:
                 key = f"{argument}{place}" if function.name == "concatenate" else argument
                 operands[key] = found = self.resolve_name(name, node)
                 is_made_text = isinstance(found, Operation) and bool(found.type.text_size)
-                is_kept_part = is_made_text and function.shape == "kept text" and found.function.name in PARTS_OF_FIELDS
+                is_part = isinstance(found, Operation) and found.function.name in PARTS_OF_FIELDS
+                is_kept_part = is_part and function.shape == "kept text"
                 is_text_literal = isinstance(found, Literal) and isinstance(found.value, bytes)
                 if is_text_literal and function.name not in ("concatenate", "copy"):
                     raise node.error(f"{name!r} is a constant text; {function.name} needs a field")

@@ -185,6 +185,71 @@ class LocateReply(_message.Message):
 Global___LocateReply: _TypeAlias = LocateReply  # noqa: Y015
 
 @_typing.final
+class LastValuesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.int
+    key: _builtins.str
+    """the field that is the key: a text or an integer; of messages without it, the last of each type counts"""
+    session: _builtins.int
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.int = ...,
+        key: _builtins.str = ...,
+        session: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "key", b"key", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LastValuesRequest: _TypeAlias = LastValuesRequest  # noqa: Y015
+
+@_typing.final
+class LastValuesChunk(_message.Message):
+    """First those with neither, while the table is being made: the adapter is alive. Then one with the position; none: the
+    adapter cannot say. Then those with packets.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
+    PACKETS_FIELD_NUMBER: _builtins.int
+    message_count: _builtins.int
+    @_builtins.property
+    def position(self) -> _common_pb2.MessageStreamState: ...
+    @_builtins.property
+    def epoch(self) -> _common_pb2.LineageEntry:
+        """the beginning of the position's epoch"""
+
+    @_builtins.property
+    def packets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """output packets in plaintext, of one message each, ascending by message_seq"""
+
+    def __init__(
+        self,
+        *,
+        position: _common_pb2.MessageStreamState | None = ...,
+        epoch: _common_pb2.LineageEntry | None = ...,
+        message_count: _builtins.int = ...,
+        packets: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "position", b"position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "message_count", b"message_count", "packets", b"packets", "position", b"position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LastValuesChunk: _TypeAlias = LastValuesChunk  # noqa: Y015
+
+@_typing.final
 class FillRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -45,6 +45,11 @@ class ReplayStub:
                 request_serializer=tandemfeed_dot_v1_dot_replay__pb2.LocateRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_replay__pb2.LocateReply.FromString,
                 _registered_method=True)
+        self.LastValues = channel.unary_stream(
+                '/tandemfeed.v1.Replay/LastValues',
+                request_serializer=tandemfeed_dot_v1_dot_replay__pb2.LastValuesRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_replay__pb2.LastValuesChunk.FromString,
+                _registered_method=True)
 
 
 class ReplayServicer:
@@ -64,6 +69,14 @@ class ReplayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LastValues(self, request, context):
+        """The last message of each type and key, and the position before which they were last: a subscription that joins late
+        shows them, and continues there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplayServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +89,11 @@ def add_ReplayServicer_to_server(servicer, server):
                     servicer.Locate,
                     request_deserializer=tandemfeed_dot_v1_dot_replay__pb2.LocateRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_replay__pb2.LocateReply.SerializeToString,
+            ),
+            'LastValues': grpc.unary_stream_rpc_method_handler(
+                    servicer.LastValues,
+                    request_deserializer=tandemfeed_dot_v1_dot_replay__pb2.LastValuesRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_replay__pb2.LastValuesChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -133,6 +151,33 @@ class Replay:
             '/tandemfeed.v1.Replay/Locate',
             tandemfeed_dot_v1_dot_replay__pb2.LocateRequest.SerializeToString,
             tandemfeed_dot_v1_dot_replay__pb2.LocateReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LastValues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandemfeed.v1.Replay/LastValues',
+            tandemfeed_dot_v1_dot_replay__pb2.LastValuesRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_replay__pb2.LastValuesChunk.FromString,
             options,
             channel_credentials,
             insecure,

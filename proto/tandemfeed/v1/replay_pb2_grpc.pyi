@@ -36,6 +36,10 @@ class ReplayStub:
     Replay: _grpc.UnaryStreamMultiCallable[_replay_pb2.ReplayRequest, _replay_pb2.ReplayChunk]
     Locate: _grpc.UnaryUnaryMultiCallable[_replay_pb2.LocateRequest, _replay_pb2.LocateReply]
     """Where a channel was at a time, so that a subscription can begin there."""
+    LastValues: _grpc.UnaryStreamMultiCallable[_replay_pb2.LastValuesRequest, _replay_pb2.LastValuesChunk]
+    """The last message of each type and key, and the position before which they were last: a subscription that joins late
+    shows them, and continues there.
+    """
 
 @_typing.type_check_only
 class ReplayAsyncStub(ReplayStub):
@@ -45,6 +49,10 @@ class ReplayAsyncStub(ReplayStub):
     Replay: _aio.UnaryStreamMultiCallable[_replay_pb2.ReplayRequest, _replay_pb2.ReplayChunk]  # type: ignore[assignment]
     Locate: _aio.UnaryUnaryMultiCallable[_replay_pb2.LocateRequest, _replay_pb2.LocateReply]  # type: ignore[assignment]
     """Where a channel was at a time, so that a subscription can begin there."""
+    LastValues: _aio.UnaryStreamMultiCallable[_replay_pb2.LastValuesRequest, _replay_pb2.LastValuesChunk]  # type: ignore[assignment]
+    """The last message of each type and key, and the position before which they were last: a subscription that joins late
+    shows them, and continues there.
+    """
 
 class ReplayServicer(metaclass=_abc_1.ABCMeta):
     """Served by every adapter from its output journal. Callers bring a token that grants the channel's topic."""
@@ -63,6 +71,16 @@ class ReplayServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replay_pb2.LocateReply, _abc.Awaitable[_replay_pb2.LocateReply]]:
         """Where a channel was at a time, so that a subscription can begin there."""
+
+    @_abc_1.abstractmethod
+    def LastValues(
+        self,
+        request: _replay_pb2.LastValuesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_replay_pb2.LastValuesChunk], _abc.AsyncIterator[_replay_pb2.LastValuesChunk]]:
+        """The last message of each type and key, and the position before which they were last: a subscription that joins late
+        shows them, and continues there.
+        """
 
 def add_ReplayServicer_to_server(servicer: ReplayServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat
-from tandemfeed.spark_feed.numbering.screening import Refused
+from tandemfeed.spark_feed.numbering.rows.screening import Refused
 from tandemfeed.spark_feed.spark.errors import TableError
 
 ALWAYS = ("kind", "symbol", "event_at_ns")

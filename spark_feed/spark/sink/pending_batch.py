@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tandemfeed.spark_feed.numbering.encoding import BLOCK_SCHEMA, blocks_in, row_of
-from tandemfeed.spark_feed.numbering.packing import Block
+from tandemfeed.spark_feed.numbering.rows.encoding import BLOCK_SCHEMA, blocks_in, row_of
+from tandemfeed.spark_feed.numbering.rows.packing import Block
 
 NAME = "pending-batch.arrow"
 BATCH_ID = b"batch_id"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,21 @@ from tandemfeed.client_lib import Gap, HistoryShortened, HistoryUnavailable, Sna
 from tandemfeed.client_lib.items import Batch, Item
 from tandemfeed.client_lib.reading import conflation
 from tandemfeed.client_lib.reading.conflation import SnapshotIntake
+from tandemfeed.client_lib.replay import last_values
 from tandemfeed.client_lib.replay.locating import Located, choose
 from tandemfeed.client_lib.stream.starts import check_start, time_of
-from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, encode_runs
+from tandemfeed.feedcore.wire.output_packet import (
+    OUTPUT_FRAME,
+    decode_output_packet,
+    encode_output_packet,
+    encode_runs,
+)
 from tests.client_lib.reading.test_reading_backlog import batch
 from tests.client_lib.toy_cluster import (
     TOPIC,
     Client,
     OutputPacket,
+    ToyAdapter,
     ToyCluster,
     collect,
     heartbeat,
@@ -133,6 +141,98 @@ def test_a_snapshot_is_the_last_message_of_each_key_and_the_stream_continues_aft
         cluster.adapters[0].send(keyed(11, 5))
         items = collect(subscription, lambda items: 15 in message_seqs(items))
         assert message_seqs(items) == [11, 12, 13, 14, 15]
+
+
+def with_table(adapter: ToyAdapter, *packets: OutputPacket) -> None:
+    """Give an adapter these packets, and a table of their last values."""
+    adapter.lose(*packets)
+    adapter.last_values = [each._replace(adapter_id=adapter.adapter_id) for each in packets]
+
+
+def test_a_snapshot_of_last_values_needs_no_history_and_continues_where_the_furthest_adapter_was(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_values, "OTHERS_WITHIN_S", last_values.ANSWER_WITHIN_S)  # of a slow machine
+    first, second = cluster.adapters
+    with_table(first, keyed(1, 5), keyed(6, 1))
+    with_table(second, keyed(1, 5), keyed(6, 1), keyed(7, 4))
+    with cluster.connect() as client:
+        subscription = client.subscribe(TOPIC, start="snapshot", conflate_by="number")
+        items = collect(subscription, lambda items: any(isinstance(each, SnapshotTaken) for each in items))
+        assert (message_seqs(items), items[-1]) == ([8, 9, 10], SnapshotTaken(1, 3, 11))
+        assert [each.message_seq for each in map(origin_of, items[:3])] == [8, 9, 10]
+        first.lose(keyed(7, 4), keyed(11, 2))
+
+        def hear(items: list[Item]) -> bool:
+            first.send(heartbeat(13))
+            return len(message_seqs(items)) >= 2
+
+        assert message_seqs(collect(subscription, hear)) == [11, 12]
+        assert {each.first for call in first.asked + second.asked for each in call.input_ranges} == {11}
+
+
+def origin_of(item: Item) -> Any:
+    assert isinstance(item, Batch)
+    return next(item.messages()).origin
+
+
+def test_a_snapshot_of_last_values_whose_history_was_superseded_repeats_nothing(cluster: ToyCluster) -> None:
+    first, second = cluster.adapters
+    with_table(first, keyed(1, 10))
+    renumbered = [packet(8, 20, 2, stream=2, epoch=2), packet(10, 8, 5, epoch=2)]
+    second.lose(keyed(1, 7), *renumbered)
+
+    def hear(items: list[Item]) -> bool:
+        second.send(heartbeat(15, lineage=((1, 1), (2, 8))))
+        return len(message_seqs(items)) >= 7
+
+    with cluster.connect() as client:
+        first.journal.clear()
+        subscription = client.subscribe(TOPIC, start="snapshot", conflate_by="number")
+        items = collect(subscription, hear)
+    assert message_seqs(items) == [8, 9, 10, 8, 9, 13, 14]  # source messages 8 to 10 were among the last values
+    assert not [each for each in items if isinstance(each, Gap)]
+
+
+@pytest.mark.parametrize("wrong", ["of another adapter", "after the position"])
+def test_impossible_last_values_are_not_used(cluster: ToyCluster, wrong: str) -> None:
+    for adapter in cluster.adapters:
+        with_table(adapter, keyed(1, 5))
+        fake = {"adapter_id": 9} if wrong == "of another adapter" else {"first_input_seq": 77}
+        adapter.forge = lambda data, fake=fake: encode_output_packet(decode_output_packet(data)._replace(**fake))
+
+    def hear(items: list[Item]) -> bool:
+        cluster.adapters[0].send(heartbeat(6))
+        return any(isinstance(each, SnapshotTaken) for each in items)
+
+    with cluster.connect() as client:
+        subscription = client.subscribe(TOPIC, start="snapshot", conflate_by="number")
+        items = collect(subscription, hear)
+        assert [seq for item in items if isinstance(item, Batch) for seq in item.message_seqs.tolist()] == [3, 4, 5]
+        assert sum(adapter.replay_calls for adapter in cluster.adapters)
+
+
+def test_a_cursor_moves_only_once_a_snapshot_of_last_values_was_handled(cluster: ToyCluster, tmp_path: Path) -> None:
+    for adapter in cluster.adapters:
+        with_table(adapter, keyed(1, 10))
+    options: Any = {"start": "snapshot", "conflate_by": "number", "cursor": tmp_path / "cursor.json"}
+    with cluster.connect() as client:
+        for _ in range(2):
+            with client.subscribe(TOPIC, **options) as subscription:
+                first = next(iter(subscription))
+                assert first.origin.message_seq == 8
+        with client.subscribe(TOPIC, **options) as subscription:
+            for item in subscription.items():
+                if isinstance(item, SnapshotTaken):
+                    break
+        with client.subscribe(TOPIC, **options) as subscription:
+
+            def hear(items: list[Item]) -> bool:
+                cluster.adapters[0].send(heartbeat(13))
+                return len(message_seqs(items)) >= 2
+
+            cluster.adapters[0].lose(keyed(11, 2))
+            assert message_seqs(collect(subscription, hear)) == [11, 12]
 
 
 def test_without_an_answer_a_start_at_a_time_is_refused(cluster: ToyCluster) -> None:

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
@@ -34,6 +35,7 @@ from tandemfeed.adapter.conversion.formats.lobster import read_lobster
 from tandemfeed.adapter.conversion.loading.every_field import every_field
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
 from tandemfeed.adapter.conversion.table.table import ConverterTable
+from tandemfeed.adapter.convert_command.cli import main
 from tandemfeed.adapter.convert_command.outputs import KINDS, open_output
 from tandemfeed.feedcore.documents.message_model import MessageModel, load_message_model
 from tandemfeed.feedcore.documents.primitive_types import Place
@@ -46,6 +48,7 @@ from tandemfeed.feedcore.documents.source_layout import (
     SourceGroup,
     SourceMessageType,
 )
+from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tests.conversion.formats import test_format_dbn, test_format_itch, test_format_lobster
 from tests.conversion.formats.tick_material import converted
 from tests.conversion.oracle.interpreted import InterpretedConverter
@@ -321,3 +324,68 @@ def test_every_field_passes_through_an_output_file_unchanged(case: str, kind: st
     output.write(np.frombuffer(frames, np.uint8))
     output.close()
     assert read_back(tmp_path, kind, made_of) == wanted
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)  # compiling all messages of a format takes a minute, and several on a slow machine
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_kernel_copies_every_field_as_the_interpreter_does(name: str) -> None:
+    chunks, _ = every_type(name)
+    assert b"".join(converted(CompiledConverter(made(name).table), chunks)) == frames_of(name)[0]
+
+
+# --- the command, and what a document may say
+
+
+def test_the_command_needs_a_source_format_only(tmp_path: Path) -> None:
+    ticks = tmp_path / "ticks.csv"
+    ticks.write_text("symbol,time,price,size,side\nACME,1700000000000000001,101.25,300,buy\n")
+    options = ["--source-format", str(DOCUMENTS["tick-table"]), "--every-field"]
+    assert main(["file", *options, str(ticks), "--to", str(tmp_path / "out")]) == 0
+    (row,) = pyarrow.parquet.read_table(tmp_path / "out" / "trade.parquet").to_pylist()
+    assert row["symbol"] == "ACME"
+    assert (row["price"], row["size"], row["trade_id"]) == (Decimal("101.25"), 300, None)
+    assert load_message_model(tmp_path / "out" / "message-model.xml").schema.messages.keys() == {"trade", "quote"}
+
+
+def test_the_command_makes_the_other_documents_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "--shipped", "itch50", "--every-field", "--table", str(document("itch50-to-tick.xml"))])
+    assert "it cannot be combined with yours" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("element", "reason"),
+    [
+        ('<symbols message="two" by="number" text="name"/>', "there is no <message> 'two'"),
+        ('<symbols message="one" by="id" text="name"/>', "message 'one' has no field 'id'"),
+        ('<symbols message="one" by="number" text="number"/>', "text is 'number', which is a number"),
+        ('<message name="t" type="2"><field name="at" type="uint64" time="ms"/></message>', "time is 'ms'; it must be"),
+        ('<message name="t" type="2"><field name="at" type="uint32" time="ns"/></message>', "of an integer of 64 bits"),
+    ],
+)
+def test_a_document_that_contradicts_itself_is_refused(tmp_path: Path, element: str, reason: str) -> None:
+    message = '<message name="one" type="1"><field name="number" type="uint32"/>'
+    path = tmp_path / "format.xml"
+    name = '<field name="name" type="char" length="8"/></message>'
+    path.write_text(f'<sourceFormat name="venue">{message}{name}{element}</sourceFormat>')
+    with pytest.raises(DocumentError, match=reason):
+        load_source_format(path)
+
+
+def test_messages_that_have_only_the_number_of_an_instrument_get_its_symbol(tmp_path: Path) -> None:
+    path = tmp_path / "format.xml"
+    path.write_text("""<sourceFormat name="venue"><symbols message="listing" by="number" text="name"/>
+      <message name="listing" type="1"><field name="number" type="uint32"/><field name="name" type="char" length="8"/>
+      </message><message name="tick" type="2"><field name="number" type="uint32"/></message></sourceFormat>""")
+    both = every_field(source_format := load_source_format(path))
+    model = load_message_model(both.message_model)
+    assert list(model.schema.messages["listing"].columns) == ["number", "name"]
+    assert list(model.schema.messages["tick"].columns) == ["symbol", "number"]
+    table = load_table(both.converter_table, source_format, model, SIZE_MAX)
+    frames = b"\x10\0\1\0\5\0\0\0ACME    " + b"\x08\0\2\0\5\0\0\0" + b"\x08\0\2\0\6\0\0\0"
+    output = open_output(tmp_path, model, "parquet")
+    made_frames = b"".join(converted(InterpretedConverter(table), [FrameChunk(frames, 3, 1)]))
+    output.write(np.frombuffer(made_frames, np.uint8))
+    output.close()
+    assert [row["symbol"] for row in table_rows(tmp_path / "tick.parquet")] == ["ACME", None]

@@ -90,12 +90,6 @@ def test_a_request_is_the_header_with_the_missing_numbers(tmp_path: Path) -> Non
     assert unit.request(2, 10_000) == struct.pack(">BBHI", 9, 254, 777, 2)
 
 
-def test_numbers_of_packets_cannot_be_source_sequence_numbers(tmp_path: Path) -> None:
-    loaded = venue(tmp_path, '<packet name="p" headerSize="4"><sequence type="uint32" counts="packets"/></packet>')
-    with pytest.raises(FormatError, match=r"source stream 7: p numbers packets, not messages"):
-        translation(loaded, None)
-
-
 @pytest.mark.parametrize(
     ("packet", "reason"),
     [

@@ -13,6 +13,7 @@ from tandemfeed.adapter.conversion.state.state_kernels import SAMPLES_MAX
 from tandemfeed.adapter.conversion.table.reasons import REFUSALS, Reason
 from tandemfeed.adapter.conversion.table.table import Conversion, ConverterTable
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, frame_size
+from tandemfeed.feedcore.documents.packet_numbers import filler_type
 from tandemfeed.feedcore.documents.source_layout import SourceData, SourceField, SourceGroup, SourceMessageType
 from tandemfeed.feedcore.replica.output.converter import Converted
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
@@ -121,6 +122,8 @@ class InterpretedConverter:
         """The output frames; None if they do not fit in `left` bytes."""
         framing = self._framing
         kind = self._number(datagram, position + framing.type.offset, framing.type.size)
+        if kind == filler_type(self._table.source_format):
+            return []
         found = self._choose(kind, length)
         if found is None:
             if kind not in self._types:

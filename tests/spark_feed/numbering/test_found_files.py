@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemfeed.spark_feed.numbering.found_files import FoundFiles
+from tandemfeed.spark_feed.numbering.driver.found_files import FoundFiles
 
 
 def _log(checkpoint: Path, name: str, *found: tuple[int, str], version: str = "v1") -> None:

@@ -14,13 +14,13 @@ from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
-from tandemfeed.spark_feed.numbering import reading
-from tandemfeed.spark_feed.numbering.job import numbering_plan
-from tandemfeed.spark_feed.numbering.packing import Block
-from tandemfeed.spark_feed.numbering.quarantine import quarantined_count
-from tandemfeed.spark_feed.numbering.reading import FileReader
-from tandemfeed.spark_feed.numbering.screening import Rules
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.packing import Block
+from tandemfeed.spark_feed.numbering.rows.screening import Rules
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.tasks import reading
+from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
+from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
 from tandemfeed.spark_feed.recordings.recording import part_path
 from tests.spark_feed.source_material import (
     FEED,

@@ -14,11 +14,11 @@ import pytest
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation
-from tandemfeed.spark_feed.numbering.job import numbering_plan
-from tandemfeed.spark_feed.numbering.reading import FileReader
-from tandemfeed.spark_feed.numbering.screening import Rules
-from tandemfeed.spark_feed.numbering.split import SplitRule
-from tandemfeed.spark_feed.numbering.tasks import AppendAll, AppendOne, Problem, Read, Tasks
+from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.screening import Rules
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
+from tandemfeed.spark_feed.numbering.tasks.running import AppendAll, AppendOne, Problem, Read, Tasks
 from tandemfeed.spark_feed.recordings.recording import RecordingError
 from tests.spark_feed.source_material import (
     FEED,

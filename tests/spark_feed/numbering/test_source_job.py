@@ -21,9 +21,9 @@ from tandemfeed.journal.tailer import Tailer
 from tandemfeed.spark_feed import cli
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, POSITION_NAME, RecordKind
-from tandemfeed.spark_feed.numbering.java import JavaMissing, find_java_home
-from tandemfeed.spark_feed.numbering.job import JobOptions, SourceJob, numbering_plan
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.driver.java import JavaMissing, find_java_home
+from tandemfeed.spark_feed.numbering.driver.job import JobOptions, SourceJob, numbering_plan
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
 from tandemfeed.spark_feed.recordings.recording import part_path, restore_file_order
 from tests.kill_rounds import kill_rounds
 from tests.spark_feed.source_material import (

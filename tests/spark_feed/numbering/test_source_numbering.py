@@ -33,9 +33,9 @@ from tandemfeed.spark_feed.journaling.records import (
     stream_folder,
 )
 from tandemfeed.spark_feed.journaling.stream_appender import Appended, append_to_stream
-from tandemfeed.spark_feed.numbering.job import numbering_plan
-from tandemfeed.spark_feed.numbering.packing import Block, Packed, pack_stream
-from tandemfeed.spark_feed.numbering.split import SplitRule, assign_streams, streams_of_letters
+from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.packing import Block, Packed, pack_stream
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule, assign_streams, streams_of_letters
 from tandemfeed.transport.sealing.source_sealing import SOURCE_SEAL_SIZE
 from tandemfeed.transport.settings_file import SettingsError
 from tests.spark_feed.source_material import (

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tandemfeed.spark_feed.numbering.class_archive import SUFFIX, ClassArchive
+from tandemfeed.spark_feed.numbering.driver.class_archive import SUFFIX, ClassArchive
 from tests.spark_feed.source_material import ROOT
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from tandemfeed.spark_feed.numbering.session import start_session
+from tandemfeed.spark_feed.numbering.driver.session import start_session
 
 spark = start_session("local[1]", "512m", Path(sys.argv[1]))
 print(spark.range(10).mapInArrow(lambda batches: batches, "id bigint").toArrow().num_rows)
@@ -25,7 +25,7 @@ ARCHIVE = """
 import sys
 from pathlib import Path
 from tandemfeed.spark_feed import cli
-from tandemfeed.spark_feed.numbering import class_archive
+from tandemfeed.spark_feed.numbering.driver import class_archive
 
 class_archive.cache_places = lambda: (Path(sys.argv[1]),)
 cli.job(["--archive-classes"])

@@ -20,7 +20,7 @@ from tandemfeed.deploy import submitted
 from tandemfeed.deploy.cluster.ports import free_ports
 from tandemfeed.journal.tailer import Tailer
 from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, RecordKind
-from tandemfeed.spark_feed.numbering.java import find_java_home
+from tandemfeed.spark_feed.numbering.driver.java import find_java_home
 from tests.spark_feed.source_material import (
     ROOT,
     SOURCE_FORMAT,

@@ -18,8 +18,8 @@ from tandemfeed.feedcore.wire.output_packet import (
 )
 from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
-from tandemfeed.spark_feed.numbering.job import numbering_plan
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
 from tandemfeed.spark_feed.reconciliation import cli
 from tandemfeed.spark_feed.reconciliation.output_copy import BUCKET, read_copy, survey
 from tandemfeed.spark_feed.reconciliation.reconciling import reconcile

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.spark_feed.cli import ticks
-from tandemfeed.spark_feed.numbering.encoding import EncodingError, TickEncoder
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.rows.encoding import EncodingError, TickEncoder
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
 from tandemfeed.spark_feed.recordings.generator import CENT, GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.ingest import ingest
 from tandemfeed.spark_feed.recordings.ingest_columns import IngestOptions

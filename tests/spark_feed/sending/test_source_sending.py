@@ -27,8 +27,8 @@ from tandemfeed.spark_feed.journaling.records import (
     stream_folder,
 )
 from tandemfeed.spark_feed.journaling.stream_appender import append_to_stream
-from tandemfeed.spark_feed.numbering.job import numbering_plan
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
 from tandemfeed.spark_feed.sending.fill_service import JournalReader, PreviousSession, SourceReplayService
 from tandemfeed.spark_feed.sending.gateway import session_of
 from tandemfeed.spark_feed.sending.pacing import CATCH_UP_NS, Pacer, RatePacer, SpeedPacer

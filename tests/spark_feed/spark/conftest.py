@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemfeed.spark_feed.numbering.session import Spark, start_session
+from tandemfeed.spark_feed.numbering.driver.session import Spark, start_session
 from tandemfeed.spark_feed.spark import register
 
 

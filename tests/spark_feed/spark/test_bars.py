@@ -13,7 +13,7 @@ import pytest
 from tandemfeed.spark_feed.bars import cli
 from tandemfeed.spark_feed.bars.bars import BarOptions, quote_bars, trade_bars
 from tandemfeed.spark_feed.bars.writing import start_bars
-from tandemfeed.spark_feed.numbering.session import Spark
+from tandemfeed.spark_feed.numbering.driver.session import Spark
 from tests.spark_feed.spark.output_material import (
     FIRST_EVENT_NS,
     MODEL_FILE,

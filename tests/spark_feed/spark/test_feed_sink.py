@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
-from tandemfeed.spark_feed.numbering.session import Spark
+from tandemfeed.spark_feed.numbering.driver.session import Spark
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.sink.feed_sink import FeedWriter, feed_writer
 from tests.spark_feed.source_material import (

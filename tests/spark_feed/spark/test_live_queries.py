@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tandemfeed.spark_feed.numbering.session import Spark
+from tandemfeed.spark_feed.numbering.driver.session import Spark
 from tests.adapter.processes.adapter_processes import SourceByHand
 from tests.adapter.processes.clusters import Cluster, Feed, running_cluster
 

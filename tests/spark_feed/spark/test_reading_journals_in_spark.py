@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemfeed.spark_feed.numbering.session import Spark
+from tandemfeed.spark_feed.numbering.driver.session import Spark
 from tests.spark_feed.spark.output_material import MODEL_FILE, journal_of, plain_packets, price_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tandemfeed.spark_feed.numbering.session import Spark
+from tandemfeed.spark_feed.numbering.driver.session import Spark
 from tandemfeed.spark_feed.recordings.recording import NULL_PRICE
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.source_journals.source_journal_source import SourceJournalSource

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandemfeed.spark_feed.journaling.committed_records import last_commit
-from tandemfeed.spark_feed.numbering.session import Spark
+from tandemfeed.spark_feed.numbering.driver.session import Spark
 from tests.spark_feed.source_material import SOURCE_FORMAT
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes]

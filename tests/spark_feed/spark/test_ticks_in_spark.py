@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemfeed.spark_feed.numbering.session import Spark
+from tandemfeed.spark_feed.numbering.driver.session import Spark
 from tests.real_data import shared_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.long]

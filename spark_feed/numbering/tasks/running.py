@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation, append_to_stream, check_host
-from tandemfeed.spark_feed.numbering.encoding import BLOCK_SCHEMA, blocks_in, row_of
-from tandemfeed.spark_feed.numbering.packing import Block
-from tandemfeed.spark_feed.numbering.reading import FileReader
-from tandemfeed.spark_feed.numbering.worker_imports import keep_archive_directories
+from tandemfeed.spark_feed.numbering.rows.encoding import BLOCK_SCHEMA, blocks_in, row_of
+from tandemfeed.spark_feed.numbering.rows.packing import Block
+from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
+from tandemfeed.spark_feed.numbering.tasks.worker_imports import keep_archive_directories
 from tandemfeed.spark_feed.recordings.recording import RecordingError
 
 BLOCKS_PREFIX = "blocks-"  # of a folder in the source journal's, while tasks hand over blocks

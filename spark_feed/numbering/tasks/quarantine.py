@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandemfeed.spark_feed.numbering.screening import Refused
+from tandemfeed.spark_feed.numbering.rows.screening import Refused
 
 SCHEMA = pa.schema(
     [

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tandemfeed.spark_feed.numbering.job import FILES_DDL, FILES_FORMAT
-from tandemfeed.spark_feed.numbering.session import Spark, class_archive, start_session
+from tandemfeed.spark_feed.numbering.driver.job import FILES_DDL, FILES_FORMAT
+from tandemfeed.spark_feed.numbering.driver.session import Spark, class_archive, start_session
 
 
 class ArchiveError(Exception):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_MAGIC, SOURCE_VERSION
 from tandemfeed.spark_feed.journaling.records import PACKET_FIELDS, NumberingPlan, RecordKind, SourceJournalError
-from tandemfeed.spark_feed.numbering.kernels import cut_packets, join_packets
+from tandemfeed.spark_feed.numbering.rows.kernels import cut_packets, join_packets
 from tandemfeed.transport.sealing.source_sealing import SOURCE_SEAL_SIZE
 
 

@@ -27,13 +27,13 @@ from tandemfeed.journal.format.named_position import NamedPosition
 from tandemfeed.spark_feed.feed_plan import FeedPlan
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME, NumberingPlan, SourceJournalError
-from tandemfeed.spark_feed.numbering.found_files import FoundFiles
-from tandemfeed.spark_feed.numbering.quarantine import quarantined_count
-from tandemfeed.spark_feed.numbering.reading import FileReader
-from tandemfeed.spark_feed.numbering.screening import Rules
-from tandemfeed.spark_feed.numbering.session import Spark, start_session
-from tandemfeed.spark_feed.numbering.split import SplitRule
-from tandemfeed.spark_feed.numbering.tasks import Tasks, prepare_workers
+from tandemfeed.spark_feed.numbering.driver.found_files import FoundFiles
+from tandemfeed.spark_feed.numbering.driver.session import Spark, start_session
+from tandemfeed.spark_feed.numbering.rows.screening import Rules
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
+from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
+from tandemfeed.spark_feed.numbering.tasks.running import Tasks, prepare_workers
 from tandemfeed.spark_feed.recordings.recording import Manifest, part_number, restore_file_order
 
 LOG = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ QUARANTINE_NAME = "quarantine"
 BATCH_MESSAGES_MAX = 200_000  # a task's fixed cost is then small beside its work, and takes below a second
 BATCH_COMMITS_MAX = 10  # Spark's planning of a micro-batch, too, is then small beside its work
 TASKS_PER_COMMIT = 4  # at most; a task costs what a task needs for some 20,000 rows
-# Spark's own source of whole files, of which the job takes only the names (numbering.found_files): it finds the files,
-# cuts micro-batches and remembers what is done. The tasks read the files themselves (numbering.reading).
+# Spark's own source of whole files, of which the job takes only the names (`found_files`): it finds the files, cuts
+# micro-batches and remembers what is done. The tasks read the files themselves (`numbering.tasks.reading`).
 FILES_FORMAT = "binaryFile"
 FILES_DDL = "path string, modificationTime timestamp, length bigint, content binary"
 

@@ -9,8 +9,8 @@ import warnings
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tandemfeed.spark_feed.numbering.class_archive import ClassArchive
-from tandemfeed.spark_feed.numbering.java import find_java_home
+from tandemfeed.spark_feed.numbering.driver.class_archive import ClassArchive
+from tandemfeed.spark_feed.numbering.driver.java import find_java_home
 
 Spark: TypeAlias = Any  # pyspark is not typed for mypy
 

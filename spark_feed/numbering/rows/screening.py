@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat
-from tandemfeed.spark_feed.numbering.columns import codes_of, integers_of
+from tandemfeed.spark_feed.numbering.rows.columns import codes_of, integers_of
 from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, SCHEMA
 
 NEVER_NULL = ("kind", "symbol", "event_at_ns")

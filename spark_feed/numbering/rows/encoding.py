@@ -16,10 +16,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat, SourceMessageType
-from tandemfeed.spark_feed.numbering.columns import codes_of, integers_of
-from tandemfeed.spark_feed.numbering.kernels import divide_rows, frame_rows
-from tandemfeed.spark_feed.numbering.packing import EMPTY, Block
-from tandemfeed.spark_feed.numbering.split import SplitRule, assign_streams
+from tandemfeed.spark_feed.numbering.rows.columns import codes_of, integers_of
+from tandemfeed.spark_feed.numbering.rows.kernels import divide_rows, frame_rows
+from tandemfeed.spark_feed.numbering.rows.packing import EMPTY, Block
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule, assign_streams
 from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, RecordingError
 
 Table: TypeAlias = Any  # pyarrow has no type annotations

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
-from tandemfeed.spark_feed.numbering.encoding import TickEncoder, empty_blocks
-from tandemfeed.spark_feed.numbering.packing import Block
-from tandemfeed.spark_feed.numbering.quarantine import Quarantine
-from tandemfeed.spark_feed.numbering.screening import Refused, Rules, Screen, schema_change
-from tandemfeed.spark_feed.numbering.split import SplitRule
+from tandemfeed.spark_feed.numbering.rows.encoding import TickEncoder, empty_blocks
+from tandemfeed.spark_feed.numbering.rows.packing import Block
+from tandemfeed.spark_feed.numbering.rows.screening import Refused, Rules, Screen, schema_change
+from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.tasks.quarantine import Quarantine
 from tandemfeed.spark_feed.recordings.recording import RecordingError, part_number
 
 READ_COUNT = 65_536  # rows at once, whose columns fit in the processor's cache
