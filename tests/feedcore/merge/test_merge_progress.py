@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.merge.effects import RequestReplay
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge.merge_feed import MS, Listener, heartbeat, line, packet
 
 
@@ -56,3 +57,38 @@ def test_a_subscription_that_begins_live_misses_what_it_hears_of_after_its_first
     listener.hear(heartbeat(13))
     listener.wait(1 * MS)
     assert progress(listener) == (True, 3)
+
+
+def with_a_requested_gap() -> Listener:
+    """A merge that misses 3 to 9 and has requested them."""
+    listener = Listener()
+    listener.hear(packet(1, line(1, 2)), packet(10, line(10, 10)))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, ((3, 10),))]
+    return listener
+
+
+def test_an_answer_with_a_part_of_a_gap_is_followed_by_a_request_for_the_rest_without_a_pause() -> None:
+    listener = with_a_requested_gap()
+    listener.hear(packet(3, line(3, 5), flags=OutputFlag.RETRANSMISSION))
+    listener.merger.on_replay_ended(listener.now_ns)
+    listener.wait(0)
+    assert listener.requests[1:] == [RequestReplay(1, ((6, 10),))]
+
+
+def test_an_answer_that_did_not_help_is_followed_by_a_pause() -> None:
+    listener = with_a_requested_gap()
+    listener.merger.on_replay_ended(listener.now_ns)
+    listener.wait(0)
+    assert len(listener.requests) == 1
+    listener.wait(1_000 * MS)
+    assert len(listener.requests) > 1
+
+
+def test_an_answer_with_the_whole_gap_is_followed_by_nothing() -> None:
+    listener = with_a_requested_gap()
+    listener.hear(packet(3, line(3, 9), flags=OutputFlag.RETRANSMISSION))
+    listener.merger.on_replay_ended(listener.now_ns)
+    listener.wait(100 * MS)
+    assert len(listener.requests) == 1
+    assert listener.delivered == line(1, 10)
