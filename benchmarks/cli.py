@@ -17,7 +17,7 @@ BENCHMARKS = {
     "adapter": "rate and latency of one adapter and of a bare forwarder",
     "admin": "subscriptions, logins, revocations, a million patterns",
     "captures": "files to Parquet and SBE, beside independent decoders",
-    "client": "reading, recovery, latency and memory of subscribers; databento, msgspec",
+    "client": "reading, recovery, latency, memory; databento, msgspec",
     "conversion": "compiled kernels: tick table, ITCH books, many symbols",
     "journal": "append, read and recovery; SQLite, LMDB, a plain file",
     "merge": "the client's merge alone: processor time per packet",

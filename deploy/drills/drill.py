@@ -182,7 +182,8 @@ def _parser() -> argparse.ArgumentParser:
         "--shape",
         choices=[*SHAPES, ALL],
         default=RECORD,
-        help="how the client's application reads and checks; all: each in turn (default %(default)s)",
+        metavar="NAME",
+        help=f"how the client's application reads and checks: {', '.join(SHAPES)}, or all (default %(default)s)",
     )
     parser.add_argument("--keep", action="store_true", help="keep the clusters' folders: logs, journals, recordings")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the ledger to FILE as a JSON array")

@@ -6,7 +6,7 @@ from typing import Any
 
 from tandemfeed.transport.entry_points import entry_points
 
-SOURCES = "tandemfeed.spark-sources"  # the group of entry points; some sources are in packages that import this one
+SOURCES = "tandemfeed.spark_sources"  # the group of entry points; some sources are in packages that import this one
 # Without it, Spark refuses a reader that takes filters.
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 

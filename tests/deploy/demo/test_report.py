@@ -11,7 +11,7 @@ from rich.console import Console
 from tandemfeed.client_lib.recording.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
 from tandemfeed.deploy.demo.content import count_wrong
 from tandemfeed.deploy.demo.report import Report, is_clean, print_report, render_html
-from tandemfeed.deploy.drills.witness import CONTENT_DTYPE
+from tandemfeed.deploy.drills.application import CONTENT_DTYPE
 from tandemfeed.deploy.hiccups.record import Hiccups
 from tandemfeed.feedcore.merge.effects import Takeover
 
