@@ -53,7 +53,8 @@ def parts_by_day(
         FormatError: a symbol of the metadata does not fit.
     """
     view, places, start = np.frombuffer(records, np.uint8), _places_of_times(source_format), 0
-    days = [] if metadata is None else _mappings(metadata, source_format.messages[MAPPING])
+    mapping = source_format.messages.get(MAPPING)
+    days = [] if metadata is None or mapping is None else _mappings(metadata, mapping)
     for number, (day, group) in enumerate(groupby(days, key=lambda each: each[0])):
         if number:
             end = int(_first_from(view, start, places, _midnight_ns(day)))
@@ -70,8 +71,9 @@ def _places_of_times(source_format: SourceFormat) -> NDArray[np.int64]:
     """By type of a record, where it has the time that files are sorted by: of its receipt, or else of its event."""
     places = np.zeros(256, np.int64)
     for message in source_format.messages.values():
-        time = message.fields.get("ts_recv") or message.fields["ts_event"]
-        places[message.type_id] = time.offset
+        time = message.fields.get("ts_recv") or message.fields.get("ts_event")
+        if time is not None:
+            places[message.type_id] = time.offset
     return places
 
 

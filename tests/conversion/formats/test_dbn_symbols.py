@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,3 +98,16 @@ def test_symbol_mapping_records_name_instruments_too() -> None:
     older = struct.pack("<BBHIQ22s22s4xQQ", 20, 22, 0, 6, 0, b"NQ.c.0", b"NQZ6", 0, 0)
     found = interpreted("dbn", [FrameChunk(mapping + older + trade(5, 21) + trade(6, 21), 4, 1)])
     assert symbols(found) == ["ESZ6", "NQZ6"]
+
+
+def test_a_source_format_of_ones_own_may_lack_mappings_and_times(tmp_path: Path) -> None:
+    path = tmp_path / "own.xml"
+    path.write_text(
+        '<sourceFormat name="own" byteOrder="littleEndian">'
+        '<framing headerSize="0" length="uint8" lengthUnit="4" type="uint8" typeOffset="1"/>'
+        '<message name="trade" type="0" size="48"><field name="price" type="int64" offset="16"/></message>'
+        "</sourceFormat>"
+    )
+    records = trade(1, day=20) + trade(1, day=21)
+    given = metadata(DbnMapping("A", ((20261120, 20261122, "1"),)))
+    assert [part for part in parts_by_day(records, given, load_source_format(path)) if part] == [records]
