@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -107,12 +108,17 @@ class GrantStream:
     def modify(self, subscription_id: int, topics: Iterable[TopicEntry], timeout_s: float) -> None:
         """Change a subscription, and wait until the server has accepted the change. The grant follows as a letter.
 
+        While no server can be reached, this waits for one.
+
         Raises:
             ClientError: the refusal, or AdminUnavailable. In both cases nothing has changed.
             ValueError: the subscription has ended.
         """
         answer: queue.SimpleQueue[ClientError | None] = queue.SimpleQueue()
+        give_up_at_s = time.monotonic() + timeout_s
         with self._changed:
+            subscribed = self._core.requests
+            self._changed.wait_for(lambda: self._outbox is not None or subscription_id not in subscribed, timeout_s)
             if subscription_id not in self._core.requests:
                 raise ValueError("the subscription has ended")
             if self._outbox is None:
@@ -121,7 +127,7 @@ class GrantStream:
             self._answers[request.request_id] = answer
             self._send(request)
         try:
-            error = answer.get(timeout=timeout_s)
+            error = answer.get(timeout=max(give_up_at_s - time.monotonic(), 0))
         except queue.Empty:
             error = AdminUnavailable(f"administration server {self._asked} did not answer within {timeout_s} s")
         finally:
@@ -201,6 +207,7 @@ class GrantStream:
     def _begin_call(self, call: grpc.Call, outbox: Outbox) -> None:
         with self._changed:
             self._call, self._outbox = call, outbox
+            self._changed.notify_all()
             for request in self._core.on_call():
                 outbox.put(request)
             if self._closed.is_set() or not self._core.requests:

@@ -314,7 +314,7 @@ class Subscription(Readable[M]):
         Args:
             add: topics, or patterns with `*` and `#`.
             remove: the same; it is applied first.
-            timeout_s: how many seconds to wait for the answer.
+            timeout_s: how many seconds to wait for a server and its answer.
 
         Raises:
             AuthorizationRefused: a topic to add does not exist or is not granted. Nothing has changed.

@@ -53,7 +53,7 @@ def test_a_channel_that_stays_misses_and_repeats_nothing_while_the_subscription_
             source.send(2, 5)  # not subscribed: after the restart, too
             source.send(1, 5)
             reader.take(5)
-            subscription.modify(add=[SECOND])
+            subscription.modify(add=[SECOND], timeout_s=60)  # waits until the client has found the server again
             assert [seq for stream, seq in reader.delivered if stream == 1] == list(range(1, source.next_seq[1]))
             assert [seq for stream, seq in reader.delivered if stream == 2] == list(range(1, 6))
             assert not [event for event in reader.events if isinstance(event, Gap | Revoked)]
