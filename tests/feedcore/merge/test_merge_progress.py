@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tandemfeed.feedcore.merge.effects import RequestReplay
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import CatchingUp, CaughtUp, RequestReplay
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
-from tests.feedcore.merge.merge_feed import MS, Listener, heartbeat, line, packet
+from tests.feedcore.merge.merge_feed import CHANNEL, MS, Listener, heartbeat, line, packet
 
 
 def progress(listener: Listener) -> tuple[bool, int]:
@@ -92,3 +94,29 @@ def test_an_answer_with_the_whole_gap_is_followed_by_nothing() -> None:
     listener.wait(100 * MS)
     assert len(listener.requests) == 1
     assert listener.delivered == line(1, 10)
+
+
+def test_a_long_history_is_reported_with_each_request_that_follows_progress_and_at_its_end() -> None:
+    listener = Listener(MergerConfig(catching_up_count=5))
+    listener.hear(packet(10, line(10, 10)))
+    listener.wait(4 * MS)
+    assert listener.events(CatchingUp) == [CatchingUp(CHANNEL, 1, 11)]
+    listener.wait(100 * MS)
+    assert len(listener.requests) > 1
+    assert listener.count(Counter.MERGE_REPLAY_REQUESTS) == len(listener.requests)
+    assert len(listener.events(CatchingUp)) == 1, "a request without progress since"
+    listener.hear(packet(1, line(1, 8), flags=OutputFlag.RETRANSMISSION))
+    listener.merger.on_replay_ended(listener.now_ns)
+    listener.wait(0)
+    assert listener.events(CatchingUp)[1:] == [CatchingUp(CHANNEL, 9, 11)]
+    listener.hear(packet(9, line(9, 9), flags=OutputFlag.RETRANSMISSION))
+    assert listener.events(CaughtUp) == [CaughtUp(CHANNEL, 11)]
+
+
+def test_a_short_gap_is_requested_and_not_reported_as_history() -> None:
+    listener = Listener(MergerConfig(catching_up_count=11))
+    listener.hear(packet(10, line(10, 10)))
+    listener.wait(4 * MS)
+    assert len(listener.requests) == 1
+    listener.hear(packet(1, line(1, 9), flags=OutputFlag.RETRANSMISSION))
+    assert not listener.events(CatchingUp, CaughtUp)
