@@ -117,8 +117,7 @@ class GrantStream:
         answer: queue.SimpleQueue[ClientError | None] = queue.SimpleQueue()
         give_up_at_s = time.monotonic() + timeout_s
         with self._changed:
-            subscribed = self._core.requests
-            self._changed.wait_for(lambda: self._outbox is not None or subscription_id not in subscribed, timeout_s)
+            self._changed.wait_for(lambda: self._is_answerable(subscription_id), timeout_s)
             if subscription_id not in self._core.requests:
                 raise ValueError("the subscription has ended")
             if self._outbox is None:
@@ -140,6 +139,7 @@ class GrantStream:
         with self._changed:
             self._receivers.pop(subscription_id, None)
             request = self._core.cancel(subscription_id)
+            self._changed.notify_all()
             if not self._core.requests and self._call is not None:
                 self._call.cancel()  # the call is not needed any more
             elif request is not None:
@@ -249,10 +249,15 @@ class GrantStream:
                     if (receiver := self._receivers.get(subscription_id)) is not None:
                         receiver.take(grant)
                 case Lost(subscription_id, revoked, error):
+                    self._changed.notify_all()
                     if (receiver := self._receivers.get(subscription_id)) is not None:
                         receiver.take(error if error is not None and not receiver.is_granted else revoked)
                 case CallAgain(error):
                     raise AdminUnavailable(str(error)) from error
+
+    def _is_answerable(self, subscription_id: int) -> bool:
+        """Whether a change need not wait: a call can take it, or nothing ever will."""
+        return self._outbox is not None or self._closed.is_set() or subscription_id not in self._core.requests
 
     def _send(self, request: admin_pb2.SubscriptionRequest) -> None:
         """Send on the present call; without one, the next call requests everything again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -195,6 +196,24 @@ def test_subscriptions_continue_after_a_restart_and_what_was_lost_meanwhile_is_r
         assert isinstance(granted, Grant)
         assert granted.topics == {"equities.books"}
         stream.close()
+
+
+def test_a_change_waits_for_the_server_unless_its_subscription_ends(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        endpoint, stream = server.endpoint, GrantStream(session_of(server))
+        kept, _ = stream.subscribe("equities", [], lambda _letter: None, WAIT_S)
+        ended, _ = stream.subscribe("equities", [], lambda _letter: None, WAIT_S)
+    with pytest.raises(AdminUnavailable):
+        stream.modify(kept, [TopicEntry("#")], 0.5)
+    with ThreadPoolExecutor(2) as threads:
+        change = threads.submit(stream.modify, kept, [TopicEntry("#")], WAIT_S)
+        refused = threads.submit(stream.modify, ended, [TopicEntry("#")], WAIT_S)
+        stream.cancel(ended)
+        with pytest.raises(ValueError, match="the subscription has ended"):
+            refused.result()
+        with running_server(tmp_path, listen=endpoint):
+            change.result()
+            stream.close()
 
 
 def document_of(channel: grpc.Channel, feed: str, document_id: str, version: str) -> admin_pb2.Document:
