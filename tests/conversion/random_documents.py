@@ -218,10 +218,15 @@ def random_element(random: Random, names: list[str], name: str) -> str:
             f'function="concatenate" of="{one()} {one()}" separator="{random.choice(["", ".", "--"])}"/>',
             *(
                 f'function="{function}" of="{one()}" cell="{name}" {state}/>'
-                for function in ("sum", "max", "min", "first", "last")
+                for function in ("sum", "max", "min", "first", "last", "wide_sum")
             ),
             f'function="count" cell="{name}" {state}/>',
             f'function="vwap" of="{one()}" weight="{one()}" cell="{name}" {state}/>',
+            f'function="wide_vwap" of="{one()}" weight="{one()}" cell="{name}" {state}/>',
+            f'function="decimal" of="{one()}" exponent="{random.choice([0, -2, -9])}" '
+            f'rounding="{random.choice(["exact", "floor", "half_up"])}" '
+            f'otherwise="{random.choice(["refuse", "null"])}"/>',
+            f'function="double" of="{one()}"/>',
             f'function="best_bid" of="{one()}" source="{one()}" sources="3" cell="{name}" {state}/>',
             f'function="best_ask" of="{one()}" source="{one()}" sources="2" cell="{name}" {state}/>',
             f'function="peek" cell="c{random.randrange(12)}" by="{by}"/>',

@@ -18,7 +18,7 @@ from tandemfeed.feedcore.documents.source_layout import SourceField, SourceMessa
 WORD_SIZE = 8
 FUNCTION = '''
 
-@compiled_part
+@kernel_part
 def foresee(datagram, position, count, arena):
     """Prefetch the rows of state that `count` messages from `position` on need."""
     hints = 0
@@ -107,7 +107,9 @@ class Foresight:
             for action in conversion.orders:
                 if "id" in action.operands and action.action != "add":  # an added order has no row yet
                     spaces = self._table.books[action.book].spaces
-                    of_book = [action.key] if action.key and spaces.words == 2 else []
+                    if not spaces.has_words:
+                        continue
+                    of_book = [action.key] if action.key and not spaces.ids_are_unique else []
                     yield spaces.orders, [action.operands["id"], *of_book]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from tandemfeed.adapter.conversion.kernel.constant_bytes import ConstantBytes
 from tandemfeed.adapter.conversion.kernel.kernel_names import shown
 from tandemfeed.adapter.conversion.kernel.kernel_operations import ValueWriter, indented
 from tandemfeed.adapter.conversion.kernel.kernel_walk import PLACED_MAX, entry_steps, numbers_of
@@ -29,29 +30,39 @@ from tandemfeed.feedcore.documents.source_layout import SourceField, SourceGroup
 from tandemfeed.feedcore.sbe.messages import Block, Column
 
 
-def zero_gaps(block: Block, base: int) -> list[str]:
-    """Lines that set the bytes of a block that no field covers to zero, so that no old bytes remain there."""
+def zero_gaps(block: Block, constants: ConstantBytes, base: int) -> None:
+    """Set the bytes of a block that no field covers to zero, so that no old bytes remain there."""
     covered = bytearray(block.block_length)
     for field in block.columns.values():
         covered[field.offset : field.offset + field.size] = b"\1" * field.size
-    return [f"store_8(out, cursor + {base + place}, 0)" for place, is_covered in enumerate(covered) if not is_covered]
+    for place, is_covered in enumerate(covered):
+        if not is_covered:
+            constants.put(base + place, b"\0")
 
 
-def write_block(values: ValueWriter, block: Block, writes: Sequence[tuple[Column, Operand]], base: int) -> list[str]:
+def write_block(
+    values: ValueWriter,
+    block: Block,
+    writes: Sequence[tuple[Column, Operand]],
+    base: int,
+    constants: ConstantBytes | None = None,
+) -> list[str]:
     """The fixed part of a message or an entry: gaps, written fields, nulls.
 
     Args:
         base: the distance in bytes from `cursor` to the block.
+        constants: constant bytes before the block, which are written with those of the block.
     """
-    lines = zero_gaps(block, base)
-    written = set()
-    for field, operand in writes:
-        lines += values.write(field, operand, base)
-        written.add(field.name)
-    for name, field in block.columns.items():
-        if name not in written:
-            lines += values.write_null(field, base)
-    return lines
+    constants = constants or ConstantBytes()
+    zero_gaps(block, constants, base)
+    written = dict(writes)
+    lines: list[str] = []
+    for field, operand in written.items():
+        lines += values.write(field, operand, constants, base)
+    for field in block.columns.values():
+        if field not in written:
+            values.write_null(field, constants, base)
+    return [*constants.lines(), *lines]
 
 
 def split_pure(values: ValueWriter, pure: Sequence[Operation], guarding: set[int]) -> tuple[list[str], list[str]]:
@@ -206,8 +217,9 @@ class PartsWriter:
     def _write_group(self, group: GroupWrite) -> list[str]:
         target, number = group.target, group.number
         size, empty = target.dimension.size, dimension_of(target)
-        words = [int.from_bytes(empty[at : at + 8], "little") for at in range(0, size, 8)]
-        dimension = self._values.store_words(0, words, size)
+        constants = ConstantBytes()
+        constants.put(0, empty)
+        dimension = constants.lines()
         if number < 0:
             return [f"# {shown(target.name)}: no entries", *dimension, f"cursor += {size}"]
         first, rest = self._pure(group)

@@ -6,22 +6,24 @@ only a count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from operator import itemgetter
 
+from tandemfeed.adapter.conversion.kernel.constant_bytes import ConstantBytes
 from tandemfeed.adapter.conversion.kernel.kernel_groups import PartsWriter, split_pure, write_block
 from tandemfeed.adapter.conversion.kernel.kernel_names import shown
 from tandemfeed.adapter.conversion.kernel.kernel_operations import ValueWriter, indented
-from tandemfeed.adapter.conversion.kernel.kernel_orders import order_lines
+from tandemfeed.adapter.conversion.kernel.kernel_orders import book_lines, order_lines
 from tandemfeed.adapter.conversion.kernel.kernel_tables import TableData
 from tandemfeed.adapter.conversion.kernel.kernel_walk import entry_steps, numbers_of, walk
 from tandemfeed.adapter.conversion.kernel.packet_calls import slot_lines, slots_of
-from tandemfeed.adapter.conversion.kernel.unaligned import load_expression
 from tandemfeed.adapter.conversion.table.table import (
     Conversion,
     ConverterTable,
     Operand,
     Operation,
     all_groups,
+    key_words,
     type_of,
 )
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, frame_size
@@ -66,12 +68,6 @@ def values_written(conversion: Conversion) -> list[Operand]:
         found += [operand for _, operand in group.writes]
         data += group.data
     return found + [each.operand for each in data if each.operand is not None]
-
-
-def _order_by(operation: Operation, keys: Mapping[int, str]) -> dict[str, str]:
-    """The name by which `order_by` reads the key of its book."""
-    book = operation.book
-    return {} if book is None or book not in keys else {"order_by": keys[book]}
 
 
 class MessageWriter:
@@ -226,18 +222,29 @@ class MessageWriter:
     def _make_room(self, when_full: str) -> list[str]:
         if all(conversion.target is None for conversion in self._conversions):
             return []
+        is_full = "if reason == 0 and cursor + need > end:"
+        if self._always_fits:
+            return [is_full, f"    {when_full}"]
         return [
-            "if reason == 0 and cursor + need > end:",
+            is_full,
             f"    if need > {self._table.room}:",
             "        reason = TOO_LARGE",
             "    else:",
             f"        {when_full}",
         ]
 
+    @property
+    def _always_fits(self) -> bool:
+        """True if a datagram has room for all outputs of any such message."""
+        targets = [each.target for each in self._conversions if each.target is not None]
+        if any(each.each is not None for each in self._conversions) or not all(each.is_fixed for each in targets):
+            return False
+        return sum(map(frame_size, targets)) <= self._table.room
+
     # --- what changes state and writes output
 
     def _act(self) -> list[str]:
-        lines = ["cursor_before, written_before = cursor, written"]
+        lines: list[str] = []
         for number, conversion in enumerate(self._conversions):
             act = self._act_one(number, conversion)
             if conversion.each is None:
@@ -247,7 +254,14 @@ class MessageWriter:
             first, rest = self._pure(number, conversion)  # each entry computes its values again
             act = ["if reason == 0:", *indented(act)]
             lines += self._per_entry(number, conversion, [*first, *self._guarded(number, conversion, [*rest, *act])])
-        return [*lines, "if reason != 0:", "    cursor, written = cursor_before, written_before"]
+        if not any("reason = " in line for line in lines):
+            return lines
+        return [
+            "cursor_before, written_before = cursor, written",
+            *lines,
+            "if reason != 0:",
+            "    cursor, written = cursor_before, written_before",
+        ]
 
     def _act_one(self, number: int, conversion: Conversion) -> list[str]:
         values = self._values[number]
@@ -259,15 +273,13 @@ class MessageWriter:
                 names[values.row_name(operation)] = row
                 rows += self._find_row(values, operation, row)
         books = {action.book: action.key for action in conversion.orders} | dict(conversion.book_reads)
-        keys = {book: values.variable(key) if key else f"order_by_{book}" for book, key in books.items()}
         lines: list[str] = []
         for action in conversion.orders:
             lines += order_lines(values, self._table.books, conversion, action)
-        for book in sorted(keys.keys() & conversion.books_with_levels):
-            header = f"SPACE_{self._table.books[book].spaces.books}"
-            lines += [f"book_{book} = seek_book(arena, {header}, {keys[book]})"]
+        for book, key in sorted(books.items(), key=itemgetter(0)):
+            lines += book_lines(values, self._table.books[book].spaces, conversion, book, key)
         for operation in conversion.stateful:
-            lines += values.operation(operation, names | self._book_names(operation) | _order_by(operation, keys))
+            lines += values.operation(operation, names | self._book_names(operation))
         output = self._output(number, conversion)
         if conversion.output_guards:
             output = [
@@ -282,26 +294,10 @@ class MessageWriter:
         return [*rows, "if reason == 0:", *indented(lines)] if rows else lines
 
     def _find_row(self, values: ValueWriter, operation: Operation, row: str) -> list[str]:
-        space, lines, word = f"SPACE_{operation.space}", [], 0
+        space, lines, word = f"SPACE_{operation.space}", list[str](), 0
         for key in operation.keys:
-            size = type_of(key).text_size
-            if size <= 8:
-                lines += [f"arena[{space} + KEY + {word}] = {values.variable(key)}"]
-                word += 1
-                continue
-            assert isinstance(key, SourceField)
-            if key.is_variable:
-                text = f"datagram, {values.place(key)}, {values.size(key)}"
-                for place in range(-(-size // 8)):
-                    lines += [f"arena[{space} + KEY + {word + place}] = word_of_text({text}, {place})"]
-                word += -(-size // 8)
-                continue
-            words, tail = -(-size // 8), size % 8 or 8
-            lines += [f"blank = True  # {shown(key.name)}: from its end, to replace trailing blanks by zeros"]
-            for place in reversed(range(words)):
-                load = load_expression(tail if place == words - 1 else 8, f"{values.place(key)} + {8 * place}")
-                lines += [f"word = {load}", "if blank:", "    word = trim_word(word)", "    blank = word == 0"]
-                lines += [f"arena[{space} + KEY + {word + place}] = word"]
+            words = key_words(type_of(key))
+            lines += values.key_words(key, f"{space} + KEY + {word}", words)
             word += words
         return [*lines, f"{row} = find_row(arena, {space}, session)", f"if {row} < 0:", "    reason = TOO_MANY_KEYS"]
 
@@ -311,22 +307,25 @@ class MessageWriter:
         if book is None:
             return {}
         return {f"order_{what}": f"order_{what}_{book}" for what in ("price", "size", "side")} | {
-            "book_row": f"book_{book}"
+            "book_row": f"book_{book}",
+            "order_by": f"order_by_{book}",
         }
 
     def _output(self, number: int, conversion: Conversion) -> list[str]:
         target = conversion.target
         if target is None:
             return []
-        block = write_block(self._values[number], target, conversion.writes, PREFIX_SIZE)
         header = (target.block_length, target.template_id, self._table.schema_id, self._table.schema_version)
         places = [OUTPUT_FRAME_SIZE + offset for offset in SBE_HEADER_LAYOUT.offsets.values()]
-        size, name = frame_size(target), shown(target.name)
+        size, constants = frame_size(target), ConstantBytes()
+        for place, value in zip(places, header, strict=True):
+            constants.put(place, value.to_bytes(2, "little"))
+        if target.is_fixed:
+            constants.put(0, size.to_bytes(2, "little"))
         lines = [
-            f"store_16(out, cursor, {size})  # {name}" if target.is_fixed else f"begin_{number} = cursor  # {name}",
+            f"# {shown(target.name)}" if target.is_fixed else f"begin_{number} = cursor  # {shown(target.name)}",
             f"store_16(out, cursor + {FRAME_LAYOUT.offsets['source_offset']}, index)",
-            *(f"store_16(out, cursor + {place}, {value})" for place, value in zip(places, header, strict=True)),
-            *block,
+            *write_block(self._values[number], target, conversion.writes, PREFIX_SIZE, constants),
             f"cursor += {size}",
         ]
         if not target.is_fixed:

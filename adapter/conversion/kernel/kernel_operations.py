@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tandemfeed.adapter.conversion.kernel.constant_bytes import ConstantBytes, chunks
 from tandemfeed.adapter.conversion.kernel.kernel_names import in_variable, shown
 from tandemfeed.adapter.conversion.kernel.kernel_tables import (
     WORD_SIZE,
@@ -11,7 +12,6 @@ from tandemfeed.adapter.conversion.kernel.kernel_tables import (
     WordMap,
     value_words,
     word_of,
-    words_of,
 )
 from tandemfeed.adapter.conversion.kernel.unaligned import load_expression
 from tandemfeed.adapter.conversion.table.function_use import Comparison, ValueMap
@@ -23,6 +23,7 @@ from tandemfeed.adapter.conversion.table.table import (
     Operand,
     Operation,
     PacketValue,
+    key_words,
     type_of,
 )
 from tandemfeed.adapter.conversion.table.values import NULL, null_bits, null_of
@@ -32,16 +33,23 @@ from tandemfeed.feedcore.sbe.messages import Column
 from tandemfeed.feedcore.wire.source_packet import SOURCE_LAYOUT
 
 SIGN_BIT = 1 << 63
+FLOAT_SIZE = 4
 SOURCE_STREAM_ID = load_expression(
     SOURCE_LAYOUT.part("source_stream_id").size, str(SOURCE_LAYOUT.offsets["source_stream_id"])
 )
-CHUNKS = (8, 4, 2, 1)
 NAN_BITS = {4: 0x7FC0_0000, 8: 0x7FF8_0000_0000_0000}  # SBE's null of floating-point numbers, by size
 
 
 def signed(value: int) -> int:
     """A 64-bit pattern as the kernel's int64."""
     return value - (1 << 64) if value >= SIGN_BIT else value
+
+
+def _bytes_of(literal: int | bytes, target: Column) -> bytes:
+    """A literal as it is written into an output field."""
+    if isinstance(literal, bytes):
+        return literal.ljust(target.size, b"\0")
+    return (literal & ((1 << (8 * target.size)) - 1)).to_bytes(target.size, "little")
 
 
 def indented(lines: Iterable[str], levels: int = 1) -> list[str]:
@@ -155,6 +163,24 @@ class ValueWriter:
         """A text of at most 8 bytes as a word, without trailing blanks."""
         return f"trim_word({load_expression(size, at)})"
 
+    def key_words(self, key: Operand, at: str, words: int) -> list[str]:
+        """Lines that put a key into `words` words of the arena from `at` on; a text ends with zeros."""
+        size, own = type_of(key).text_size, key_words(type_of(key))
+        if size > WORD_SIZE or (size and isinstance(key, Operation)):
+            lines = self._words_of_text(key, at, own)
+        else:
+            lines = [f"arena[{at}] = {self.variable(key)}"]
+        return [*lines, *(f"arena[{at} + {word}] = 0" for word in range(own, words))]
+
+    def _words_of_text(self, key: Operand, at: str, words: int) -> list[str]:
+        """`key_words` of a text of more than one word, or of the beginning of a field."""
+        of, size = key, type_of(key).text_size
+        if isinstance(key, Operation):
+            of = key.operands["of"]
+        assert isinstance(of, SourceField)
+        length = self.size(of) if key is of else f"min({self.size(of)}, {size})"
+        return [f"put_text(arena, {at}, datagram, {self.place(of)}, {length}, {words})"]
+
     def operation(self, operation: Operation, names: dict[str, str]) -> list[str]:
         """Lines that compute an operation.
 
@@ -166,10 +192,12 @@ class ValueWriter:
             return self._peek(operation, names)
         if function.shape == "entry":
             return self._entry(operation)
-        if function.shape == "text" and not function.lines:
+        if function.shape == "text" and not operation.lines:
             return []
         names = {**names, **self._constants(operation), "r": result, "best": result}
         names |= {argument: self.variable(operand) for argument, operand in operation.operands.items()}
+        if operation.space is not None and operation.type.bits is not None:
+            names |= {name: self._double(operand) for name, operand in operation.operands.items() if name != "source"}
         names["slot"] = self._slots.get(operation.number, "")
         if operation.space is not None:
             names |= self._cells(operation, names)
@@ -182,12 +210,17 @@ class ValueWriter:
         if function.shape == "book":
             return [f"{result} = {function.value.format(**names)}"]
         is_index = function.name == "map" and operation.type.text_size  # the text itself is read when it is written
-        lines = [line.format(**names) for line in (LOOK_UP if is_index else function.lines)]
+        lines = [line.format(**names) for line in (LOOK_UP if is_index else operation.lines)]
         nullable = [self.variable(operand) for operand in operation.operands.values() if type_of(operand).is_nullable]
         if function.skips_null and nullable:
             test = " and ".join(f"{variable} != NULL" for variable in nullable)
             return [f"{result} = NULL", f"if {test}:", *indented(lines)]
         return lines
+
+    def _double(self, operand: Operand) -> str:
+        """The bits of a float or double as those of a double."""
+        bits, variable = type_of(operand).bits, self.variable(operand)
+        return f"widened({variable})" if bits is not None and bits.size == FLOAT_SIZE else variable
 
     def _cells(self, operation: Operation, names: dict[str, str]) -> dict[str, str]:
         row = names[self.row_name(operation)]
@@ -294,9 +327,16 @@ class ValueWriter:
             f"({variable} != NULL and {text})" if found.is_nullable and comparison.how not in ("is", "isNot") else text
         )
 
-    def write(self, target: Column, operand: Operand, base: int = PREFIX_SIZE) -> list[str]:
-        """Write a value into its output field, whose block begins `base` bytes after `cursor`."""
+    def write(self, target: Column, operand: Operand, constants: ConstantBytes, base: int = PREFIX_SIZE) -> list[str]:
+        """Write a value into its output field, whose block begins `base` bytes after `cursor`.
+
+        Args:
+            constants: gets the bytes that are the same in every message.
+        """
         at, found = base + target.offset, type_of(operand)
+        if isinstance(operand, Literal):
+            constants.put(at, _bytes_of(operand.value, target))
+            return []
         if found.bits is not None:
             return [f"store_{8 * target.size}(out, cursor + {at}, {self.variable(operand)})  # {shown(target.name)}"]
         if not found.text_size:
@@ -310,14 +350,13 @@ class ValueWriter:
                     f"  # {shown(target.name)}",
                     f"zero_rest(out, fill, cursor + {at + target.size})",
                 ]
-            return [f"# {shown(target.name)}", *self._copy(at, self.place(operand), operand.size, target.size)]
-        if isinstance(operand, Literal):
-            assert isinstance(operand.value, bytes)
-            return [
-                f"# {shown(target.name)}",
-                *self.store_words(at, words_of(operand.value, -(-target.size // 8)), target.size),
-            ]
+            constants.put(at + operand.size, bytes(target.size - operand.size))
+            return [f"# {shown(target.name)}", *self._copy(at, self.place(operand), operand.size)]
         assert isinstance(operand, Operation)
+        if (word := self._short_text(operand)) is not None:
+            size = min(target.size, WORD_SIZE)
+            constants.put(at + size, bytes(target.size - size))
+            return [f"# {shown(target.name)}", *self._store_word(at, word, size)]
         return [
             f"fill = cursor + {at}  # {shown(target.name)}",
             *self.append(operand),
@@ -331,39 +370,37 @@ class ValueWriter:
             return variable
         return f"{signed(null)} if {variable} == NULL else {variable}"
 
-    def write_null(self, target: Column, base: int = PREFIX_SIZE) -> list[str]:
+    @staticmethod
+    def write_null(target: Column, constants: ConstantBytes, base: int = PREFIX_SIZE) -> None:
         """Write the null value of the message model; a text becomes zeros."""
-        at = base + target.offset
-        if target.kind.name == "char":
-            return [f"# {shown(target.name)}: null", *self.store_words(at, [0] * -(-target.size // 8), target.size)]
-        null = null_bits(target)
+        null = b"\0" if target.kind.name == "char" else null_bits(target).to_bytes(target.kind.size, "little")
+        constants.put(base + target.offset, null * target.length)
+
+    def _short_text(self, operation: Operation) -> str | None:
+        """The word of a text that is the beginning of a field of at most 8 bytes; None for any other text."""
+        of = operation.operands.get("of")
+        if operation.function.name not in ("text", "cut") or not isinstance(of, SourceField):
+            return None
+        if of.is_variable or of.size > WORD_SIZE:
+            return None
+        mask = (1 << (8 * operation.type.text_size)) - 1
+        return self.variable(of) if operation.type.text_size == of.size else f"({self.variable(of)} & {signed(mask)})"
+
+    @staticmethod
+    def _store_word(at: int, word: str, size: int) -> list[str]:
+        """Write the first `size` bytes of a word."""
         return [
-            f"store_{8 * target.kind.size}(out, cursor + {at + place * target.kind.size}, {signed(null)})"
-            for place in range(target.length)
+            f"store_{8 * chunk}(out, cursor + {at + place}, {f'{word} >> {8 * place}' if place else word})"
+            for place, chunk in chunks(0, size)
         ]
 
     @staticmethod
-    def _copy(at: int, source: str, size: int, room: int) -> list[str]:
-        """Copy bytes in words, and fill the rest with zeros."""
-        lines, done = [], 0
-        while done < room:
-            chunk = next(each for each in CHUNKS if each <= (size if done < size else room) - done)
-            value = f"load_u{8 * chunk}(datagram, {source} + {done})" if done < size else "0"
-            lines.append(f"store_{8 * chunk}(out, cursor + {at + done}, {value})")
-            done += chunk
-        return lines
-
-    @staticmethod
-    def store_words(at: int, words: list[int], room: int) -> list[str]:
-        """Write `room` bytes, `at` bytes after `cursor`."""
-        lines, done = [], 0
-        data = b"".join((word & (2**64 - 1)).to_bytes(8, "little") for word in words)
-        while done < room:
-            chunk = next(each for each in CHUNKS if each <= room - done)
-            value = signed(int.from_bytes(data[done : done + chunk], "little"))
-            lines.append(f"store_{8 * chunk}(out, cursor + {at + done}, {value})")
-            done += chunk
-        return lines
+    def _copy(at: int, source: str, size: int) -> list[str]:
+        """Copy bytes in words."""
+        return [
+            f"store_{8 * chunk}(out, cursor + {at + place}, load_u{8 * chunk}(datagram, {source} + {place}))"
+            for place, chunk in chunks(0, size)
+        ]
 
     def append(self, operand: Operand) -> list[str]:
         """Write a value as text at `fill`."""
@@ -380,6 +417,9 @@ class ValueWriter:
         if keeper.function.shape == "kept text":
             return [f"fill = append_table_text(out, fill, arena, {variable}, {keeper.constants['words']})"]
         if operand.function.name == "order_by":
+            words = -(-found.text_size // WORD_SIZE)
+            if words > 1:
+                return [f"fill = append_table_text(out, fill, arena, {variable}, {words})"]
             return [f"fill = append_word(out, fill, {variable})"]
         if operand.function.name in ("text", "cut"):
             assert isinstance(of, SourceField)

@@ -6,7 +6,7 @@ import numpy as np
 
 from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES
 from tandemfeed.adapter.conversion.state.state_kernels import SAMPLE_COUNT, SAMPLES, SAMPLES_MAX, hash_of
-from tandemfeed.adapter.kernel_cache import compiled_part
+from tandemfeed.adapter.kernel_cache import compiled_once
 
 NULL = (1 << 63) - 1
 NAN_BITS = 0x7FF8_0000_0000_0000
@@ -16,7 +16,7 @@ YEAR_MIN, YEAR_MAX = 1970, 2099
 load_u8, load_i64, store_8 = LOADS["load_u8"], LOADS["load_i64"], STORES["store_8"]
 
 
-@compiled_part
+@compiled_once
 def note_bad(arena, position, index, reason):  # type: ignore[no-untyped-def]
     """Count a refused message, and keep samples of the first ones of this call."""
     arena[reason] += 1
@@ -27,7 +27,7 @@ def note_bad(arena, position, index, reason):  # type: ignore[no-untyped-def]
         arena[SAMPLE_COUNT] = taken + 1
 
 
-@compiled_part
+@compiled_once
 def trim_word(word):  # type: ignore[no-untyped-def]
     """A text of at most 8 bytes, with its trailing blanks replaced by zeros."""
     shift = 56
@@ -41,7 +41,7 @@ def trim_word(word):  # type: ignore[no-untyped-def]
     return word
 
 
-@compiled_part
+@compiled_once
 def text_size(datagram, at, size):  # type: ignore[no-untyped-def]
     """The size of a text in bytes, without trailing blanks and zeros."""
     while size > 0:
@@ -52,7 +52,7 @@ def text_size(datagram, at, size):  # type: ignore[no-untyped-def]
     return np.int64(size)
 
 
-@compiled_part
+@compiled_once
 def word_of_text(datagram, at, size, number):  # type: ignore[no-untyped-def]
     """Word `number` of a text of any size, without trailing blanks; zeros beyond its end."""
     size = text_size(datagram, at, size)
@@ -62,7 +62,31 @@ def word_of_text(datagram, at, size, number):  # type: ignore[no-untyped-def]
     return word
 
 
-@compiled_part
+@compiled_once
+def word_in_text(datagram, at, size, place):  # type: ignore[no-untyped-def]
+    """Word `place` of a text of `size` bytes, padded with zeros."""
+    left = size - 8 * place
+    if left >= 8:
+        return load_i64(datagram, at + 8 * place)
+    word = np.int64(0)
+    for byte in range(left):
+        word |= load_u8(datagram, at + 8 * place + byte) << (8 * byte)
+    return word
+
+
+@compiled_once
+def put_text(arena, at, datagram, place, size, words):  # type: ignore[no-untyped-def]
+    """Put a text into words of the arena, without its trailing blanks; it ends with zeros."""
+    blank = True
+    for number in range(words):  # from its end
+        word = word_in_text(datagram, place, size, words - 1 - number)
+        if blank:
+            word = trim_word(word)
+            blank = word == 0
+        arena[at + words - 1 - number] = word
+
+
+@compiled_once
 def copy_text(out, fill, datagram, at, size):  # type: ignore[no-untyped-def]
     """Write a text unchanged, with its blanks; returns the end position."""
     for place in range(size):
@@ -70,7 +94,7 @@ def copy_text(out, fill, datagram, at, size):  # type: ignore[no-untyped-def]
     return fill + size
 
 
-@compiled_part
+@compiled_once
 def append_text(out, fill, datagram, at, size, most):  # type: ignore[no-untyped-def]
     """Write a text without trailing blanks, at most `most` bytes; returns the end position."""
     size = min(text_size(datagram, at, size), most)
@@ -79,7 +103,7 @@ def append_text(out, fill, datagram, at, size, most):  # type: ignore[no-untyped
     return fill + size
 
 
-@compiled_part
+@compiled_once
 def append_table_text(out, fill, tables, at, words):  # type: ignore[no-untyped-def]
     """Write a text of the table, which ends at a zero or at the end of its words; returns the end position."""
     for place in range(8 * words):
@@ -91,7 +115,7 @@ def append_table_text(out, fill, tables, at, words):  # type: ignore[no-untyped-
     return fill
 
 
-@compiled_part
+@compiled_once
 def append_word(out, fill, word):  # type: ignore[no-untyped-def]
     """Write a text of at most 8 bytes, which ends at a zero; returns the end position."""
     for place in range(8):
@@ -103,7 +127,7 @@ def append_word(out, fill, word):  # type: ignore[no-untyped-def]
     return fill
 
 
-@compiled_part
+@compiled_once
 def append_number(out, fill, value, decimals):  # type: ignore[no-untyped-def]
     """Write a number with this many decimals, or nothing for null; returns the end position."""
     if value == NULL:
@@ -128,7 +152,7 @@ def append_number(out, fill, value, decimals):  # type: ignore[no-untyped-def]
     return fill
 
 
-@compiled_part
+@compiled_once
 def zero_rest(out, fill, stop):  # type: ignore[no-untyped-def]
     """Write zeros up to `stop`."""
     while fill < stop:
@@ -136,7 +160,7 @@ def zero_rest(out, fill, stop):  # type: ignore[no-untyped-def]
         fill += 1
 
 
-@compiled_part
+@compiled_once
 def parse_number(datagram, at, size, exponent):  # type: ignore[no-untyped-def]
     """(number, failed) of a decimal text: optional blanks and sign, at most 18 digits; a blank text is null."""
     stop = at + text_size(datagram, at, size)
@@ -176,7 +200,7 @@ def parse_number(datagram, at, size, exponent):  # type: ignore[no-untyped-def]
     return -value if sign == 45 else value, False
 
 
-@compiled_part
+@compiled_once
 def decimal_of(value, factor, divisor, rounding):  # type: ignore[no-untyped-def]
     """(value * factor / divisor as an integer, failed) of a double; NaN is null. One of factor and divisor is 1.
 
@@ -194,7 +218,7 @@ def decimal_of(value, factor, divisor, rounding):  # type: ignore[no-untyped-def
     return np.int64(found), False
 
 
-@compiled_part
+@compiled_once
 def decimal_of_64(bits, factor, divisor, rounding):  # type: ignore[no-untyped-def]
     """`decimal_of` a double, by its bits."""
     value = np.int64(bits).view(np.float64)
@@ -204,7 +228,7 @@ def decimal_of_64(bits, factor, divisor, rounding):  # type: ignore[no-untyped-d
     return found, failed
 
 
-@compiled_part
+@compiled_once
 def decimal_of_32(bits, factor, divisor, rounding):  # type: ignore[no-untyped-def]
     """`decimal_of` a float, by its bits."""
     value = np.int32(bits).view(np.float32)
@@ -214,7 +238,7 @@ def decimal_of_32(bits, factor, divisor, rounding):  # type: ignore[no-untyped-d
     return found, failed
 
 
-@compiled_part
+@compiled_once
 def double_of(value, factor, divisor):  # type: ignore[no-untyped-def]
     """The bits of the double nearest to value * factor / divisor; of NaN for null."""
     if value == NULL:
@@ -222,7 +246,7 @@ def double_of(value, factor, divisor):  # type: ignore[no-untyped-def]
     return np.float64(np.float64(value) * np.float64(factor) / np.float64(divisor)).view(np.int64)
 
 
-@compiled_part
+@compiled_once
 def look_up(tables, at, count, key):  # type: ignore[no-untyped-def]
     """The index of a key among `count` sorted ones; -1 if it is not found."""
     low, high = np.int64(0), np.int64(count)
@@ -235,19 +259,7 @@ def look_up(tables, at, count, key):  # type: ignore[no-untyped-def]
     return low if low < count and tables[at + low] == key else np.int64(-1)
 
 
-@compiled_part
-def word_in_text(datagram, at, size, place):  # type: ignore[no-untyped-def]
-    """Word `place` of a text of `size` bytes, padded with zeros."""
-    left = size - 8 * place
-    if left >= 8:
-        return load_i64(datagram, at + 8 * place)
-    word = np.int64(0)
-    for byte in range(left):
-        word |= load_u8(datagram, at + 8 * place + byte) << (8 * byte)
-    return word
-
-
-@compiled_part
+@compiled_once
 def look_up_text(datagram, at, size, tables, index, mask, words):  # type: ignore[no-untyped-def]
     """The index of a text among the keys of a map that `kernel_tables.TextMap` describes; -1 if it is not found."""
     size = text_size(datagram, at, size)
@@ -273,7 +285,7 @@ def look_up_text(datagram, at, size, tables, index, mask, words):  # type: ignor
         place = (place + 1) & mask
 
 
-@compiled_part
+@compiled_once
 def is_text(datagram, at, size, tables, literal, length):  # type: ignore[no-untyped-def]
     """True if a text, without trailing blanks, equals the table's literal."""
     if text_size(datagram, at, size) != length:
@@ -284,7 +296,7 @@ def is_text(datagram, at, size, tables, literal, length):  # type: ignore[no-unt
     return True
 
 
-@compiled_part
+@compiled_once
 def midnight_of(session, tables, at, count):  # type: ignore[no-untyped-def]
     """Midnight of a day YYYYMMDD in nanoseconds since 1970, UTC; null if the day does not exist.
 
@@ -309,7 +321,7 @@ def midnight_of(session, tables, at, count):  # type: ignore[no-untyped-def]
     return days * DAY_NS - offset * 1_000_000_000
 
 
-@compiled_part
+@compiled_once
 def wide_floor_divide(high, low, divisor):  # type: ignore[no-untyped-def]
     """floor((high * 2**32 + low) / divisor) for 0 <= low < 2**32 and divisor > 0; the null value for divisor 0."""
     if divisor == 0:

@@ -31,6 +31,7 @@ frame's length.
 from numba import types
 
 from tandemfeed.adapter.conversion.kernel.kernel_parts import *  # noqa: F403
+from tandemfeed.adapter.conversion.state.doubles import *  # noqa: F403
 from tandemfeed.adapter.conversion.state.order_book import *  # noqa: F403
 from tandemfeed.adapter.conversion.state.state_kernels import (
     HINTS_MAX,
@@ -45,9 +46,10 @@ from tandemfeed.adapter.conversion.state.state_kernels import (
     hash_of_key,
     settle_down,
 )
+from tandemfeed.adapter.conversion.state.wide_numbers import *  # noqa: F403
 from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES
 from tandemfeed.adapter.conversion.table.user_functions import compiled_user
-from tandemfeed.adapter.kernel_cache import compiled, compiled_part
+from tandemfeed.adapter.kernel_cache import compiled, kernel_part
 
 globals().update(LOADS)
 globals().update(STORES)
@@ -119,13 +121,13 @@ ANSWERED = {
     "ready": "ready",
 }
 NOT_ANSWERED = {"answered_types": "", "answered": "", "first": "skip", "done": "types.int64(0)", "ready": "count"}
-GIVEN = "datagram, position, length, out, cursor, end, index, session, sent_at_ns, arena, tables"
+GIVEN = "datagram, position, length, out, cursor, end, written, index, session, sent_at_ns, arena, tables"
 
 # An exception in a user's function refuses the message; it does not end the kernel.
 USER = '''user_{name} = compiled_user({name!r})  # its source: {digest}
 
 
-@compiled_part
+@kernel_part
 def try_{name}({given}):
     """Call a user's function; returns (result, failed)."""
     try:
@@ -161,7 +163,7 @@ class KernelSource:
     @property
     def function_count(self) -> int:
         """The number of functions to compile, without those that they call in other modules."""
-        return self.text.count("\n@compiled")
+        return self.text.count("\n@compiled") + self.text.count("\n@kernel_part")
 
 
 def _framed(framing: Framing, place: Place) -> str:
@@ -217,8 +219,9 @@ def kernel_source(table: ConverterTable) -> KernelSource:
     if is_split:
         for number, (writer, body) in enumerate(zip(writers, bodies, strict=True)):
             functions += _function(number, writer, body, given, framing.header_size)
-            bodies[number] = _call(number, given)
+            bodies[number] = [f"cursor, written, reason = message_{number}({given})"]
     branches = _branches(writers, bodies) + _otherwise(table)
+    branches += ["if reason == FULL:", "    break"] if is_split else []
     frame = {"midnights": _midnights(data), **HEADER, **walking}
     text = MODULE.format(
         name=shown_title(table.name),
@@ -264,31 +267,20 @@ def _function(number: int, writer: MessageWriter, body: list[str], given: str, h
     """The code of one message type as a function."""
     head = [
         "",
-        "@compiled_part",
+        "@kernel_part",
         f"def message_{number}({given}):",
         f'    """Convert one {shown(writer.name)}; returns (end, written, reason)."""',
         f"    body = position + {header_size}",
         "    limit = position + length",
         "    reason = 0",
-        "    written = 0",
     ]
     return "\n".join([*head, *indented(body), "    return cursor, written, reason", "", ""])
-
-
-def _call(number: int, given: str) -> list[str]:
-    """The kernel's call of one message type's function."""
-    return [
-        f"cursor, more, reason = message_{number}({given})",
-        "if reason == FULL:",
-        "    break",
-        "written += more",
-    ]
 
 
 def _constants(table: ConverterTable) -> str:
     users = _users_functions(table)
     lines = [f"{reason.name} = {int(reason)}" for reason in Reason if users or reason is not Reason.FUNCTION_FAILED]
-    lines += ["FULL = -1"]
+    lines += ["FULL = -1"]  # not a reason to refuse the message
     for number, space in enumerate(table.spaces):
         lines.append(f"SPACE_{number} = {header_of(number)}  # state by {_space_name(space.name)}")
     for function in users:

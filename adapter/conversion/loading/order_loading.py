@@ -7,7 +7,7 @@ from dataclasses import replace
 from tandemfeed.adapter.conversion.loading.value_loading import Scope
 from tandemfeed.adapter.conversion.table.function_use import COMPARISONS, comparison_of
 from tandemfeed.adapter.conversion.table.table import Guard, Operand, Operation, OrderAction, type_of
-from tandemfeed.adapter.conversion.table.values import INT64_MAX, INT64_MIN
+from tandemfeed.adapter.conversion.table.values import INT64_MAX, INT64_MIN, ValueType
 from tandemfeed.feedcore.documents.source_layout import SourceField
 from tandemfeed.feedcore.documents.xml_document import Node
 
@@ -21,6 +21,8 @@ NEEDED = {
     "replace": ("id", "newId", "price", "size"),
     "clear": (),
 }
+
+KEYS = ("by", "id", "newId")
 
 # Actions on an order that is in a book: if its id is unique, the book's key is not needed.
 BOOK_IS_KNOWN = ("reduce", "resize", "delete", "replace")
@@ -43,6 +45,8 @@ def _order(scope: Scope, node: Node, keys: dict[int, Operand | None]) -> OrderAc
     if keys.setdefault(book, key) is not key:
         raise node.error("all <order>s of a <convert> that change one book must have the same by")
     operands = {name: _number(scope, node, name) for name in NEEDED[action]}
+    for name in operands.keys() & {"id", "newId"}:
+        _note_type(scope.definitions.order_ids, book, operands[name], node, name)
     price = type_of(operands["price"]) if "price" in operands else None
     exponent = scope.definitions.books[node.need("book")].exponent
     if price is not None and price.exponent not in (None, exponent):
@@ -59,34 +63,38 @@ def _book_key(scope: Scope, node: Node, action: str, book: int) -> Operand | Non
     """The key of the book; None: the book is the one that has the order."""
     name = node.need("book")
     if "by" not in node.attributes and action in BOOK_IS_KNOWN:
-        if scope.definitions.books[name].spaces.words > 1:
+        if not scope.definitions.books[name].spaces.ids_are_unique:
             raise node.error(f"book {name!r} has ids='perBook', so that an order is found only with by=")
         return None
     key = _number(scope, node, "by")
-    found = type_of(key)
-    known = scope.definitions.book_keys.setdefault(book, found)
-    if bool(known.text_size) != bool(found.text_size):
-        raise node.error(f"by={node.need('by')!r} is {found}, but other <order>s of book {name!r} have {known}")
-    low, high = min(known.minimum, found.minimum), max(known.maximum, found.maximum)
-    widest = max(known.text_size, found.text_size)
-    scope.definitions.book_keys[book] = replace(known.within(low, high), text_size=widest)
+    _note_type(scope.definitions.book_keys, book, key, node, "by")
     return key
 
 
+def _note_type(types: dict[int, ValueType], book: int, key: Operand, node: Node, name: str) -> None:
+    """Widen the type of a book's keys, or of its order ids, to that of one more."""
+    found = type_of(key)
+    known = types.setdefault(book, found)
+    if bool(known.text_size) != bool(found.text_size):
+        others = f"other <order>s of book {node.need('book')!r} have {known}"
+        raise node.error(f"{name}={node.need(name)!r} is {found}, but {others}")
+    low, high = min(known.minimum, found.minimum), max(known.maximum, found.maximum)
+    types[book] = replace(known.within(low, high), text_size=max(known.text_size, found.text_size))
+
+
 def _number(scope: Scope, node: Node, name: str) -> Operand:
+    if name in KEYS and (key := scope.text_key(node.need(name), node)) is not None:
+        return key
     operand = scope.resolve_name(node.need(name), node)
     found = type_of(operand)
     if isinstance(operand, Operation) and operand.is_stateful:
         raise node.error(
             f"{name}={node.need(name)!r} depends on state; only the message's own values may change a book"
         )
-    may_be_text = (
-        name in ("by", "side", "id", "newId") and 0 < found.text_size <= 8 and not isinstance(operand, Operation)
-    )
-    is_key = name in ("by", "id", "newId") and found.is_integer
-    if not (found.is_number or may_be_text or is_key):
+    is_side = name == "side" and 0 < found.text_size <= 8 and not isinstance(operand, Operation)
+    if not (found.is_number or is_side or (name in KEYS and found.is_integer)):
         raise node.error(
-            f"{name}={node.need(name)!r} is {found}; it must be a number, or for keys and sides a text of at most 8"
+            f"{name}={node.need(name)!r} is {found}; it must be a number, or for a side a text of at most 8"
         )
     return operand
 

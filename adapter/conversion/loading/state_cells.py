@@ -20,6 +20,7 @@ class Cell:
     initial: tuple[int, ...]
     is_reset: bool
     keepers: list[tuple[Node, Node]] = field(default_factory=list)  # (<convert>, element)
+    is_double: bool | None = None  # None: not known yet
 
 
 def function_of(node: Node, functions: Mapping[str, ConverterFunction]) -> ConverterFunction:
@@ -85,6 +86,14 @@ class Cells:
         if cell is None:
             raise node.error(f"no element keeps a cell {node.need('cell')!r} by {node.need('by')!r}")
         return cell
+
+    def check_kind(self, node: Node, by: str, *, is_double: bool) -> None:
+        """Note whether an element takes a cell for a double; raises if another element did not."""
+        name = cell_name(node)
+        cell = self._spaces[by][name]
+        if cell.is_double not in (None, is_double):
+            raise node.error(f"cell {name!r} has a double in one element, and something else in another")
+        cell.is_double = is_double
 
     def space(self, node: Node, by: str, words: int) -> int:
         """The number of the key space; its keys must have the same number of words everywhere."""

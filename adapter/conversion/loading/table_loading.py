@@ -13,9 +13,11 @@ from tandemfeed.adapter.conversion.loading.map_loading import load_maps
 from tandemfeed.adapter.conversion.loading.state_cells import Cells
 from tandemfeed.adapter.conversion.loading.value_loading import Definitions
 from tandemfeed.adapter.conversion.state.order_book import FIRST, BookSpaces
+from tandemfeed.adapter.conversion.state.state_kernels import KEY_WORDS_MAX
 from tandemfeed.adapter.conversion.state.state_store import KEYS_MAX, KeySpace
 from tandemfeed.adapter.conversion.table.functions import FUNCTIONS, ConverterFunction
-from tandemfeed.adapter.conversion.table.table import Book, ConverterTable
+from tandemfeed.adapter.conversion.table.table import Book, ConverterTable, key_words
+from tandemfeed.adapter.conversion.table.values import ValueType
 from tandemfeed.feedcore.documents.message_model import MessageModel
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.feedcore.documents.xml_document import Node, parse_document
@@ -25,6 +27,7 @@ ORDERS_MAX = 1 << 24  # orders alive in one <book>, unless the table says otherw
 KEYS_MAX_LIMIT = 1 << 28
 ID_SCOPES = ("unique", "perBook")  # order ids are unique over all books of a <book>, or only within each book
 ELEMENTS = ("map", "book", "convert")
+NUMBER = ValueType()
 
 
 def load_table(
@@ -77,7 +80,17 @@ def load_table(
     books: list[Book] = []
     for book, node in zip(definitions.books.values(), root.all("book"), strict=True):
         actions = [action.action for each in conversions for action in each.orders if action.book == len(books)]
-        own = BookSpaces(len(spaces), len(spaces) + 1, book.spaces.words, "clear" in actions)
+        own = replace(
+            book.spaces,
+            orders=len(spaces),
+            books=len(spaces) + 1,
+            is_chained="clear" in actions,
+            id_words=key_words(definitions.order_ids.get(len(books), NUMBER)),
+            key_words=key_words(definitions.book_keys.get(len(books), NUMBER)),
+        )
+        if own.order_words > KEY_WORDS_MAX or own.key_words > KEY_WORDS_MAX:
+            known_by = 8 * max(own.order_words, own.key_words)
+            raise node.error(f"its keys have {known_by} bytes; at most {8 * KEY_WORDS_MAX} are allowed")
         spaces += _key_spaces(book.name, own, _limit(node, "ordersMax", ORDERS_MAX))
         books.append(replace(book, spaces=own))
     table = ConverterTable(
@@ -108,11 +121,11 @@ def _limit(node: Node, name: str, default: int) -> int:
 
 def _key_spaces(name: str, spaces: BookSpaces, orders_max: int) -> tuple[KeySpace, KeySpace]:
     """The key spaces of a <book>: its orders, and the books derived from them. Books are never more than orders."""
-    order = (0,) * (5 - spaces.words)  # price, size, side; also the book's key, unless it is part of the order's key
+    order = (0,) * (3 + (spaces.key_words if spaces.ids_are_unique else 0))  # price, size, side, key of the book
     book = (0,) * (FIRST + spaces.is_chained)
     return (
-        KeySpace(f"{name} orders", spaces.words, order, local=1 + spaces.is_chained, keys_max=orders_max),
-        KeySpace(f"{name} books", 1, book, keys_max=orders_max, is_digested=False),
+        KeySpace(f"{name} orders", spaces.order_words, order, local=1 + spaces.is_chained, keys_max=orders_max),
+        KeySpace(f"{name} books", spaces.key_words, book, keys_max=orders_max, is_digested=False),
     )
 
 
@@ -126,6 +139,6 @@ def _load_books(root: Node) -> dict[str, Book]:
         ids = node.attributes.get("ids", ID_SCOPES[0])
         if ids not in ID_SCOPES:
             raise node.error(f"ids is {ids!r}; it must be one of {', '.join(ID_SCOPES)}")
-        spaces = BookSpaces(2 * number, 2 * number + 1, 1 + ID_SCOPES.index(ids))
+        spaces = BookSpaces(2 * number, 2 * number + 1, ids == ID_SCOPES[0])
         books[name] = Book(name, node.get_int("exponent", 0), spaces, node.line)
     return books

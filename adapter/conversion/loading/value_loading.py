@@ -24,6 +24,7 @@ from tandemfeed.adapter.conversion.table.table import (
     Operation,
     OrderAction,
     PacketValue,
+    key_words,
     type_of,
 )
 from tandemfeed.adapter.conversion.table.values import INT64_MAX, INT64_MIN, ValueType
@@ -41,7 +42,7 @@ class Definitions:
 
     Attributes:
         scopes: those of the <convert>s; an element may peek at a cell that another <convert> keeps.
-        book_keys: by number of a book, the type of its keys, from the <order>s that have by=.
+        book_keys, order_ids: by number of a book, the type of its keys and of its order ids, from all <order>s.
     """
 
     functions: Mapping[str, ConverterFunction]
@@ -50,6 +51,7 @@ class Definitions:
     books: Mapping[str, Book]
     scopes: list[Scope] = field(default_factory=list)
     book_keys: dict[int, ValueType] = field(default_factory=dict)
+    order_ids: dict[int, ValueType] = field(default_factory=dict)
 
     def book_number(self, node: Node) -> int:
         """The index of the <book> that an element names."""
@@ -169,6 +171,9 @@ class Scope:
             keys = tuple(self.key(name, node) for name in by.split())
             space = self.definitions.cells.space(node, by, _words(node, keys))
             columns = self.definitions.cells.columns(by, cell_name(node))
+            self.definitions.cells.check_kind(node, by, is_double=checked.result.bits is not None)
+        if function.of_doubles is not None and checked.result.bits is not None:
+            function = function.of_doubles
         depends = any(isinstance(operand, Operation) and operand.is_stateful for operand in operands.values())
         is_stateful = depends or space is not None or book is not None
         checked = checked_use(node, function, operands, checked, len(self.passed))
@@ -190,6 +195,7 @@ class Scope:
             keys,
             keeper,
             book,
+            function.lines if checked.lines is None else checked.lines,
         )
         (self.stateful if is_stateful else self.pure).append(operation)
         return operation
@@ -227,13 +233,31 @@ class Scope:
 
     def key(self, name: str, node: Node) -> Operand:
         """Resolve a part of a key, which must not depend on state."""
+        if (text := self.text_key(name, node)) is not None:
+            return text
         operand = self.resolve_name(name, node)
         found = type_of(operand)
         is_made_text = isinstance(operand, Operation | Literal) and bool(found.text_size)
         if found.bits is not None or is_made_text or (isinstance(operand, Operation) and operand.is_stateful):
             raise node.error(
-                f"{name!r} cannot be a key; a key must consist of fields, and of numbers that do not depend on state"
+                f"{name!r} cannot be a key; a key must consist of fields or their beginnings (text, cut), "
+                f"and of numbers that do not depend on state"
             )
+        return operand
+
+    def text_key(self, name: str, node: Node) -> SourceField | Operation | None:
+        """Resolve a text as a part of a key: a field, or the beginning of one; None if it is anything else."""
+        operand = self.resolve_name(name, node)
+        size = type_of(operand).text_size
+        is_part = isinstance(operand, Operation) and operand.function.name in PARTS_OF_FIELDS
+        if not size or not (is_part or isinstance(operand, SourceField)):
+            return None
+        if size > 8 * KEY_WORDS_MAX:
+            most = 8 * KEY_WORDS_MAX
+            raise node.error(
+                f"{name!r} is {type_of(operand)}; a key has at most {most} bytes, so use text with a length"
+            )
+        assert isinstance(operand, SourceField | Operation)
         return operand
 
     def _keeper(self, node: Node, use: Use) -> Operation | None:
@@ -245,7 +269,9 @@ class Scope:
             if scope is self or not any(keeper is other for other in scope.shared.under_way):
                 found.append(scope.resolve(keeper))
         types = [type_of(operand) for operand in found]
-        if cell.function.shape == "kept text":
+        if any(each.bits is not None for each in types):
+            use.peeked = next(each for each in types if each.bits is not None)
+        elif cell.function.shape == "kept text":
             use.peeked = ValueType(text_size=max(keeper.need_int("length") for _, keeper in cell.keepers))
         elif len(types) < len(cell.keepers) or not types:
             use.peeked = ValueType(INT64_MIN, INT64_MAX, None, True)
@@ -285,8 +311,9 @@ class Scope:
         number, reads = self.definitions.book_number(node), self.shared.book_reads
         if not any(action.book == number for action in self.shared.orders):
             key = self.key(node.need("by"), node)
-            if type_of(key).text_size > 8:
-                raise node.error(f"by is {node.need('by')!r}; a book's key must be a number or a text up to 8 bytes")
+            known = self.definitions.book_keys.get(number, type_of(key))
+            if key_words(type_of(key)) > key_words(known):
+                raise node.error(f"by={node.need('by')!r} is {type_of(key)}, but the keys of the book are {known}")
             if (number, key) not in reads:
                 if any(other == number for other, _ in reads):
                     raise node.error(f"book {node.need('book')!r} has a different key in the same <convert>")
@@ -394,7 +421,7 @@ def _check_attributes(node: Node, function: ConverterFunction) -> None:
 
 def _words(node: Node, keys: tuple[Operand, ...]) -> int:
     """The number of words of a key."""
-    words = sum(-(-type_of(key).text_size // 8) or 1 for key in keys)
+    words = sum(key_words(type_of(key)) for key in keys)
     if words > KEY_WORDS_MAX:
         raise node.error(f"the key has {8 * words} bytes; at most {8 * KEY_WORDS_MAX} are allowed")
     return words

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from tandemfeed.adapter.conversion.kernel.unaligned import prefetch
-from tandemfeed.adapter.kernel_cache import compiled, compiled_part
+from tandemfeed.adapter.kernel_cache import compiled, compiled_once, compiled_part
 
 BUCKET_COUNT = 64
 MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2**64 / golden ratio, odd (Knuth, TAOCP 6.4)
@@ -29,7 +29,7 @@ NEAR_ROWS = DIGESTS + BUCKET_COUNT  # with no more rows than this, all are in th
 HINTS = NEAR_ROWS + 8  # (space, hash of the key) of rows to prefetch for this packet
 HINTS_MAX = 128  # per packet; a full one of 1,472 bytes has some 70 messages
 HEADERS = HINTS + 2 * HINTS_MAX
-HEADER_SIZE = 64
+HEADER_SIZE = 88
 
 # Indexes of the words of a space's header.
 WORDS, CELLS, STRIDE, ROWS, INDEX = 0, 1, 2, 3, 4
@@ -42,7 +42,8 @@ DIGESTED = 17  # number of cells in digests and snapshots; they come first
 KEY = 18  # scratch: the key to look up, at most KEY_WORDS_MAX words
 KEY_WORDS_MAX = 8
 INITIAL = 26  # the initial values of the cells
-CELLS_MAX = HEADER_SIZE - INITIAL
+CELLS_MAX = 38
+GIVEN = INITIAL + CELLS_MAX  # in the header of an order book's levels: the ids and the key that a kernel gives
 
 TABLE_SIZE_FIRST = 1_024
 MOVED_PER_KEY = 8  # at least 2, or the next doubling would begin before the last one ended
@@ -74,7 +75,7 @@ def hash_of_key(arena, at, words):  # type: ignore[no-untyped-def]
     return mixed
 
 
-@compiled_part
+@compiled_once
 def row_hash(arena, space, row, key_hash):  # type: ignore[no-untyped-def]
     """The hash of a row: its key, its space, and the digested cells, each with its place; never DIRTY or DEAD."""
     mixed = hash_of(key_hash ^ arena[space + NUMBER])
@@ -159,7 +160,7 @@ def _put(arena, space, entry, size):  # type: ignore[no-untyped-def]
     arena[index + place] = entry
 
 
-@compiled_part
+@compiled_once
 def _move(arena, space, count):  # type: ignore[no-untyped-def]
     """Move `count` places of the old index into the new one."""
     size = arena[space + TABLE_SIZE]
@@ -266,7 +267,7 @@ def find_row(arena, space, session):  # type: ignore[no-untyped-def]
     return cells
 
 
-@compiled_part
+@compiled_once
 def foresee_row(arena, hints, space, key_hash):  # type: ignore[no-untyped-def]
     """Prefetch a key's index entry, and remember to prefetch its row; returns the number of hints."""
     if hints == HINTS_MAX:
@@ -278,7 +279,7 @@ def foresee_row(arena, hints, space, key_hash):  # type: ignore[no-untyped-def]
     return hints + 1
 
 
-@compiled_part
+@compiled_once
 def fetch_rows(arena, hints):  # type: ignore[no-untyped-def]
     """Prefetch the rows of the hints. Only hashes are compared; prefetching a wrong row does no harm."""
     for number in range(hints):

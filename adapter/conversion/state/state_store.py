@@ -251,7 +251,15 @@ class StateStore:
             if not kernels.place_rows(self.arena, header_of(number), keys, cells):
                 raise AssertionError("more keys than allowed, though the snapshot's were counted")
         for book in self._books:
-            order_book.rebuild(self.arena, header_of(book.orders), header_of(book.books), book.words, book.is_chained)
+            order_book.rebuild(
+                self.arena,
+                header_of(book.orders),
+                header_of(book.books),
+                book.id_words,
+                book.key_words,
+                book.ids_are_unique,
+                book.is_chained,
+            )
 
 
 def buckets_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:

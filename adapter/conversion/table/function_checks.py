@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tandemfeed.adapter.conversion.table.function_use import Checked, Use, comparison_of
 from tandemfeed.adapter.conversion.table.values import INT64_MAX, INT64_MIN, ValueType
 from tandemfeed.adapter.time_zones import is_time_zone
@@ -12,8 +14,17 @@ FACTOR_EXPONENT_MAX = 18
 SOURCES_MAX = 16
 TEXT_KEPT_MAX = 128
 DECIMAL_MAX = 1 << 62  # of a float as a decimal; well within what a double and an int64 both have
+DOUBLE = ValueType(bits=PRIMITIVES["double"])  # NaN is null
 DAY_NS = 86_400_000_000_000
+CUT_BELOW = ("if {of} < {low}:", "    {too_low}")
+CUT_ABOVE = ("if {of} > {high}:", "    {too_high}")
+CUT_WIDE = ("if {of} > {high} or {of} < 0:", "    {too_high}")  # a value of more than 63 bits is negative as an int64
 MIDNIGHT_MAX = 4_102_444_800_000_000_000  # 2100-01-01
+
+
+def _checked_first(tests: Sequence[str], *lines: str) -> tuple[str, ...]:
+    """Kernel lines after the tests that refuse a message; each line takes time to compile, and most need no test."""
+    return (f"if {' or '.join(tests)}:", "    reason = reason or OUT_OF_RANGE", *lines) if tests else lines
 
 
 def check_copy(use: Use) -> Checked:
@@ -66,7 +77,15 @@ def check_scale(use: Use) -> Checked:
         of.is_nullable,
     )
     constants = {"factor": factor, "divisor": divisor, "half": half, "low": low, "high": high, "exact": exact}
-    return Checked(result, constants, fails=exact or of.minimum < low or of.maximum > high)
+    tests = [
+        *(["{of} < {low}"] if of.minimum < low else []),
+        *(["{of} > {high}"] if of.maximum > high else []),
+        *(["{of} % {divisor} != 0"] if exact else []),
+    ]
+    scaled = "{of}" if factor == 1 else "{of} * {factor}"
+    if divisor > 1:
+        scaled = f"({scaled} + {{half}}) // {{divisor}}" if half else f"{scaled} // {{divisor}}"
+    return Checked(result, constants, fails=bool(tests), lines=_checked_first(tests, f"{{r}} = {scaled}"))
 
 
 def check_decimal(use: Use) -> Checked:
@@ -81,7 +100,9 @@ def check_decimal(use: Use) -> Checked:
         "divisor": 10 ** max(exponent, 0),
         "rounding": ("exact", "floor", "half_up").index(rounding),
     }
-    return Checked(ValueType(-DECIMAL_MAX, DECIMAL_MAX, exponent, True), constants, fails=True)
+    otherwise = use.one_of("otherwise", "refuse", "refuse", "null")
+    constants["failed_as"] = "reason = reason or OUT_OF_RANGE" if otherwise == "refuse" else "{r} = NULL"
+    return Checked(ValueType(-DECIMAL_MAX, DECIMAL_MAX, exponent, True), constants, fails=otherwise == "refuse")
 
 
 def check_double(use: Use) -> Checked:
@@ -110,13 +131,11 @@ def check_cast(use: Use) -> Checked:
     too_low, too_high = what[otherwise]
     wide = of.maximum > INT64_MAX
     cut = low > of.minimum or high < of.maximum
-    constants: dict[str, object] = {"low": low, "high": high, "is_wide": wide, "otherwise": otherwise}
-    if wide:  # as an int64, the value is negative if and only if it is too large
-        constants |= {"too_low": too_high, "too_high": too_high, "low": max(low, 0)}
-    else:
-        constants |= {"too_low": too_low, "too_high": too_high}
+    tests = CUT_WIDE if wide else (CUT_BELOW if low > of.minimum else ()) + (CUT_ABOVE if high < of.maximum else ())
+    constants: dict[str, object] = {"low": low, "high": high, "otherwise": otherwise}
+    constants |= {"too_low": too_low, "too_high": too_high}
     result = ValueType(low, high, of.exponent, of.is_nullable or (otherwise == "null" and cut))
-    return Checked(result, constants, fails=otherwise == "refuse" and cut)
+    return Checked(result, constants, fails=otherwise == "refuse" and cut, lines=("{r} = {of}", *tests))
 
 
 def check_increase(use: Use) -> Checked:
@@ -157,29 +176,34 @@ def check_bits(use: Use) -> Checked:
     if of.minimum < 0:
         raise use.node.error("bits needs a number that is never negative")
     shift = use.bounded("shift", 0, 62) if "shift" in use.node.attributes else 0
-    return Checked(ValueType(0, mask, 0, of.is_nullable), {"shift": shift, "mask": mask})
+    lines = ("{r} = ({of} >> {shift}) & {mask}" if shift else "{r} = {of} & {mask}",)
+    return Checked(ValueType(0, mask, 0, of.is_nullable), {"shift": shift, "mask": mask}, lines=lines)
 
 
-def _time(use: Use, most_ns: int) -> tuple[ValueType, dict[str, object], bool]:
+def _time(use: Use, most_ns: int) -> tuple[ValueType, dict[str, object], list[str], str]:
+    """(type of the value, constants, tests that refuse it, expression of its nanoseconds)."""
     of, factor = use.number(), UNITS_NS[use.one_of("unit", "ns", *UNITS_NS)]
     high = most_ns // factor
-    return of, {"factor": factor, "high": high}, of.minimum < 0 or of.maximum > high
+    tests = [*(["{of} < 0"] if of.minimum < 0 else []), *(["{of} > {high}"] if of.maximum > high else [])]
+    return of, {"factor": factor, "high": high}, tests, "{of} * {factor}" if factor > 1 else "{of}"
 
 
 def check_timestamp(use: Use) -> Checked:
     """Takes any time that fits in an int64 of nanoseconds."""
-    of, constants, fails = _time(use, INT64_MAX - 1)
+    of, constants, tests, time_ns = _time(use, INT64_MAX - 1)
     high = min(of.maximum, int(str(constants["high"]))) * int(str(constants["factor"]))
-    return Checked(ValueType(0, high, 0, of.is_nullable), constants, fails=fails)
+    lines = _checked_first(tests, f"{{r}} = {time_ns}")
+    return Checked(ValueType(0, high, 0, of.is_nullable), constants, fails=bool(tests), lines=lines)
 
 
 def check_since_midnight(use: Use) -> Checked:
     """Takes up to two days, because sessions can end after midnight."""
-    of, constants, _ = _time(use, 2 * DAY_NS)
+    of, constants, tests, time_ns = _time(use, 2 * DAY_NS)
     zone = use.node.attributes.get("zone", "UTC")
     if not is_time_zone(zone):
         raise use.node.error(f"unknown time zone {zone!r}")
-    return Checked(ValueType(0, MIDNIGHT_MAX, 0, of.is_nullable), constants | {"zone": zone}, fails=True)
+    lines = _checked_first([*tests, "{midnight} == NULL"], f"{{r}} = {{midnight}} + {time_ns}")
+    return Checked(ValueType(0, MIDNIGHT_MAX, 0, of.is_nullable), constants | {"zone": zone}, fails=True, lines=lines)
 
 
 def check_number(use: Use) -> Checked:
@@ -225,7 +249,9 @@ def check_text(use: Use) -> Checked:
     """Takes a text field. A `length` shorter than the field is checked at run time."""
     of = use.text()
     length = use.bounded("length", 1, of.text_size) if "length" in use.node.attributes else of.text_size
-    return Checked(ValueType(text_size=length), {"length": length}, fails=length < of.text_size)
+    may_be_longer = length < of.text_size
+    lines = _checked_first(["text_size(datagram, {of_at}, {of_size}) > {length}"]) if may_be_longer else ()
+    return Checked(ValueType(text_size=length), {"length": length}, fails=may_be_longer, lines=lines)
 
 
 def check_cut(use: Use) -> Checked:
@@ -261,15 +287,31 @@ def check_concatenate(use: Use) -> Checked:
 
 
 def check_sum(use: Use) -> Checked:
-    """The values must be small enough that a day's sum fits in 64 bits."""
+    """Integers must be small enough that a day's sum fits in 64 bits."""
+    if use.types["of"].bits is not None:
+        return Checked(DOUBLE, {})
     of = use.integer()
     if of.minimum < -(1 << 31) or of.maximum > 0xFFFF_FFFF:
-        raise use.node.error(f"{use.node.need('of')} is summed and must have at most 32 bits; cast it")
+        raise use.node.error(f"{use.node.need('of')} is summed and must have at most 32 bits; use wide_sum, or cast it")
     return Checked(ValueType(INT64_MIN if of.minimum < 0 else 0, INT64_MAX, of.exponent), {})
+
+
+def check_wide_sum(use: Use) -> Checked:
+    """The sum is exact; the result is null while it has more than 64 bits."""
+    return Checked(use.number().within(INT64_MIN, INT64_MAX).nullable(), {})
+
+
+def check_wide_vwap(use: Use) -> Checked:
+    """The turnover has 160 bits, the sum of weights 96."""
+    if use.number("weight").minimum < 0:
+        raise use.node.error(f"{use.node.need('weight')} is a weight and must not be negative")
+    return Checked(use.number().nullable(), {})
 
 
 def check_kept(use: Use) -> Checked:
     """The result is null before the first value."""
+    if use.types["of"].bits is not None:
+        return Checked(DOUBLE, {})
     return Checked(use.number().nullable(), {})
 
 
@@ -288,19 +330,27 @@ def check_count(use: Use) -> Checked:
 
 
 def check_vwap(use: Use) -> Checked:
-    """The turnover has 96 bits, the weight 64."""
+    """The turnover has 96 bits, the weight 64. Of doubles, both are doubles."""
+    floating = [use.types[name].bits is not None for name in ("of", "weight")]
+    if all(floating):
+        return Checked(DOUBLE, {})
+    if any(floating):
+        raise use.node.error("of and weight must both be integers, or both be floats or doubles; use decimal or double")
     weight = use.integer("weight")
     if weight.minimum < 0 or weight.maximum > 0xFFFF_FFFF:
-        raise use.node.error(f"{use.node.need('weight')} is summed and must be unsigned, with at most 32 bits")
+        raise use.node.error(
+            f"{use.node.need('weight')} is summed and must be unsigned, with at most 32 bits; use wide_vwap, or cast it"
+        )
     return Checked(use.number().nullable(), {})
 
 
 def check_best(use: Use) -> Checked:
     """Keeps one cell per source."""
-    of, source, sources = use.number(), use.number("source"), use.bounded("sources", 1, SOURCES_MAX)
+    source, sources = use.number("source"), use.bounded("sources", 1, SOURCES_MAX)
     if source.is_nullable:
         raise use.node.error(f"source={use.node.need('source')!r} may be null; use default")
-    return Checked(of.nullable(), {"sources": sources}, cells=((1 << 63) - 1,) * sources)
+    result = DOUBLE if use.types["of"].bits is not None else use.number().nullable()
+    return Checked(result, {"sources": sources}, cells=((1 << 63) - 1,) * sources)
 
 
 def check_peek(use: Use) -> Checked:

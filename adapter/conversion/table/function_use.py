@@ -20,12 +20,14 @@ class Checked(NamedTuple):
         constants: the constants of the function's templates.
         cells: the initial cells, if their number depends on the arguments.
         fails: it may refuse a message at run time.
+        lines: the function's kernel lines, if they depend on the arguments.
     """
 
     result: ValueType
     constants: dict[str, object]
     cells: tuple[int, ...] | None = None
     fails: bool = False
+    lines: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ def comparison_of(node: Node, of: ValueType) -> Comparison:
             raise node.error(f"{node.need(how)!r} is longer than the {of}")
         return Comparison(how, literal)
     if not of.is_number:
-        raise node.error(f"{of} cannot be compared; cast it to int64 first")
+        how_else = "cast it to int64" if of.bits is None else "make it a decimal"
+        raise node.error(f"{of} cannot be compared; {how_else} first")
     value = node.need_int(how)
     if not INT64_MIN <= value <= INT64_MAX:
         raise node.error(f"{value} has more than 64 bits")

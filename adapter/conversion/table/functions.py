@@ -8,7 +8,7 @@ values, `{r}` is its result, `{c0}` … are its cells, and `check` returns its c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -18,6 +18,7 @@ from tandemfeed.adapter.conversion.table.values import NULL
 
 OF = ("of",)
 FAIL = "    reason = reason or OUT_OF_RANGE"  # the first failure is counted
+CANONICAL = "NAN_BITS if {found} == NULL else {found}"  # a cell without a double is NULL
 LOOK_UP = ("{r} = {look_up}", "if {r} < 0:", "    {missing}")  # the index of a map's entry
 
 
@@ -38,13 +39,14 @@ class ConverterFunction:
         values: required attributes of its element that name values.
         parameters: attributes of its element that are literals.
         check: checks its arguments; returns the type of the result and the constants of the templates.
-        lines: kernel lines that compute `{r}`, for a function without state.
+        lines: kernel lines that compute `{r}`, for a function without state; `check` may return others.
         cells: the initial values of the cells that it keeps per key; `check` may return others.
         update: kernel lines that change the cells.
         read: kernel lines that compute from the cells what `value` needs; also run when another element peeks.
         value: kernel expression of the result, after `update` and `read`.
         skips_null: if one of its values is null, the result is null (without state), or nothing changes (with state).
         python, source_digest: for a user's function, the function and the digest of its source.
+        of_doubles: the same function of floats and doubles; its templates get doubles.
         calling, why_called: how its value is computed, and why it is not compiled.
         low, high: the range of its result.
         shape: "number"; "text": made when it is written; "book": reads an order book; "peek": reads the cell of another
@@ -69,6 +71,7 @@ class ConverterFunction:
     why_called: str = ""
     low: int = 0
     high: int = 0
+    of_doubles: ConverterFunction | None = None
 
     @property
     def keeps_state(self) -> bool:
@@ -91,19 +94,15 @@ def _pure() -> tuple[ConverterFunction, ...]:
             OF,
             ("exponent", "rounding"),
             checks.check_scale,
-            (
-                "if {of} < {low} or {of} > {high} or ({exact} and {of} % {divisor} != 0):",
-                FAIL,
-                "{r} = ({of} * {factor} + {half}) // {divisor}",
-            ),
         ),
         ConverterFunction(
             "decimal",
-            "a float or double as a decimal with `exponent`; rounding: exact (default), floor, half_up; NaN is null",
+            "a float or double as a decimal with `exponent`; rounding: exact (default), floor, half_up; NaN is null; "
+            "otherwise: refuse (default), null",
             OF,
-            ("exponent", "rounding"),
+            ("exponent", "rounding", "otherwise"),
             checks.check_decimal,
-            ("{r}, failed = decimal_of_{bits}({of}, {factor}, {divisor}, {rounding})", "if failed:", FAIL),
+            ("{r}, failed = decimal_of_{bits}({of}, {factor}, {divisor}, {rounding})", "if failed:", "    {failed_as}"),
             skips_null=False,
         ),
         ConverterFunction(
@@ -121,13 +120,6 @@ def _pure() -> tuple[ConverterFunction, ...]:
             OF,
             ("type", "otherwise"),
             checks.check_cast,
-            (
-                "{r} = {of}",
-                "if {of} < {low} or ({is_wide} and {of} < 0):",
-                "    {too_low}",
-                "if {of} > {high} or ({is_wide} and {of} < 0):",
-                "    {too_high}",
-            ),
         ),
         ConverterFunction(
             "increase", "plus `by_amount`", OF, ("amount",), checks.check_increase, ("{r} = {of} + {amount}",)
@@ -159,7 +151,6 @@ def _pure() -> tuple[ConverterFunction, ...]:
             OF,
             ("shift", "mask"),
             checks.check_bits,
-            ("{r} = ({of} >> {shift}) & {mask}",),
         ),
         ConverterFunction(
             "timestamp",
@@ -167,7 +158,6 @@ def _pure() -> tuple[ConverterFunction, ...]:
             OF,
             ("unit",),
             checks.check_timestamp,
-            ("if {of} < 0 or {of} > {high}:", FAIL, "{r} = {of} * {factor}"),
         ),
         ConverterFunction(
             "since_midnight",
@@ -175,7 +165,6 @@ def _pure() -> tuple[ConverterFunction, ...]:
             OF,
             ("unit", "zone"),
             checks.check_since_midnight,
-            ("if {of} < 0 or {of} > {high} or {midnight} == NULL:", FAIL, "{r} = {midnight} + {of} * {factor}"),
         ),
         ConverterFunction(
             "number",
@@ -226,7 +215,6 @@ def _pure() -> tuple[ConverterFunction, ...]:
             OF,
             ("length",),
             checks.check_text,
-            ("{r} = text_size(datagram, {of_at}, {of_size})", "if {r} > {length}:", FAIL),
             shape="text",
         ),
         ConverterFunction("cut", "the first `length` bytes of a text", OF, ("length",), checks.check_cut, shape="text"),
@@ -298,6 +286,29 @@ def _stateful() -> tuple[ConverterFunction, ...]:
         ),
         ConverterFunction(
             "count", "messages per key", (), (), checks.check_count, cells=(0,), update=("{c0} += 1",), value="{c0}"
+        ),
+        ConverterFunction(
+            "wide_sum",
+            "sum per key of values of more than 32 bits; null while it does not fit in 64 bits",
+            OF,
+            (),
+            checks.check_wide_sum,
+            cells=(0, 0),
+            update=("if {of} != NULL:", "    add_wide(arena, {cells}, {of})"),
+            value="wide_sum(arena, {cells})",
+        ),
+        ConverterFunction(
+            "wide_vwap",
+            "as vwap, exact for any `of` and `weight`",
+            ("of", "weight"),
+            (),
+            checks.check_wide_vwap,
+            cells=(0,) * 6,
+            update=(
+                "if {of} != NULL and {weight} != NULL:",
+                "    add_weighted(arena, {cells}, {of}, {weight})",
+            ),
+            value="weighted_average(arena, {cells})",
         ),
         # The turnover needs more than 64 bits: it is c0 * 2**32 + c1 with 0 <= c1 < 2**32. c2 is the sum of weights.
         ConverterFunction(
@@ -372,6 +383,50 @@ def _books() -> tuple[ConverterFunction, ...]:
     )
 
 
+def _with_doubles(function: ConverterFunction) -> ConverterFunction:
+    """A function that keeps state, with its counterpart for doubles."""
+
+    def combined(how: str) -> tuple[str, ...]:
+        return (f"{{c0}} = {how}({{c0}}, {{of}})",)
+
+    def offers(how: str) -> tuple[str, ...]:
+        return (
+            "{best} = NULL",
+            "for place in range({sources}):",
+            f"    {{best}} = {how}({{best}}, arena[{{cells}} + place])",
+        )
+
+    offer = (
+        "if {source} >= 0 and {source} < {sources}:",
+        "    arena[{cells} + {source}] = last_double(NULL, {of})",
+    )
+    weighted = (
+        "turnover = product_of_doubles({of}, {weight})",
+        "{c0} = sum_of_doubles({c0}, turnover)",
+        "{c2} = {c2} if is_nan(turnover) else sum_of_doubles({c2}, {weight})",
+    )
+    kept = {
+        "last": "last_double",
+        "first": "first_double",
+        "max": "largest_double",
+        "day_high": "largest_double",
+        "min": "smallest_double",
+        "day_low": "smallest_double",
+        "sum": "sum_of_doubles",
+        "day_volume": "sum_of_doubles",
+    }
+    if function.name in kept:
+        double = replace(function, update=combined(kept[function.name]), value=CANONICAL.format(found="{c0}"))
+    elif function.name == "vwap":
+        double = replace(function, update=weighted, value="ratio_of_doubles({c0}, {c2})")
+    elif function.name in ("best_bid", "best_ask"):
+        how = "largest_double" if function.name == "best_bid" else "smallest_double"
+        double = replace(function, update=offer, read=offers(how), value=CANONICAL.format(found="{best}"))
+    else:
+        return function
+    return replace(function, of_doubles=double)
+
+
 FUNCTIONS: Mapping[str, ConverterFunction] = {
-    function.name: function for function in (*_pure(), *_stateful(), *_books())
+    function.name: function for function in (*_pure(), *map(_with_doubles, _stateful()), *_books())
 }

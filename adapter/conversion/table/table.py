@@ -53,6 +53,7 @@ class Operation:
         is_stateful: its value depends on state, so it is computed after the message is known to be valid.
         peeks: for a peek, the operation whose cells it reads.
         book: the index of the <book> that it reads.
+        lines: the kernel lines that compute it, for a function without state.
     """
 
     number: int
@@ -68,6 +69,7 @@ class Operation:
     keys: tuple[Operand, ...] = ()
     peeks: Operation | None = None
     book: int | None = None
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,11 @@ Operand = SourceField | Operation | Literal | PacketValue | IndexValue
 def type_of(operand: Operand) -> ValueType:
     """The type of any operand."""
     return type_of_field(operand) if isinstance(operand, SourceField) else operand.type
+
+
+def key_words(of: ValueType) -> int:
+    """The number of words of a key of this type."""
+    return -(-of.text_size // 8) or 1
 
 
 @dataclass(frozen=True, slots=True)

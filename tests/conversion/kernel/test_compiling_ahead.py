@@ -154,6 +154,19 @@ def outer(value):
     return inner(value)
 """
 
+CONSTANTS = """
+from numba import types
+from tandemfeed.adapter.kernel_cache import compiled, compiled_once
+
+@compiled_once
+def inner(value, other):
+    return value + other
+
+@compiled(types.int64(types.int64))
+def outer(value):
+    return inner(value, 1) + inner(value, 2) + inner(3, value)
+"""
+
 
 def test_generated_source_is_never_read_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_cache, "CACHE_FOLDER", tmp_path)
@@ -173,3 +186,11 @@ def test_progress_names_each_function_and_counts_those_of_the_table(
         assert load_generated(TWO).outer(1) == 2
     assert meter.steps == [(0, "outer"), (0, "inner"), (1, "inner"), (1, "outer")]
     assert progress.count == 2
+
+
+def test_a_part_is_compiled_once_for_all_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_cache, "CACHE_FOLDER", tmp_path)
+    meter = RecordingMeter()
+    with install_listener(COMPILE_EVENT, Progress(meter, kernel_cache.MODULE_PREFIX)):
+        assert load_generated(CONSTANTS).outer(1) == 9
+    assert meter.steps == [(0, "outer"), (0, "inner"), (1, "inner"), (1, "outer")]

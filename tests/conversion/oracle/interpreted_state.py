@@ -4,11 +4,12 @@ snapshots are computed from them each time."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemfeed.adapter.conversion.state.order_book import BookSpaces
 from tandemfeed.adapter.conversion.state.state_store import BUCKETS_MAGIC, SNAPSHOT_HEADER, SNAPSHOT_MAGIC, SPACE_HEADER
 from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.conversion.table.table import (
@@ -20,12 +21,14 @@ from tandemfeed.adapter.conversion.table.table import (
     type_of,
 )
 from tandemfeed.adapter.conversion.table.values import NULL
+from tests.conversion.oracle.interpreted_doubles import kept_double
 from tests.conversion.oracle.interpreted_values import Refused, Scope, Value, compute
 
 MASK64 = (1 << 64) - 1
 BUCKETS = 64
 Key = tuple[int, ...]
 BLANKS = b" \0"
+UNKNOWN: Key = (NULL,)  # the key of the book of an unknown order
 
 
 def hash_of(value: int) -> int:
@@ -64,7 +67,8 @@ class InterpretedState:
         if None in rows.values():
             raise Refused(Reason.TOO_MANY_KEYS)
         books = {action.book: action.key for action in conversion.orders} | dict(conversion.book_reads)
-        keys = {book: scope.number(key) if key else NULL for book, key in books.items()}  # NULL: of the order
+        # An unknown key: of the order.
+        keys = {book: self._book_key(book, scope, key) if key else UNKNOWN for book, key in books.items()}
         has_room = True
         order_values: dict[int, tuple[int, int, int]] = {action.book: (NULL, 0, NULL) for action in conversion.orders}
         for action in conversion.orders:
@@ -91,12 +95,16 @@ class InterpretedState:
         words: list[int] = []
         for operand in keys:
             size = type_of(operand).text_size
-            if size <= 8:
-                words.append(scope.number(operand))
-                continue
-            text = scope.text(operand).rstrip(BLANKS).ljust(-(-size // 8) * 8, b"\0")
-            words += [int.from_bytes(text[at : at + 8], "little", signed=True) for at in range(0, len(text), 8)]
+            words += _words(scope.text(operand), -(-size // 8)) if size else [scope.number(operand)]
         return tuple(words)
+
+    def _book_key(self, book: int, scope: Scope, key: Operand) -> Key:
+        return self._padded(scope, key, self._table.books[book].spaces.key_words)
+
+    def _padded(self, scope: Scope, operand: Operand, words: int) -> Key:
+        """A key in this many words."""
+        found = self._key(scope, (operand,))
+        return (*found, *(0,) * (words - len(found)))
 
     def _row(self, number: int, key: Key, session: int) -> list[int] | None:
         """The row of a key, added if it is new; None if the number of rows is at its maximum."""
@@ -115,13 +123,21 @@ class InterpretedState:
         columns, name = operation.columns, keeper.function.name
         if name == "last_text":
             return _kept_text(None if operation.peeks else scope.text(operation.operands["of"]), row, columns)
+        values = {argument: scope.value(operand) for argument, operand in operation.operands.items()}
+        if operation.type.bits is not None:
+            return kept_double(name, row, columns, None if operation.peeks else values)
         if operation.peeks is None:
-            values = {argument: scope.value(operand) for argument, operand in operation.operands.items()}
             numbers = {argument: value for argument, value in values.items() if isinstance(value, int)}
             _change(name, row, columns, numbers)
         if name == "vwap":
             turnover = (row[columns[0]] << 32) + row[columns[1]]
             return turnover // row[columns[2]] if row[columns[2]] else NULL
+        if name == "wide_sum":
+            total = (row[columns[0]] << 32) + row[columns[1]]
+            return total if -(1 << 63) <= total < 1 << 63 else NULL
+        if name == "wide_vwap":
+            products, weights = (_of_parts(row[column] for column in part) for part in (columns[:4], columns[4:]))
+            return products // weights if weights else NULL
         if name in ("best_bid", "best_ask"):
             offers = [row[column] for column in columns if row[column] != NULL]
             return (max if name == "best_bid" else min)(offers, default=NULL)
@@ -133,41 +149,53 @@ class InterpretedState:
         self,
         action: OrderAction,
         scope: Scope,
-        key: int,
+        key: Key,
         order_values: dict[int, tuple[int, int, int]],
         counts: dict[Reason, int],
     ) -> bool:
         """Change a book; False if the number of orders is at its maximum."""
         spaces = self._table.books[action.book].spaces
         orders = self.rows[spaces.orders]
-        values = {name: scope.number(operand) for name, operand in action.operands.items()}
+        ids = {
+            name: self._padded(scope, operand, spaces.id_words)
+            for name, operand in action.operands.items()
+            if name in ("id", "newId")
+        }
+        values = {name: scope.number(operand) for name, operand in action.operands.items() if name not in ids}
         if action.action == "clear":
-            for order in [order for order, row in orders.items() if _book_of(order, row) == key]:
+            for order in [order for order, row in orders.items() if self._book_of(spaces, order, row) == key]:
                 del orders[order]
             return True
-        of_book = (key,) if spaces.words == 2 else ()  # distinguishes orders with the same id
-        order_id = (values["id"], *of_book)
+        of_book = () if spaces.ids_are_unique else key  # distinguishes orders with the same id
+        order_id = (*ids["id"], *of_book)
         known = orders.get(order_id)
         order_values[action.book] = (known[0], known[1], 83 if known[2] else 66) if known else (NULL, 0, NULL)
         if action.action in ("add", "modify"):
             side = int(values["side"] != action.bid)
             order_values[action.book] = (values["price"], values["size"], 83 if side else 66)
-            row = [values["price"], values["size"], side, *(() if of_book else (key,))]
+            row = [values["price"], values["size"], side, *(() if of_book else key)]
             return self._put(orders, spaces.orders, order_id, row)
         if known is None:
             counts[Reason.UNKNOWN_ORDER] += 1
             return True
-        self._change_known(action, orders, spaces.orders, order_id, values, known)
+        new_id = (*ids.get("newId", ()), *of_book)
+        self._change_known(action, orders, spaces.orders, order_id, new_id, values, known)
         left = {"reduce": max(0, known[1] - values.get("size", 0)), "replace": values.get("size", 0)}
         left["resize"] = values.get("size", 0)
         price = values["price"] if action.action == "replace" else order_values[action.book][0]
         order_values[action.book] = (price, left.get(action.action, 0), order_values[action.book][2])
         return True
 
-    def _key_of_order(self, action: OrderAction, scope: Scope) -> int:
+    def _key_of_order(self, action: OrderAction, scope: Scope) -> Key:
         """The key of the book that has an order whose id is unique."""
-        row = self.rows[self._table.books[action.book].spaces.orders].get((scope.number(action.operands["id"]),))
-        return NULL if row is None else row[3]
+        spaces = self._table.books[action.book].spaces
+        row = self.rows[spaces.orders].get(self._padded(scope, action.operands["id"], spaces.id_words))
+        return UNKNOWN if row is None else tuple(row[3:])
+
+    @staticmethod
+    def _book_of(spaces: BookSpaces, order: Key, row: list[int]) -> Key:
+        """The key of an order's book: the end of the order's key, or its last cells."""
+        return tuple(row[3:]) if spaces.ids_are_unique else order[spaces.id_words :]
 
     def _put(self, orders: dict[Key, list[int]], number: int, order_id: Key, row: list[int]) -> bool:
         orders.pop(order_id, None)
@@ -184,6 +212,7 @@ class InterpretedState:
         orders: dict[Key, list[int]],
         number: int,
         order_id: Key,
+        new_id: Key,
         values: dict[str, int],
         known: list[int],
     ) -> None:
@@ -193,26 +222,27 @@ class InterpretedState:
             return
         del orders[order_id]
         if action.action == "replace":
-            self._put(orders, number, (values["newId"], *order_id[1:]), [values["price"], values["size"], *known[2:]])
+            self._put(orders, number, new_id, [values["price"], values["size"], *known[2:]])
 
-    def _levels(self, book: int, side: int, keys: dict[int, int]) -> dict[int, list[int]]:
+    def _levels(self, book: int, side: int, keys: dict[int, Key]) -> dict[int, list[int]]:
         """The sizes of the orders, by price."""
         levels: dict[int, list[int]] = {}
-        for order, row in self.rows[self._table.books[book].spaces.orders].items():
+        spaces = self._table.books[book].spaces
+        for order, row in self.rows[spaces.orders].items():
             price, size, of_side = row[:3]
-            if _book_of(order, row) == keys[book] and of_side == side:
+            if self._book_of(spaces, order, row) == keys[book] and of_side == side:
                 levels.setdefault(price, []).append(size)
         return levels
 
     def _of_book(
-        self, operation: Operation, scope: Scope, keys: dict[int, int], order_values: dict[int, tuple[int, int, int]]
+        self, operation: Operation, scope: Scope, keys: dict[int, Key], order_values: dict[int, tuple[int, int, int]]
     ) -> Value:
         book, name = operation.book, operation.function.name
         assert book is not None
         if name == "order_by":
             if not operation.type.text_size:
-                return keys[book]
-            return b"" if keys[book] == NULL else (keys[book] & MASK64).to_bytes(8, "little").rstrip(BLANKS)
+                return keys[book][0]
+            return b"" if keys[book] == UNKNOWN else struct.pack(f"<{len(keys[book])}q", *keys[book]).rstrip(BLANKS)
         if name.startswith("order_"):
             return order_values[book][("order_price", "order_size", "order_side").index(name)]
         side, depth = int(str(operation.constants["side"])), int(str(operation.constants["depth"]))
@@ -294,9 +324,23 @@ class InterpretedState:
         return buckets, spaces
 
 
-def _book_of(order: Key, row: list[int]) -> int:
-    """The key of an order's book: the second word of its key, or its last cell."""
-    return order[1] if len(order) == 2 else row[3]
+def _of_parts(parts: Iterable[int]) -> int:
+    """The number in cells of which all but the first have 32 bits."""
+    number = 0
+    for part in parts:
+        number = (number << 32) + part
+    return number
+
+
+def _put_parts(row: list[int], columns: Sequence[int], number: int) -> None:
+    for column in reversed(columns[1:]):
+        row[column], number = number & 0xFFFF_FFFF, number >> 32
+    row[columns[0]] = number
+
+
+def _words(text: bytes, words: int) -> list[int]:
+    """A text as words."""
+    return list(struct.unpack(f"<{words}q", text.rstrip(BLANKS).ljust(8 * words, b"\0")))
 
 
 def _kept_text(text: bytes | None, row: list[int], columns: tuple[int, ...]) -> bytes:
@@ -324,6 +368,13 @@ def _change(name: str, row: list[int], columns: tuple[int, ...], values: dict[st
         row[first] = of if row[first] == NULL else max(row[first], of)
     elif name in ("min", "day_low"):
         row[first] = min(row[first], of)
+    elif name == "wide_sum":
+        _put_parts(row, columns, (row[first] << 32) + row[columns[1]] + of)
+    elif name == "wide_vwap":
+        if values["weight"] != NULL:
+            products, weights = columns[:4], columns[4:]
+            _put_parts(row, products, _of_parts(row[column] for column in products) + of * values["weight"])
+            _put_parts(row, weights, _of_parts(row[column] for column in weights) + values["weight"])
     elif name == "last":
         row[first] = of
     elif name == "first":

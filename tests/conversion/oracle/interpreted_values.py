@@ -328,7 +328,13 @@ def compute(scope: Scope, operation: Operation) -> Value:
     if name == "map":
         return _mapped(values["of"], constants["map"])
     if name == "decimal":
-        return _decimal(values["of"], {key: value for key, value in constants.items() if isinstance(value, int)})
+        settings = {key: value for key, value in constants.items() if isinstance(value, int)}
+        try:
+            return _decimal(values["of"], settings)
+        except Refused:
+            if "NULL" in str(constants["failed_as"]):
+                return NULL
+            raise
     if name == "double":
         return _double(numbers["of"], int(str(constants["factor"])), int(str(constants["divisor"])))
     if name == "choose":
