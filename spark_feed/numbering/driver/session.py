@@ -71,12 +71,15 @@ def class_archive() -> ClassArchive:
     return ClassArchive(find_java_home(), Path(_find_spark_home()) / "jars")
 
 
-def start_session(master: str, driver_memory: str, scratch: Path, archive_options: str | None = None) -> Spark:
+def start_session(
+    master: str, driver_memory: str, scratch: Path, archive_options: str | None = None, jars: str = ""
+) -> Spark:
     """Start the Spark driver in this process, and its JVM unless spark-submit has started one.
 
     Args:
         master: of Spark; empty: the one that spark-submit was given, or this machine with one core.
         archive_options: of the JVM; None: those with which it uses the archive of classes.
+        jars: further jars, such as a connector's, separated by commas.
 
     Raises:
         JavaMissing: if no usable Java is installed.
@@ -98,6 +101,8 @@ def start_session(master: str, driver_memory: str, scratch: Path, archive_option
     archive_options = class_archive().options_to_use() if archive_options is None else archive_options
     settings = SETTINGS | {"spark.driver.memory": driver_memory, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
     settings |= {"spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {archive_options}"}
+    if jars:
+        settings |= {"spark.jars": jars}
     if is_local:
         settings |= ONE_MACHINE | {"spark.local.dir": str(scratch)}
     builder = SparkSession.builder.appName("tandemfeed source")
