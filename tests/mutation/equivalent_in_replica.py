@@ -63,7 +63,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "FlapDamper.__init__",
         "- self._silences = 0\n+ self._silences = 1",
     ): "the first silence sets it, and until then one silence has the same effect as none",
-    (f"{_REPLICA}/input/applying.py", "_leads_past", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_REPLICA}/input/applying.py",
         "_apply_one",
@@ -72,7 +71,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
     ): "a replica that applies decisions has a position, and so have its trackers; the check satisfies mypy",
     (
         f"{_REPLICA}/output/bucket_repair.py",
-        "BucketRepair.set_if_reached",
         "- return False\n+ return None",
     ): _ONLY_ITS_TRUTH,
     (
@@ -80,7 +78,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "DecisionLog.__init__",
         "- self._count = 0\n+ self._count = 1",
     ): "a row of zeros is before every position, and is overwritten first",
-    (f"{_REPLICA}/output/save_schedule.py", "SaveSchedule.is_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _CHANNEL,
         "Channel.take_source",
@@ -92,7 +89,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "DecisionIntake.on_next_input_seq",
         "- if next_input_seq > self._known_end:\n+ if next_input_seq >= self._known_end:",
     ): _SETS_WHAT_IS_SET,
-    (_INTAKE, "DecisionIntake.is_request_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _INTAKE,
         "DecisionIntake._take",

@@ -1,7 +1,8 @@
 """The small faults: every place in a syntax tree where one can be planted, in a fixed order. Pure.
 
 Strings, annotations, docstrings, assertions and decorators get no faults, because these would not test logic; nor do
-the values of module and class constants, which are configuration.
+the values of module and class constants, which are configuration. A change that differs only for a caller who tells
+`False` from 0 or None is not made either.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def _of_statement(block: list[ast.stmt], place: int, scope: Scope) -> Iterator[S
         return Site(statement.lineno, kind, scope, statement, replaced_by(other))
 
     match statement:
-        case ast.Return(value=ast.expr() as value) if not _is_none(value):
+        case ast.Return(value=ast.expr() as value) if not _is_none_or_false(value):  # callers use only its truth
             yield site("return_none", ast.Return(ast.Constant(None)))
         case ast.Return():
             yield site("return_removed", ast.Pass())
@@ -141,8 +142,8 @@ def _of_statement(block: list[ast.stmt], place: int, scope: Scope) -> Iterator[S
             yield site("statement_removed", ast.Pass())
 
 
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
+def _is_none_or_false(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and (value.value is None or value.value is False)
 
 
 def _of_expressions(statement: ast.stmt, scope: Scope) -> Iterator[Site]:
@@ -190,6 +191,8 @@ def _of_conditions(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
             yield "and_or", _set(node, "op", ast.Or() if isinstance(op, ast.And) else ast.And())
             neutral = isinstance(op, ast.And)
             for place, operand in enumerate(values):
+                if isinstance(operand, ast.Constant) and operand.value == neutral:
+                    continue  # `a or 0` would become `a or False`
                 kept = [*values[:place], _constant(neutral, operand), *values[place + 1 :]]
                 yield "operand_removed", _set(node, "values", kept)
         case ast.If() | ast.While() | ast.IfExp():

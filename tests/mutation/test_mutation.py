@@ -64,6 +64,7 @@ def changes_of(line: str) -> dict[str, list[str]]:
         ("b += c", "statement_removed", ["pass"]),
         ("b = a and c", "and_or", ["b = a or c"]),
         ("b = a and c", "operand_removed", ["b = True and c", "b = a and True"]),
+        ("b = a or 0", "operand_removed", ["b = False or 0"]),
         ("b = not a", "not_removed", ["b = not not a"]),
         ("b = -a", "sign_removed", ["b = --a"]),
         ("b = 5", "constant", ["b = 6", "b = 4"]),
@@ -86,6 +87,10 @@ def test_a_line_gets_exactly_the_expected_faults(line: str, kind: str, changed: 
 @pytest.mark.parametrize("line", ["'a text'", "assert a > 1", "b: int = c", "b = 'text'", "return None"])
 def test_strings_assertions_and_annotations_get_no_faults(line: str) -> None:
     assert changes_of(line) == {}
+
+
+def test_a_result_that_is_false_does_not_become_none() -> None:
+    assert changes_of("return False") == {"constant": ["return True"]}
 
 
 def test_methods_and_branches_get_faults_and_constants_outside_functions_do_not() -> None:
