@@ -28,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="test only mutants whose id contains TEXT")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of processes (default %(default)s)")
     parser.add_argument("--resume", action="store_true", help="continue an earlier run")
-    parser.add_argument("--again", action="store_true", help="with --resume: test surviving mutants again")
+    parser.add_argument(
+        "--again", action="store_true", help="with --resume: test surviving mutants again, unless they are equivalent"
+    )
     parser.add_argument("--seconds", type=float, metavar="S", help="begin no mutant after S seconds; see --resume")
     parser.add_argument(
         "--quick", type=float, default=math.inf, metavar="S", help="leave out tests that take longer than S seconds"

@@ -29,7 +29,7 @@ class Choice:
     Attributes:
         modules: only these; empty: all.
         is_resumed: continue an earlier run.
-        is_survivor_tried_again: try surviving mutants again.
+        is_survivor_tried_again: try surviving mutants again, unless they are known to be equivalent.
         has_simulator: run the simulator's plans, too, where it runs the module.
         test_s_max: leave out tests that take longer.
         seed_count: run this many seeds of the simulator against mutants that survive all else.
@@ -75,8 +75,7 @@ def _try_group(group: Group, choice: Choice, out: TextIO) -> list[Tally]:
     left: list[Mutant] = []
     for module, mutants in mutants_by_module((group,), choice).items():
         results[module] = Results(choice.out, module, mutants, is_resumed=choice.is_resumed)
-        done = [None, Outcome.SURVIVED] if choice.is_survivor_tried_again else [None]
-        left += [each for each in chosen_of(mutants, choice) if results[module].outcome_of(each) in done]
+        left += [each for each in chosen_of(mutants, choice) if _is_left(each, results[module], choice)]
 
     def use(runner: Runner) -> None:
         begun_s = time.monotonic()
@@ -100,6 +99,13 @@ def _try_group(group: Group, choice: Choice, out: TextIO) -> list[Tally]:
     for each in results.values():
         each.write_page()
     return [each.tally() for each in results.values()]
+
+
+def _is_left(mutant: Mutant, results: Results, choice: Choice) -> bool:
+    outcome = results.outcome_of(mutant)
+    if outcome is Outcome.SURVIVED:
+        return choice.is_survivor_tried_again and reason_of(mutant) is None
+    return outcome is None
 
 
 def mutants_by_module(groups: Sequence[Group], choice: Choice) -> dict[str, list[Mutant]]:
