@@ -195,10 +195,7 @@ class Channel:
             and self.intake.lineage.holds(*self._announced_end)
         ):
             return True
-        return all(
-            tracker.ended_at is not None and tracker.ended_at == line.next_source_seqs[stream]
-            for stream, tracker in self.trackers.items()
-        )
+        return all(tracker.ended_at == line.next_source_seqs[stream] for stream, tracker in self.trackers.items())
 
     def is_active_silent(self, now_ns: int) -> bool:
         """True if the active has not been heard for `detach_after_ns`."""
