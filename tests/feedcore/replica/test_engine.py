@@ -185,6 +185,15 @@ def test_an_offer_that_expired_or_whose_epoch_has_begun_is_not_accepted() -> Non
     assert not of(heir.engine.on_timer(31 * MS), AcceptOffer), "accepted only once"
 
 
+def test_an_offer_that_expired_leaves_no_deadline() -> None:
+    _, heir = pair()
+    heir.engine.on_lease_offered(2, 1, 30 * MS, 30 * MS)
+    heir.engine.on_timer(30 * MS)
+    deadline_ns = heir.engine.next_deadline_ns()
+    assert deadline_ns is not None
+    assert deadline_ns > 30 * MS
+
+
 def test_an_offer_received_while_abstaining_is_accepted_afterwards_unless_its_epoch_began_elsewhere() -> None:
     for known_epoch, accepted in ((1, [AcceptOffer(2)]), (2, [])):
         _, heir = pair()
@@ -216,6 +225,7 @@ def test_the_active_releases_its_lease_only_if_the_order_names_its_epoch() -> No
     assert not of(active.engine.on_hand_over(2, 2, 30 * MS), ReleaseLease)
     effects = active.engine.on_hand_over(1, 2, 30 * MS)
     assert of(effects, ReleaseLease) == [ReleaseLease(1)]
+    assert not active.engine.lease.is_held
     assert active.counters.counts[Counter.HAND_OVERS] == 1
     assert active.replica.channel.active.adapter_id == 2
 
@@ -258,6 +268,30 @@ def test_an_offer_that_waits_for_the_end_of_the_promise_has_a_deadline() -> None
     deadline_ns = heir.engine.next_deadline_ns()
     assert deadline_ns is not None
     assert deadline_ns > promise_ns
+
+
+def test_an_epoch_that_waits_for_the_end_of_a_promise_cannot_be_handed_over() -> None:
+    _, heir = pair()
+    heir.engine.on_admin_disconnected(30 * MS)
+    assert heir.report(30 * MS).abstains
+    heir.engine.on_lease_granted(2, 10 * SECOND, 31 * MS)
+    assert not of(heir.engine.on_hand_over(2, 1, 32 * MS), ReleaseLease)
+    assert heir.engine.lease.epoch == 2
+
+
+def test_a_report_of_an_adapter_in_contact_with_the_admin_server_promises_nothing() -> None:
+    adapter = Adapter(1)
+    adapter.engine.on_admin_message(0)
+    assert not adapter.report(MS).abstains
+    adapter.activate(1, 2 * MS)
+    assert adapter.state is ReplicaState.ACTIVE
+
+
+def test_a_backup_that_is_in_contact_again_renews_nothing() -> None:
+    _, backup = pair()
+    backup.engine.on_admin_disconnected(30 * MS)
+    assert backup.engine.on_admin_message(31 * MS) == []
+    assert not of(backup.engine.on_timer(32 * MS), RenewLease)
 
 
 # ---- who is active ----
