@@ -60,7 +60,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "FeedLease.refusal_to_fail",
         "- others = [each for each in in_sync if each != adapter_id]\n+ others = [each for each in in_sync]",
     ): "an adapter that is the only one in sync was refused above",
-    (_CORE, "FeedLease._may_renew", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _CORE,
         "FeedLease._may_renew",
@@ -85,22 +84,18 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- if packet.first_message_seq < message_seq < packet.end_message_seq:\n"
         "+ if packet.first_message_seq < message_seq <= packet.end_message_seq:",
     ): "a message_seq at either end was handled above",
-    (f"{_MERGE}/declared_gaps.py", "DeclaredGaps.fill", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/forwarders.py",
         "DecidedEnd.within",
         "- if fork is None or fork.first_input_seq >= self.place.input_seq:\n"
         "+ if fork is None or fork.first_input_seq > self.place.input_seq:",
     ): _SAME_PLACE,
-    (f"{_MERGE}/forwarders.py", "Forwarders.may_begin", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/adapter_streams.py",
         "AdapterStreams.on_packet",
         "- if end_input_seq > self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):\n"
         "+ if end_input_seq >= self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):",
     ): "assigns an equal value",
-    (f"{_MERGE}/gap_repair.py", "GapRepair.watch", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
-    (f"{_MERGE}/gap_repair.py", "GapRepair.is_request_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     **{
         (f"{_MERGE}/gap_repair.py", "GapRepair.__init__", f"- {before}\n+ {after}"): _SET_AS_IT_OPENS
         for before, wrong in (
@@ -195,7 +190,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- while index < len(self._firsts) and (first := self._firsts[index]) < end_input_seq:\n"
         "+ while index < len(self._firsts) and (first := self._firsts[index]) <= end_input_seq:",
     ): "a packet that begins at the end does not overlap the copy",
-    (_COMPARISON, "are_equal", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _COMPARISON,
         "_restored",
@@ -221,7 +215,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- if self._declared.ranges and self._declared.fill(packet, end, effects):\n"
         "+ if True and self._declared.fill(packet, end, effects):",
     ): "a shortcut: without ranges there is nothing to fill",
-    (f"{_MERGE}/provisional_merge.py", "ProvisionalMerge._take", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/history_gate.py",
         "HistoryGate.__init__",
@@ -263,8 +256,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): _SET_BY_AN_OUTAGE,
     (_VIEW, "LeaseView.__init__", "- self._valid_until_ns = 0\n+ pass"): _SET_BY_THE_GRANT,
     (_VIEW, "LeaseView.__init__", "- self._valid_until_ns = 0\n+ self._valid_until_ns = 1"): _SET_BY_THE_GRANT,
-    (_VIEW, "LeaseView.on_granted", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
-    (_PEERS, "Peers.note", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 2 << 62"): _LATER_THAN_ANY_TIME,
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 1 << 63"): _LATER_THAN_ANY_TIME,
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 1 << 61"): _LATER_THAN_ANY_TIME,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 _REPLICA = "feedcore/replica"
-_DECIDING, _FOLLOWING, _ROLE = f"{_REPLICA}/deciding.py", f"{_REPLICA}/following.py", f"{_REPLICA}/role.py"
-_INTAKE, _TRACKER = f"{_REPLICA}/decision_intake.py", f"{_REPLICA}/source_tracker.py"
+_DECIDING, _FOLLOWING, _ROLE = (
+    f"{_REPLICA}/roles/deciding.py",
+    f"{_REPLICA}/roles/following.py",
+    f"{_REPLICA}/roles/role.py",
+)
+_INTAKE, _TRACKER = f"{_REPLICA}/input/decision_intake.py", f"{_REPLICA}/input/source_tracker.py"
 _SESSIONS, _CHANNEL, _ENGINE = f"{_REPLICA}/sessions.py", f"{_REPLICA}/channel.py", f"{_REPLICA}/engine.py"
 _ONLY_ITS_TRUTH = "callers use only its truth value"
 _NO_HEIR = "a gap begins at source_seq 1 or later, so neither an end of 0 nor one of 1 is after it"
@@ -59,20 +63,21 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "FlapDamper.__init__",
         "- self._silences = 0\n+ self._silences = 1",
     ): "the first silence sets it, and until then one silence has the same effect as none",
-    (f"{_REPLICA}/applying.py", "_leads_past", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
-        f"{_REPLICA}/applying.py",
+        f"{_REPLICA}/input/applying.py",
         "_apply_one",
         "- if tracker.next_source_seq is None or run.end_source_seq > tracker.next_source_seq:\n"
         "+ if False or run.end_source_seq > tracker.next_source_seq:",
     ): "a replica that applies decisions has a position, and so have its trackers; the check satisfies mypy",
-    (f"{_REPLICA}/bucket_repair.py", "BucketRepair.set_if_reached", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
-        f"{_REPLICA}/decision_log.py",
+        f"{_REPLICA}/output/bucket_repair.py",
+        "- return False\n+ return None",
+    ): _ONLY_ITS_TRUTH,
+    (
+        f"{_REPLICA}/input/decision_log.py",
         "DecisionLog.__init__",
         "- self._count = 0\n+ self._count = 1",
     ): "a row of zeros is before every position, and is overwritten first",
-    (f"{_REPLICA}/save_schedule.py", "SaveSchedule.is_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _CHANNEL,
         "Channel.take_source",
@@ -84,7 +89,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "DecisionIntake.on_next_input_seq",
         "- if next_input_seq > self._known_end:\n+ if next_input_seq >= self._known_end:",
     ): _SETS_WHAT_IS_SET,
-    (_INTAKE, "DecisionIntake.is_request_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _INTAKE,
         "DecisionIntake._take",
