@@ -38,7 +38,7 @@ def figures(history_count: int, pairs: int, seconds: float, minutes: float) -> d
         subscriber = _Subscribers(cluster, feed)
         recovered = {
             shape: subscriber.measure(f"recover-{shape}", "--messages", str(history_count))
-            for shape in ("arrays", "attributes")
+            for shape in ("arrays", "tables", "attributes")
         }
         cluster.start_gateway(feed, rate).await_event("ready", START_TIMEOUT_S)
         cluster.processes[feed.gateway].send_line("start")

@@ -24,6 +24,7 @@ from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_l
 
 WARM_UP_S = 1.0
 SAMPLE_S = 1.0
+TABLE_COUNT = 5_000  # messages
 PAGE = 4_096
 POLL_MS = 100
 PRICES = {"TradeTick": "price", "QuoteTick": "bid_price", "OrderEvent": "price"}
@@ -40,6 +41,21 @@ def recover_arrays(feed: Client, options: argparse.Namespace) -> dict[str, objec
             count += batch.message_count
             if count >= options.messages:
                 return
+
+    return _rates(read, options.messages)
+
+
+def recover_tables(feed: Client, options: argparse.Namespace) -> dict[str, object]:
+    """History as one numpy array for each type, of some thousand messages at a time, with the sum of a column."""
+
+    def read() -> None:
+        count, total = 0, 0
+        subscription = feed.subscribe(feed=options.feed, start="first")
+        while count < options.messages:
+            batches = subscription.read(min(TABLE_COUNT, options.messages - count))
+            for rows in batches.to_numpy().values():
+                total += int(rows["symbol"].nbytes)
+            count += batches.message_count
 
     return _rates(read, options.messages)
 
@@ -121,6 +137,7 @@ def memory(feed: Client, options: argparse.Namespace) -> dict[str, object]:
 
 KINDS = {
     "recover-arrays": recover_arrays,
+    "recover-tables": recover_tables,
     "recover-attributes": recover_attributes,
     "latency-client": latency_client,
     "latency-bare": latency_bare,

@@ -23,6 +23,7 @@ from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.reading.conflation import SnapshotIntake
 from tandemfeed.client_lib.reading.cursor import Cursor
 from tandemfeed.client_lib.replay.last_values import LastValues
+from tandemfeed.client_lib.replay.worker import Replayed
 from tandemfeed.client_lib.stream.field_filter import FieldFilter
 from tandemfeed.client_lib.stream.receivers import Receiver
 from tandemfeed.client_lib.stream.starts import Start, first_message_of
@@ -35,7 +36,7 @@ from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
 from tandemfeed.feedcore.merge.place import ResumePoint
 from tandemfeed.feedcore.merge.sessions import SessionMerger
-from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket, decode_output_packet
+from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.sealing.opening import ReceivedSignature, StreamOpener
 
@@ -170,19 +171,21 @@ class Channels:
                 self.ready.append(verdict)
         return True
 
-    def on_replayed(self, datagram: bytes, adapter_id: int) -> None:
-        """Take a packet, in plaintext, from this adapter's replay service."""
-        try:
-            packet = decode_output_packet(datagram)
-            if packet.feed_id != self.grant.feed_id:
-                raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}, expected {self.grant.feed_id}")
-            if packet.adapter_id != adapter_id:  # confirm=2 relies on each adapter replaying only its own packets
-                raise PacketRefused(Refusal.FORGED, f"adapter {adapter_id} replays a packet of {packet.adapter_id}")
-            self._trust_of(packet.channel_id).on_replayed(packet)
-        except PacketRefused as refused:
-            self._counters.refuse(refused.reason)
-            return
-        self._merge(packet, time.monotonic_ns())
+    def on_replayed(self, replayed: Replayed) -> None:
+        """Take packets from an adapter's replay service."""
+        for reason in replayed.refused:
+            self._counters.refuse(reason)
+        feed_id, adapter_id, now_ns = self.grant.feed_id, replayed.adapter_id, time.monotonic_ns()
+        for packet in replayed.packets:
+            if packet.feed_id != feed_id:
+                self._counters.refuse(Refusal.WRONG_FEED)
+            elif packet.adapter_id != adapter_id:  # confirm=2 relies on each adapter replaying only its own packets
+                self._counters.refuse(Refusal.FORGED)
+            elif (trust := self._trusts.get(packet.channel_id)) is None:
+                self._counters.refuse(Refusal.WRONG_CHANNEL)
+            else:
+                trust.on_replayed(packet)
+                self._merge(packet, now_ns)
 
     def on_replay_ended(self, request: RequestReplay, *, is_answered: bool) -> None:
         """The whole answer to a request has been passed in."""

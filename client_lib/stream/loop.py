@@ -163,9 +163,8 @@ class Loop:
             self._replay.ended(letter.request.channel_id)
             self.channels.on_replay_ended(letter.request, is_answered=letter.is_answered)
             return
-        self.replayed_count += len(letter.packets)
-        for datagram in letter.packets:
-            self.channels.on_replayed(datagram, letter.adapter_id)
+        self.replayed_count += len(letter.packets) + len(letter.refused)
+        self.channels.on_replayed(letter)
 
     def _take_grant(self) -> None:
         revoked, grant = self._letters.grants.take()
