@@ -109,7 +109,7 @@ class MessageModel:
             if shape is OTHER_SCHEMA or end > size:
                 end = start + max(length, OUTPUT_FRAME_SIZE)
                 shape = OTHER_SCHEMA
-            elif self._fill_rest(frames, start, length):
+            elif not found and self._fill_rest(frames, start, length):
                 end = size
             else:
                 while size - end >= length and unpack(frames, end) == head:
@@ -139,8 +139,8 @@ class MessageModel:
 
     @staticmethod
     def _fill_rest(frames: bytes | memoryview, start: int, length: int) -> bool:
-        """True if all the rest has frames like the one at `start`; False if it does not, or has so few that comparing
-        them one by one is faster."""
+        """True if all the rest has frames like the one at `start`, as most packets have; False if it has others, or so
+        few that comparing them one by one is faster."""
         rest = len(frames) - start
         count = rest // length
         unpack = EQUAL_PARTS.unpack_from
