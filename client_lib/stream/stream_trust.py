@@ -245,7 +245,7 @@ class StreamTrust:
         Raises:
             PacketRefused: the packet will never be accepted.
         """
-        packet, incarnation, counter, digest = heard
+        packet, incarnation, counter, digest, _ = heard
         stream = self._heard.get((packet.adapter_id, incarnation))
         if stream is None:
             detail = f"incarnation {incarnation} of adapter {packet.adapter_id}"

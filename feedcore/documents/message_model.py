@@ -22,7 +22,7 @@ from tandemfeed.feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME_SI
 from tandemfeed.feedcore.wire.sbe_header import EQUAL_PARTS, SBE_HEADER_LAYOUT, SBE_HEADER_SIZE, SBE_MESSAGE_HEADER
 
 PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE  # of a frame, before the message's block
-assert PREFIX_SIZE == EQUAL_PARTS.size
+assert EQUAL_PARTS.size == PREFIX_SIZE
 _HEADER_PARTS = list(SBE_HEADER_LAYOUT.offsets)
 _PREFIX = [*FRAME_LAYOUT.offsets, *_HEADER_PARTS]  # each a uint16
 _WHOLE_HEADER = np.dtype(f"<u{SBE_HEADER_SIZE}")  # all of a header as one integer, to compare it at once

@@ -14,7 +14,7 @@ from tandemfeed.client_lib.replay.pending_replay import PendingReplay
 from tandemfeed.client_lib.replay.worker import Replayed, ReplayEnded, ReplayWorker
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import CatchingUp, CaughtUp, Gap, RequestReplay
-from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_output_packet
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tandemfeed.transport.calls.server_names import adapter_server
 from tests.client_lib.toy_cluster import (
     CHANNEL_ID,
