@@ -399,7 +399,7 @@ class StreamMerger:
             gap.closed()
             return
         gap.watch(next_input_seq or LOOKING_FOR_START, now_ns)
-        if next_input_seq is not None and self._streams.are_all_past(next_input_seq):
+        if next_input_seq is not None and not gap.has_asked and self._streams.are_all_past(next_input_seq):
             gap.request_soon(now_ns)
 
     def _report_progress(self, effects: list[MergeEffect]) -> None:
