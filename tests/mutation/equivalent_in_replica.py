@@ -10,7 +10,6 @@ _DECIDING, _FOLLOWING, _ROLE = (
 )
 _INTAKE, _TRACKER = f"{_REPLICA}/input/decision_intake.py", f"{_REPLICA}/input/source_tracker.py"
 _SESSIONS, _CHANNEL, _ENGINE = f"{_REPLICA}/sessions.py", f"{_REPLICA}/channel.py", f"{_REPLICA}/engine.py"
-_ONLY_ITS_TRUTH = "callers use only its truth value"
 _NO_HEIR = "a gap begins at source_seq 1 or later, so neither an end of 0 nor one of 1 is after it"
 _SHORTCUT = "a shortcut for the hot path; the slow path has the same result"
 _SETS_WHAT_IS_SET = "it does not matter which of two equal numbers is kept"
@@ -69,10 +68,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "- if tracker.next_source_seq is None or run.end_source_seq > tracker.next_source_seq:\n"
         "+ if False or run.end_source_seq > tracker.next_source_seq:",
     ): "a replica that applies decisions has a position, and so have its trackers; the check satisfies mypy",
-    (
-        f"{_REPLICA}/output/bucket_repair.py",
-        "- return False\n+ return None",
-    ): _ONLY_ITS_TRUTH,
     (
         f"{_REPLICA}/input/decision_log.py",
         "DecisionLog.__init__",
