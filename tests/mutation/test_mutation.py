@@ -178,6 +178,7 @@ def run_tool(toy: Path, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_outcomes_are_stored_and_only_changed_functions_and_survivors_are_tried_again(toy: Path) -> None:
     status, text = run_tool(toy, "--jobs", "2")
     assert status == 1, text
