@@ -6,7 +6,7 @@ import ast
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
@@ -47,10 +47,15 @@ class Mutant:
         return self.id.partition(":")[0]
 
 
-def mutants_of(source: str, path: str) -> list[Mutant]:
-    """Every mutant of a file, in source order, without those equal to the original or to another mutant."""
+def mutants_of(source: str, path: str, only: Container[str] | None = None) -> list[Mutant]:
+    """Every mutant of a file, in source order, without those equal to the original or to another mutant.
+
+    Args:
+        only: the names of the functions to mutate; None: all.
+    """
     numbers: Counter[str] = Counter()
-    return [mutant for scope in functions(ast.parse(source)) for mutant in _mutants_of_function(scope, path, numbers)]
+    scopes = [scope for scope in functions(ast.parse(source)) if only is None or scope.name in only]
+    return [mutant for scope in scopes for mutant in _mutants_of_function(scope, path, numbers)]
 
 
 def _mutants_of_function(scope: Scope, path: str, numbers: Counter[str]) -> Iterator[Mutant]:

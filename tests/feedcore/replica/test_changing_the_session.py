@@ -413,3 +413,19 @@ def test_decisions_of_neither_the_current_nor_the_previous_session_are_refused()
     assert active.engine.session == NEXT
     with pytest.raises(NotActive, match=f"session {NEXT + 1} was requested"):
         active.engine.runs_since(CHANNEL, position, NEXT + 1)
+
+
+def test_an_adapter_that_lacks_the_end_of_a_session_or_has_failed_sends_no_final_heartbeat() -> None:
+    _, backup = pair()
+    backup.engine.on_admin_message(0)
+    beat = in_session(NEXT)
+    backup.engine.on_output_packet(beat, 30 * MS)
+    effects = backup.engine.on_output_packet(beat, 30 * MS + backup.engine.config.session_grace_ns)
+    assert of(effects, SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=False)]
+    assert not [packet for packet in transmitted(effects) if packet.session == SESSION]
+    _, failed = pair()
+    say_end(failed, {1: 1, 2: 1}, 0)
+    failed.engine.on_failed("an admin says so", MS)
+    effects = failed.engine.on_output_packet(beat, 30 * MS)
+    assert of(effects, SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=True)]
+    assert not transmitted(effects)
