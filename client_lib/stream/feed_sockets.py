@@ -177,11 +177,14 @@ class FeedSockets:
         """Have the sockets, to change them, as soon as who waits for datagrams has returned them."""
         with self._changed:
             self._asking_count += 1
-            while self._is_taken:
-                self._wake_holder()
-                self._changed.wait()
-            self._asking_count -= 1
-            self._is_taken = True
+            try:
+                while self._is_taken:
+                    self._wake_holder()
+                    self._changed.wait()
+                self._is_taken = True
+            finally:  # also if the application's thread is interrupted
+                self._asking_count -= 1
+                self._changed.notify_all()
         try:
             yield
         finally:

@@ -332,14 +332,14 @@ class Subscription(Readable[M]):
 
     def statistics(self) -> SubscriptionStatistics:
         """A snapshot, for views and metrics."""
-        loop = self._loop
+        loop, granted = self._loop, self.grant.groups
         return SubscriptionStatistics(
             datagrams=loop.inbox.datagram_count,
             replayed_packets=loop.replayed_count,
             counts={counter.name.lower(): count for counter, count in self.counters.counts.items() if count},
             refusals={reason.value: count for reason, count in self.counters.refusals.items() if count},
             channels=loop.channels.statistics(),
-            groups=tuple(group for group in loop.sockets.groups if group in self.grant.groups),
+            groups=tuple(group for group in loop.sockets.groups if group in granted),
             unicast_endpoints=loop.sockets.unicast_endpoints,
             active_adapter_id=self.grant.active_adapter_id,
             lag=self._lag(),
