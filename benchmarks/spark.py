@@ -29,7 +29,7 @@ from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
 from tandemfeed.spark_feed.journaling.records import RecordKind, packets_in, stream_folder
 from tandemfeed.spark_feed.numbering.driver.job import BATCH_COMMITS_MAX, BATCH_MESSAGES_MAX, JobOptions, SourceJob
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.recording import Manifest, write_recording
 
@@ -104,7 +104,7 @@ class _Job:
             checkpoint=folder / "checkpoint",
             source_format=SOURCE_FORMAT,
             feed=FEED,
-            split=SplitRule.LETTER,
+            split=BY_LETTER,
             packet_messages_max=16,
             until_idle=True,
             ahead_messages_max=0,

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.spark_feed.cli import ticks
+from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER, IN_TURN
 from tandemfeed.spark_feed.numbering.rows.encoding import EncodingError, TickEncoder
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
 from tandemfeed.spark_feed.recordings.generator import CENT, GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.ingest import ingest
-from tandemfeed.spark_feed.recordings.ingest_columns import IngestOptions
 from tandemfeed.spark_feed.recordings.prices import BadNumber, to_nine_digits
 from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, SCHEMA, Manifest, RecordingError, restore_file_order
 from tandemfeed.spark_feed.recordings.tickers import make_tickers
@@ -174,7 +174,7 @@ def test_null_prices_of_a_real_futures_file_reach_the_wire(tmp_path: Path) -> No
     ingest(file, tmp_path / "r", IngestOptions())
     table = pq.read_table(tmp_path / "r" / "part-00000000.parquet")
     source_format = load_source_format(SOURCE_FORMAT)
-    parts = TickEncoder(source_format, SplitRule.INDEX, 2).encode(table)
+    parts = TickEncoder(source_format, IN_TURN, 2).encode(table)
     by_stream = [part.data.view(source_format.messages["order"].dtype) for part in parts]
     orders = np.empty(8_725, by_stream[0].dtype)
     orders[0::2], orders[1::2] = by_stream
@@ -255,9 +255,7 @@ def test_symbols_of_options_and_crypto_are_read_and_encoded_as_long_as_the_forma
     assert [row["symbol"] for row in _rows(tmp_path / "r")] == names
     (tmp_path / "format.xml").write_text(SOURCE_FORMAT.read_text().replace('length="8"', 'length="24"'))
     source_format = load_source_format(tmp_path / "format.xml")
-    (part,) = TickEncoder(source_format, SplitRule.INDEX, 1).encode(
-        pq.read_table(tmp_path / "r" / "part-00000000.parquet")
-    )
+    (part,) = TickEncoder(source_format, IN_TURN, 1).encode(pq.read_table(tmp_path / "r" / "part-00000000.parquet"))
     trades = part.data.view(source_format.messages["trade"].dtype)
     assert trades["symbol"].tolist() == [name.encode() for name in names]
 
@@ -336,4 +334,4 @@ def test_a_value_out_of_range_for_its_field_is_refused_with_its_record(tmp_path:
     place = SCHEMA.get_field_index("size")
     wrong = table.set_column(place, SCHEMA.field("size"), pa.array(sizes, pa.int64()))
     with pytest.raises(EncodingError, match=r"record \d+: trade.size is 1099511627776"):
-        TickEncoder(load_source_format(SOURCE_FORMAT), SplitRule.LETTER, 2).encode(wrong)
+        TickEncoder(load_source_format(SOURCE_FORMAT), BY_LETTER, 2).encode(wrong)
