@@ -192,11 +192,14 @@ def _ingest(arguments: argparse.Namespace) -> Manifest:
 
 def job(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed source-job`: the Spark driver."""
+    from tandemfeed.spark_feed.numbering.driver.session import launch_jvm, scratch_of
+
+    arguments = _job_parser().parse_args(argv)
+    launch_jvm(arguments.master, arguments.driver_memory, scratch_of(arguments.checkpoint))
     from tandemfeed.spark_feed.numbering.driver.job import JobOptions, SourceJob
     from tandemfeed.spark_feed.numbering.driver.progress import JobProgress, terminal
     from tandemfeed.spark_feed.numbering.rows.screening import Rules
 
-    arguments = _job_parser().parse_args(argv)
     configure_logging("source-job", arguments.log_level)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:

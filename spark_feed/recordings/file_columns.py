@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from tandemfeed.spark_feed.recordings.recording import RecordingError
 
 TIME_UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-NO_VALUE = pa.array(pyarrow.csv.ConvertOptions().null_values)  # the usual spellings of "no value" in a CSV file
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,12 @@ def _read_csv(path: Path) -> Any:
     return pyarrow.csv.read_csv(path, convert_options=convert)
 
 
+@cache
+def _no_value() -> Any:
+    """The usual spellings of "no value" in a CSV file. Arrow imports pandas to make the first array of a list."""
+    return pa.array(pyarrow.csv.ConvertOptions().null_values)
+
+
 class FileColumns:
     """The columns of a file.
 
@@ -78,7 +84,7 @@ class FileColumns:
         column = self.raw.column(self.mapping[name])
         if name == "symbol" or not pa.types.is_string(column.type):
             return column
-        return pc.if_else(pc.is_in(column, NO_VALUE), pa.scalar(None, pa.string()), column)
+        return pc.if_else(pc.is_in(column, _no_value()), pa.scalar(None, pa.string()), column)
 
     def error(self, row: int, name: str, text: str) -> RecordingError:
         """What is wrong in a row, as an error that names row and column."""

@@ -43,7 +43,7 @@ def ingest(
         raise RecordingError(f"{path}: unknown file type; expected .parquet, .csv, .dbn or .dbn.zst")
     return write_recording(
         out,
-        [ingested.table],
+        ingested.tables,
         rows_per_file=rows_per_file,
         origin=path.name,
         price_conversion=ingested.price_conversion,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,9 @@ SIDES |= {"seller": "A", "-1": "A", "2": "A"}
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """A whole file as a recording table, and how its numbers were converted."""
+    """A file as tables of a recording, in order, and how its numbers were converted."""
 
-    table: Any
+    tables: Iterable[Any]
     price_conversion: str
     size_exponent: int = 0
     schema: Any = SCHEMA
@@ -78,7 +79,7 @@ class _Reader(FileColumns):
         if self._kind == "order":
             columns["action"] = self._text("action")
         how = next(how for how in (ROUNDED, EXACT, WHOLE) if how in self._how)
-        return Ingested(complete(columns, count), how, exponent)
+        return Ingested([complete(columns, count)], how, exponent)
 
     def _symbols(self) -> Any:
         if self.options.symbol is None and "symbol" in self.mapping:

@@ -82,7 +82,7 @@ class _FormatReader(FileColumns):
                     columns[name] = _merged(columns[name], found, members) if name in columns else found
         kept = [field.with_nullable(True) for field in schema if field.name != "record_index"]
         arrays = [columns.get(field.name, pa.nulls(self._count, field.type)) for field in kept]
-        return Ingested(pa.table(arrays, schema=pa.schema(kept)), "by the source format", 0, schema)
+        return Ingested([pa.table(arrays, schema=pa.schema(kept))], "by the source format", 0, schema)
 
     def _kinds(self) -> Any:
         """The message of each row."""

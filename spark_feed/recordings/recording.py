@@ -143,12 +143,33 @@ def write_recording(
 ) -> Manifest:
     """Write tables (columns of the schema without record_index, in order) as a recording.
 
+    Nothing is left in the folder if a table raises.
+
     Raises:
         RecordingError: if the folder is not empty, or the tables have no rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise RecordingError(f"{folder} is not empty; give a new folder, or remove the old recording first")
+    try:
+        manifest = _write_parts(folder, tables, rows_per_file, origin, price_conversion, size_exponent, schema)
+    except BaseException:
+        for left in folder.iterdir():
+            left.unlink()
+        raise
+    (folder / MANIFEST_NAME).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
+    return manifest
+
+
+def _write_parts(
+    folder: Path,
+    tables: Iterable[pa.Table],
+    rows_per_file: int,
+    origin: str,
+    price_conversion: str,
+    size_exponent: int,
+    schema: pa.Schema,
+) -> Manifest:
     symbols: set[str] = set()
     record_count = file_count = 0
     first_event = last_event = 0
@@ -165,7 +186,7 @@ def write_recording(
         file_count += 1
     if not record_count:
         raise RecordingError(f"{origin} contains no records; nothing was written to {folder}")
-    manifest = Manifest(
+    return Manifest(
         record_count=record_count,
         file_count=file_count,
         rows_per_file=rows_per_file,
@@ -176,8 +197,6 @@ def write_recording(
         price_conversion=price_conversion,
         size_exponent=size_exponent,
     )
-    (folder / MANIFEST_NAME).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
-    return manifest
 
 
 def complete(columns: dict[str, pa.Array], row_count: int) -> pa.Table:

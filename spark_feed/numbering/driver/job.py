@@ -31,7 +31,7 @@ from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME, NumberingPlan, SourceJournalError
 from tandemfeed.spark_feed.numbering.driver.found_files import FoundFiles
 from tandemfeed.spark_feed.numbering.driver.progress import JobProgress, listen
-from tandemfeed.spark_feed.numbering.driver.session import Spark, start_session
+from tandemfeed.spark_feed.numbering.driver.session import Spark, scratch_of, start_session
 from tandemfeed.spark_feed.numbering.rows.column_split import Split
 from tandemfeed.spark_feed.numbering.rows.screening import Rules
 from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
@@ -45,7 +45,7 @@ BACK_PRESSURE_POLL_S = 0.02
 NO_RULES = Rules()
 QUARANTINE_NAME = "quarantine"
 BATCH_MESSAGES_MAX = 1_000_000  # a commit's fixed cost is then small beside its work, and it takes a second or two
-FIRST_BATCH_MESSAGES = 100_000  # so that the gateway can begin; each commit after it may have twice as many
+FIRST_BATCH_MESSAGES = 20_000  # so that the gateway can begin; each commit after it may have twice as many
 TASK_MESSAGES_MIN = 50_000  # fewer are not worth another task
 BATCH_COMMITS_MAX = 10  # Spark's planning of a micro-batch, too, is then small beside its work
 # Spark's own source of whole files, of which the job takes only the names (`found_files`): it finds the files, cuts
@@ -151,7 +151,7 @@ class SourceJob:
                 self._count_quarantined(log)
                 return self.report
             options.checkpoint.mkdir(parents=True, exist_ok=True)
-            spark = start_session(options.master, options.driver_memory, options.checkpoint.parent / "spark-scratch")
+            spark = start_session(options.master, options.driver_memory, scratch_of(options.checkpoint))
             self.report.start_s = time.monotonic() - began_at
             listen(spark, self._progress)
             self._progress.on_start(log.last_commit.next_record_index)

@@ -23,6 +23,7 @@ from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.spark_feed.cli import ticks
 from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER, IN_TURN
 from tandemfeed.spark_feed.numbering.rows.encoding import EncodingError, TickEncoder
+from tandemfeed.spark_feed.recordings import ingest_dbn
 from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
 from tandemfeed.spark_feed.recordings.generator import CENT, GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.ingest import ingest
@@ -211,6 +212,20 @@ def changed_dbn(path: Path, schema: str, offset: int, value: bytes, of: Path | N
     raw[at : at + len(value)] = value
     path.write_bytes(raw)
     return path
+
+
+def test_a_dbn_file_is_read_in_pieces_and_leaves_nothing_if_its_end_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = shared_file("futures/esh4-glbx-mdp3-20231224.mbo.dbn.zst")
+    ingest(file, tmp_path / "whole", IngestOptions(), rows_per_file=1_000)
+    monkeypatch.setattr(ingest_dbn, "TABLE_ROWS", 700)
+    ingest(file, tmp_path / "pieces", IngestOptions(), rows_per_file=1_000)
+    assert _rows(tmp_path / "pieces") == _rows(tmp_path / "whole")
+    (tmp_path / "cut.dbn.zst").write_bytes(file.read_bytes()[:-1_000])
+    with pytest.raises(RecordingError, match=r"cut\.dbn\.zst: not a complete DBN file"):
+        ingest(tmp_path / "cut.dbn.zst", tmp_path / "cut", IngestOptions(), rows_per_file=1_000)
+    assert list((tmp_path / "cut").iterdir()) == []
 
 
 def test_a_trade_among_quotes_of_dbn_is_kept(tmp_path: Path) -> None:
