@@ -15,21 +15,23 @@ import gc
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
-from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation, append_to_stream, check_host
+from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation, StreamAppender, check_host
 from tandemfeed.spark_feed.numbering.rows.encoding import BLOCK_SCHEMA, blocks_in, row_of
 from tandemfeed.spark_feed.numbering.rows.packing import Block
 from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
 from tandemfeed.spark_feed.numbering.tasks.worker_imports import keep_archive_directories
 from tandemfeed.spark_feed.recordings.recording import RecordingError
 
+APPEND_COUNT = 60_000  # records at once, whose packets fit in the processor's cache
 BLOCKS_PREFIX = "blocks-"  # of a folder in the source journal's, while tasks hand over blocks
 
 # What is wrong with the recording or the journal is a result: Spark would run a task that raises again, and wrap its
@@ -111,9 +113,14 @@ class Read:
         (share,) = places
         try:
             check_host(self.journal)
-            parts = [blocks for uri in self.shares[share] for blocks in self.reader.blocks(uri)]
-            for place, blocks in enumerate(zip(*parts, strict=True)):
-                _store_blocks(_blocks_path(self.folder, share, place), place, blocks)
+            with ExitStack() as stack:
+                places = range(self.reader.stream_count)
+                stores = [
+                    stack.enter_context(_Store(_blocks_path(self.folder, share, place), place)) for place in places
+                ]
+                for blocks in self.reader.blocks(*self.shares[share]):
+                    for store, block in zip(stores, blocks, strict=True):
+                        store.write(block)
         except OF_DATA as error:
             yield str(error)
 
@@ -136,7 +143,7 @@ class AppendOne:
         prepare_worker()
         (place,) = places
         paths = [_blocks_path(self.folder, share, place) for share in range(self.share_count)]
-        yield _append(self.continued, place, (block for path in paths for block in _load_blocks(path)))
+        yield from _append_parts(self.continued, [place], ([block] for path in paths for block in _load_blocks(path)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,28 +157,33 @@ class AppendAll:
     def __call__(self, _: Iterator[int]) -> Iterator[Appended | Problem]:
         """Read and append."""
         prepare_worker()
-        try:
-            parts = [blocks for uri in self.files for blocks in self.reader.blocks(uri)]
-        except OF_DATA as error:
-            yield str(error)
-            return
-        for place, blocks in enumerate(zip(*parts, strict=True)):
-            yield _append(self.continued, place, blocks)
+        places = range(self.reader.stream_count)
+        yield from _append_parts(self.continued, places, self.reader.blocks(*self.files))
 
 
 def _blocks_path(folder: Path, share: int, place: int) -> Path:
     return folder / f"{share}-{place}.arrow"
 
 
-def _store_blocks(path: Path, place: int, blocks: Iterable[Block]) -> None:
-    """Store a stream's blocks: whole or not at all, because a twin of the task may do the same."""
-    with (
-        tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file,
-        pa.ipc.new_file(file, BLOCK_SCHEMA) as writer,
-    ):
-        for block in blocks:
-            writer.write_batch(row_of(place, block))
-    Path(file.name).replace(path)
+class _Store:
+    """Stores a stream's blocks in a file: whole or not at all, because a twin of the task may do the same."""
+
+    def __init__(self, path: Path, place: int) -> None:
+        self._path, self._place = path, place
+        self._file = tempfile.NamedTemporaryFile(dir=path.parent, delete=False)  # noqa: SIM115  # closed on exit
+        self._writer = pa.ipc.new_file(self._file, BLOCK_SCHEMA)
+
+    def write(self, block: Block) -> None:
+        self._writer.write_batch(row_of(self._place, block))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, problem: type[BaseException] | None, *_: object) -> None:
+        self._writer.close()
+        self._file.close()
+        if problem is None:
+            Path(self._file.name).replace(self._path)
 
 
 def _load_blocks(path: Path) -> list[Block]:
@@ -180,11 +192,40 @@ def _load_blocks(path: Path) -> list[Block]:
         return blocks_in(pa.ipc.open_file(file).read_all())
 
 
-def _append(continued: Continuation, place: int, blocks: Iterable[Block]) -> Appended | Problem:
+def _append_parts(
+    continued: Continuation, places: Sequence[int], parts: Iterable[Sequence[Block]]
+) -> list[Appended | Problem]:
+    """Append parts of a commit, a few at a time, so that a commit may have more rows than fit in memory.
+
+    Args:
+        places: of the streams, in the feed's list.
+        parts: each has a block for each of these streams.
+    """
+    ids, done = [continued.plan.feed.source_stream_ids[place] for place in places], list[Appended]()
     try:
-        return append_to_stream(continued, continued.plan.feed.source_stream_ids[place], list(blocks))
+        with ExitStack() as stack:
+            appenders = [StreamAppender(continued, stream_id) for stream_id in ids]
+            for appender in appenders:
+                stack.callback(lambda appender=appender: done.append(appender.close()))
+            for some in _several(parts, continued.plan.packet_records):
+                for appender, blocks in zip(appenders, zip(*some, strict=True), strict=True):
+                    appender.append(blocks)
     except OF_DATA as error:
-        return str(error)
+        return [str(error)]
+    return sorted(done)
+
+
+def _several(parts: Iterable[Sequence[Block]], packet_records: int) -> Iterator[list[Sequence[Block]]]:
+    """Consecutive parts of some `APPEND_COUNT` records, which end where packets end in any case."""
+    some, count = list[Sequence[Block]](), 0
+    for part in parts:
+        some.append(part)
+        count += part[0].end_record_index - part[0].first_record_index
+        if count >= APPEND_COUNT and part[0].end_record_index % packet_records == 0:
+            yield some
+            some, count = [], 0
+    if some:
+        yield some
 
 
 def _prepare(_: Iterator[int]) -> None:

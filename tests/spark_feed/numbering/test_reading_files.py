@@ -15,8 +15,8 @@ from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER
 from tandemfeed.spark_feed.numbering.rows.screening import Rules
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
 from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
 from tandemfeed.spark_feed.numbering.tasks.running import AppendAll, AppendOne, Problem, Read, Tasks
 from tandemfeed.spark_feed.recordings.recording import RecordingError
@@ -34,7 +34,7 @@ from tests.spark_feed.source_material import (
 @pytest.fixture
 def reader(tmp_path: Path) -> FileReader:
     return FileReader(
-        load_source_format(SOURCE_FORMAT), SplitRule.LETTER, 2, Rules(), 900, tmp_path / "journal" / "quarantine"
+        load_source_format(SOURCE_FORMAT), BY_LETTER, 2, Rules(), 900, tmp_path / "journal" / "quarantine"
     )
 
 
@@ -64,7 +64,7 @@ def test_a_file_becomes_a_block_for_each_source_stream(tmp_path: Path, reader: F
 def test_one_task_for_all_files_and_a_task_per_stream_append_the_same_bytes(tmp_path: Path, reader: FileReader) -> None:
     make_recording(tmp_path / "recording", 3_600, 900)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, BY_LETTER, MESSAGES_MAX)
     files = _uris(tmp_path / "recording")
     with CommitLog(tmp_path / "alone", plan) as log:
         alone = list(AppendAll(reader, files, log.continuation)(iter([0])))
@@ -78,7 +78,7 @@ def test_one_task_for_all_files_and_a_task_per_stream_append_the_same_bytes(tmp_
 @pytest.mark.parametrize("one_task", [True, False])
 def test_a_damaged_file_is_reported_and_nothing_is_appended(tmp_path: Path, reader: FileReader, one_task: bool) -> None:
     make_recording(tmp_path / "recording", 1_800, 900)
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, BY_LETTER, MESSAGES_MAX)
     files = _uris(tmp_path / "recording")
     (tmp_path / "recording" / "part-00000001.parquet").write_bytes(b"not Parquet")
     with CommitLog(tmp_path / "journal", plan) as log:
