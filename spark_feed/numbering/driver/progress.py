@@ -118,7 +118,7 @@ def listen(spark: Any, progress: JobProgress) -> None:
     from pyspark.java_gateway import ensure_callback_server_started  # takes a second, so import it only here
 
     context = spark.sparkContext
-    ensure_callback_server_started(context._gateway)
+    ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
     wrapper = context._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
     spark._jsparkSession.streams().addListener(wrapper(_Listener(progress)))
 
