@@ -96,17 +96,20 @@ def launch_jvm(master: str, driver_memory: str, scratch: Path) -> threading.Thre
     return thread
 
 
-def start_session(master: str, driver_memory: str, scratch: Path, archive_options: str | None = None) -> Spark:
+def start_session(
+    master: str, driver_memory: str, scratch: Path, archive_options: str | None = None, jars: str = ""
+) -> Spark:
     """Start the Spark driver in this process, and its JVM unless it runs, or spark-submit has started one.
 
     Args:
         master: of Spark; empty: the one that spark-submit was given, or this machine with one core.
         archive_options: of the JVM; None: those with which it uses the archive of classes.
+        jars: further jars, such as a connector's, separated by commas.
 
     Raises:
         JavaMissing: if no usable Java is installed.
     """
-    settings = _prepare(master, driver_memory, scratch, archive_options)
+    settings = _prepare(master, driver_memory, scratch, archive_options) | ({"spark.jars": jars} if jars else {})
     # Spark 4.3 warns at each use that it does not support pandas 3 fully. No tick passes through pandas here, only
     # through Arrow. So the versions of pandas are not restricted for everything else in the environment.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
