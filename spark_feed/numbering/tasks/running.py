@@ -126,10 +126,8 @@ class Read:
         try:
             check_host(self.journal)
             with ExitStack() as stack:
-                stores = [
-                    stack.enter_context(_Store(_blocks_path(self.folder, share, place), place))
-                    for place in range(self.reader.stream_count)
-                ]
+                paths = [_blocks_path(self.folder, share, place) for place in range(self.reader.stream_count)]
+                stores = [stack.enter_context(_Store(path, place)) for place, path in enumerate(paths)]
                 for blocks in self.reader.blocks(*self.shares[share]):
                     for store, block in zip(stores, blocks, strict=True):
                         store.write(block)
@@ -218,7 +216,7 @@ def _append_parts(
         with ExitStack() as stack:
             appenders = [StreamAppender(continued, stream_id) for stream_id in ids]
             for appender in appenders:
-                stack.callback(_close, appender, done)
+                stack.callback(_finish, appender, done)
             for some in _several(parts, continued.plan.packet_records):
                 for appender, blocks in zip(appenders, zip(*some, strict=True), strict=True):
                     appender.append(blocks)
@@ -227,7 +225,7 @@ def _append_parts(
     return sorted(done)
 
 
-def _close(appender: StreamAppender, done: list[Appended]) -> None:
+def _finish(appender: StreamAppender, done: list[Appended]) -> None:
     done.append(appender.close())
 
 
