@@ -126,10 +126,8 @@ class Read:
         try:
             check_host(self.journal)
             with ExitStack() as stack:
-                places = range(self.reader.stream_count)
-                stores = [
-                    stack.enter_context(_Store(_blocks_path(self.folder, share, place), place)) for place in places
-                ]
+                paths = [_blocks_path(self.folder, share, place) for place in range(self.reader.stream_count)]
+                stores = [stack.enter_context(_Store(path, place)) for place, path in enumerate(paths)]
                 for blocks in self.reader.blocks(*self.shares[share]):
                     for store, block in zip(stores, blocks, strict=True):
                         store.write(block)
@@ -218,13 +216,17 @@ def _append_parts(
         with ExitStack() as stack:
             appenders = [StreamAppender(continued, stream_id) for stream_id in ids]
             for appender in appenders:
-                stack.callback(lambda appender=appender: done.append(appender.close()))
+                stack.callback(_finish, appender, done)
             for some in _several(parts, continued.plan.packet_records):
                 for appender, blocks in zip(appenders, zip(*some, strict=True), strict=True):
                     appender.append(blocks)
     except OF_DATA as error:
         return [str(error)]
     return sorted(done)
+
+
+def _finish(appender: StreamAppender, done: list[Appended]) -> None:
+    done.append(appender.close())
 
 
 def _several(parts: Iterable[Sequence[Block]], packet_records: int) -> Iterator[list[Sequence[Block]]]:
