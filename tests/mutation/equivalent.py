@@ -107,7 +107,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
             ("self._first_missing = 0", "self._first_missing = 1"),
             ("self._request_at_ns = 0", "self._request_at_ns = 1"),
             ("self._pause_ns = 0", "self._pause_ns = 1"),
-            ("self._has_asked = False", "self._has_asked = True"),
         )
         for after in ("pass", wrong)
     },

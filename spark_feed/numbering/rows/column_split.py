@@ -11,6 +11,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -96,8 +97,8 @@ class Ranges:
 
     def check(self, kind: Any) -> None:
         """As of the protocol."""
-        firsts = self._numbers() if pa.types.is_integer(kind) else self.firsts
-        if list(firsts) != sorted(set(firsts)):
+        firsts: Sequence[Any] = self._numbers() if pa.types.is_integer(kind) else self.firsts
+        if any(not before < after for before, after in pairwise(firsts)):
             raise SplitError(
                 f"split {self.value}: each value must be greater than the one before it, because it is the first of "
                 "the next stream"
@@ -220,7 +221,7 @@ def parse_split(text: str, source_stream_ids: Sequence[int], column: str = SYMBO
         return Split(ranges, column)
     if text.startswith(TABLE):
         return Split(_table(Path(text.removeprefix(TABLE)), source_stream_ids), column)
-    words = {LETTER: Letters(), HASH: Hash(), INDEX: None}
+    words: dict[str, ColumnRule | None] = {LETTER: Letters(), HASH: Hash(), INDEX: None}
     if text not in words:
         raise SplitError(f"split {text!r}: expected {', '.join(words)}, {RANGES}FIRST,… or {TABLE}FILE")
     rule = words[text]

@@ -133,7 +133,8 @@ class _Members:
 
     def among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some rows that are of the kind."""
-        return rows[self._codes[rows] == self._code]
+        found: NDArray[np.int64] = rows[self._codes[rows] == self._code]
+        return found
 
 
 def schema_change(found: Any, expected: Any) -> str:
