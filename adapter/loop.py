@@ -44,6 +44,8 @@ from tandemfeed.transport.unicast.publisher import UnicastPublisher
 LOG = logging.getLogger("tandemfeed.adapter.loop")
 # Datagrams per socket and turn: after a flood nothing waits long, and sending keeps pace with receiving.
 DRAIN_COUNT_MAX = 16
+# Packets that are journaled and sent together: a new active, which has much to send, does not wait for all of it.
+PACKETS_MAX = 64
 POLL_MS_MAX = 100
 
 
@@ -108,7 +110,9 @@ class AdapterLoop:
         self._unicast, self._idle_channels = unicast, idle_channels
         self._sources: dict[Any, SourceLine] = {}
         self._outputs: dict[Any, MulticastReceiver] = {}
-        self._outgoing: list[tuple[int, bytes]] = []  # by channel_id; sealed, sent in this turn
+        # This turn's packets, in order: those to be journaled, and those to be sent, which comes second.
+        self._to_journal: list[OutputPacket] = []
+        self._outgoing: list[OutputPacket] = []
         self._moves: list[StateMoved] = []  # logged and reported after this turn's packets are sent
         self._ask_server = ask_server
         self._poller = zmq.Poller()
@@ -166,22 +170,38 @@ class AdapterLoop:
     # ---- inside ----
 
     def _perform(self, effects: list[AdapterEffect]) -> None:
-        """In their order. Packets are sent at the end of the turn, or before the next effect of another kind.
+        """In their order. Packets are journaled and then sent together: at the end of the turn, or before an effect of
+        another kind.
 
-        A datagram that finds ZeroMQ's I/O thread asleep wakes it, which costs more than the sending. Consecutive
+        Together they are one segment of the journal, sealed while the processor's caches hold the code that seals. And
+        a datagram that finds ZeroMQ's I/O thread asleep wakes it, which costs more than the sending; consecutive
         datagrams wake it once.
         """
         perform(effects, self)
 
     def _flush(self) -> None:
-        """Send the sealed packets in order, then the signatures that are due: one takes as long as fifty packets."""
-        outgoing = self._outgoing
-        if outgoing:
-            self._send(outgoing)
-            outgoing.clear()
+        """Journal the turn's packets, then send them in order, then the signatures that are due: one takes as long as
+        fifty packets."""
+        if self._to_journal:
+            self._journal.append_all(self._to_journal)
+            self._to_journal.clear()
+        if self._outgoing:
+            self._send(self._sealed(self._outgoing))
+            self._outgoing.clear()
             while unsigned := self._sealer.channels_to_sign():
                 for channel_id in unsigned:
                     self._send([(channel_id, self._sealer.sign(channel_id, time.time_ns()))])
+
+    def _sealed(self, packets: Sequence[OutputPacket]) -> list[tuple[int, bytes]]:
+        """The packets' datagrams, by channel_id."""
+        datagrams = []
+        seal, sent_at_ns = self._sealer.seal, time.time_ns()
+        for packet in packets:
+            try:
+                datagrams.append((packet.channel_id, seal(packet, sent_at_ns)))
+            except (NoKey, NonceExhausted) as missing:
+                LOG.error("not transmitted", extra={"why": str(missing)})
+        return datagrams
 
     def _send(self, datagrams: Sequence[tuple[int, bytes]]) -> None:
         send, groups = self._sender.send, self._groups
@@ -236,20 +256,25 @@ class AdapterLoop:
 
     # ---- effects (feedcore.replica.effects.EffectHandler) ----
 
+    def publish(self, packets: Sequence[OutputPacket]) -> None:
+        """With the turn's other packets."""
+        self._to_journal += packets
+        if self._idle_channels is None:
+            self._outgoing += packets
+        else:
+            for packet in packets:
+                self.transmit(packet)
+        if len(self._to_journal) >= PACKETS_MAX:
+            self._flush()
+
     def append_to_journal(self, packet: OutputPacket) -> None:
-        """Before the packet is sent, if it is to be sent."""
-        self._journal.append(packet)
+        """With the turn's other packets."""
+        self._to_journal.append(packet)
 
     def transmit(self, packet: OutputPacket) -> None:
-        """Seal now; send with the turn's other packets."""
-        if self._idle_channels is not None and self._idle_channels.may_leave_out(packet, time.monotonic_ns()):
-            return
-        try:
-            datagram = self._sealer.seal(packet, time.time_ns())
-        except (NoKey, NonceExhausted) as missing:
-            LOG.error("not transmitted", extra={"why": str(missing)})
-            return
-        self._outgoing.append((packet.channel_id, datagram))
+        """With the turn's other packets."""
+        if self._idle_channels is None or not self._idle_channels.may_leave_out(packet, time.monotonic_ns()):
+            self._outgoing.append(packet)
 
     def save_state(self, snapshot: ChannelSnapshot) -> None:
         """In the output journal."""

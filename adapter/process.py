@@ -246,9 +246,10 @@ class AdapterProcess:
         peer_input = PeerInput(streams, self._counters, self._mailbox.post)
         ca_pem = self._connection.ca_pem
         sources = {
-            each.source_stream_id: ServerAddress(
-                each.contribution_endpoint or feed.source_replay_endpoint, source_gateway(feed.name)
-            )
+            each.source_stream_id: [
+                ServerAddress(endpoint, source_gateway(feed.name))
+                for endpoint in each.contribution_endpoints or [feed.source_replay_endpoint]
+            ]
             for each in feed.source_streams
         }
         self._peers = PeerCalls(engine, self._mailbox, peer_input, ca_pem, self._tokens, sources)
@@ -384,6 +385,7 @@ class AdapterProcess:
         assert self._sealer is not None
         now = time.time_ns()
         self._source_opener.use_keys({key.key_id: key.key for key in message.source_keys})
+        self._source_opener.refuse_starts(message.ended_source_starts)
         halves = {(half.channel_id, half.key_id): half.key for half in message.decision_keys}
         for key in message.keys:
             sealing = SealingKey(key.key_id, key.channel_id, key.key, halves.get((key.channel_id, key.key_id), b""))

@@ -28,6 +28,7 @@ from tandemfeed.transport.settings_file import InvalidSetting, Key, SettingsFile
 from tandemfeed.transport.unicast.wire import BadUnicastAddress, parse_unicast_address
 
 MS = 1_000_000
+CONTRIBUTION_GATEWAYS_MAX = 2
 DATAGRAM_SIZE_MIN = 576  # every IPv4 host accepts this size, and a heartbeat's lineage and a signature fit
 
 NAME_FORM = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # identities become file names, feeds and adapters option values
@@ -100,17 +101,29 @@ class SourceStreamSettings(_Table, frozen=True, kw_only=True):
     """A source stream and the group it is multicast on.
 
     Attributes:
-        contributions: its messages come from clients: where its contribution gateway serves them and fills gaps. None:
-            they come from the feed's source.
+        contributions: its messages come from clients: where its contribution gateway serves them and fills gaps; of two
+            gateways, each one. None: they come from the feed's source.
     """
 
     source_stream_id: Id
     name: str
     group: str
-    contributions: Endpoint | None = None
+    contributions: Endpoint | tuple[Endpoint, ...] | None = None
+
+    @property
+    def contribution_endpoints(self) -> tuple[str, ...]:
+        """Where its contribution gateways serve; empty: it has none."""
+        if self.contributions is None:
+            return ()
+        return (self.contributions,) if isinstance(self.contributions, str) else self.contributions
 
     def __post_init__(self) -> None:
         _require_group(self.group, "group")
+        if isinstance(self.contributions, tuple):
+            found = len(self.contributions)
+            if not 1 <= found <= CONTRIBUTION_GATEWAYS_MAX or len(set(self.contributions)) < found:
+                reason = f"is {shown(self.contributions)}; expected an address, or a list of two different ones"
+                raise InvalidSetting(reason, "contributions")
 
 
 class AdapterSettings(_Table, frozen=True, kw_only=True):
@@ -148,6 +161,8 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         fail_policy: which backup asks to be failed when one of them is repeatedly out of sync.
         fail_threshold: the health score below which a backup fails; None unless fail_policy is "below_threshold".
         source_identity: the only identity that may be the feed's source; None: any with the role "source".
+        acknowledge_contributions: of two contribution gateways, the holder acknowledges what both have ("both"), or
+            goes on alone while the other one is away ("available").
         source_lines: "sealed": the feed's source seals its packets; "open": lines that come directly from an exchange.
         session_state: the conversion state at the start of a session: empty ("reset"), or as the previous session left
             it ("carry").
@@ -173,6 +188,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
     fail_policy: Literal["lowest", "lower_than_any", "lower_than_one", "below_threshold"] = "lowest"
     fail_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
     source_identity: Name | None = None
+    acknowledge_contributions: Literal["both", "available"] = "available"
     source_lines: Literal["sealed", "open"] = "sealed"
     session_state: Literal["reset", "carry"] = "reset"
     session_grace_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
@@ -205,9 +221,9 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         return self.sync_interval_ms * MS
 
     @property
-    def contribution_endpoint(self) -> str | None:
-        """Where the feed's contribution gateway serves; None: it has none."""
-        return next((each.contributions for each in self.source_streams if each.contributions is not None), None)
+    def contribution_endpoints(self) -> tuple[str, ...]:
+        """Where the feed's contribution gateways serve; empty: it has none."""
+        return next((each.contribution_endpoints for each in self.source_streams if each.contribution_endpoints), ())
 
     @property
     def contributed_channels(self) -> tuple[ChannelSettings, ...]:
@@ -290,9 +306,10 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
             keys = "source_stream", place, "contributions"
             if self.delayed_from is not None:
                 raise InvalidSetting("is set, but a delayed feed repeats another one; remove it", *keys)
-            if stream.contributions != self.contribution_endpoint:
-                reason = f"is {shown(stream.contributions)}, and {shown(self.contribution_endpoint)} in another stream"
-                raise InvalidSetting(f"{reason}; a feed has one contribution gateway", *keys)
+            if stream.contribution_endpoints != self.contribution_endpoints:
+                expected = shown(list(self.contribution_endpoints))
+                reason = f"is {shown(list(stream.contribution_endpoints))}, and {expected} in another stream"
+                raise InvalidSetting(f"{reason}; the same gateways serve all streams of a feed", *keys)
         for channel in self.contributed_channels:
             place = self.channels.index(channel)
             if len(channel.source_stream_ids) != 1:

@@ -29,15 +29,15 @@ from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
 from tandemfeed.spark_feed.journaling.records import RecordKind, packets_in, stream_folder
 from tandemfeed.spark_feed.numbering.driver.job import BATCH_COMMITS_MAX, BATCH_MESSAGES_MAX, JobOptions, SourceJob
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.recording import Manifest, write_recording
 
-ROW_COUNT = 4_000_000
+ROW_COUNT = 6_000_000
 ROWS_PER_FILE = 10_000
 SMALL_ROW_COUNT = 500_000  # in micro-batches of one commit of one file, for their fixed cost
 PLAIN_COUNT = 5_000_000
-WARM_SHARE = 0.4  # of the commits, while the JVM compiles
+WARM_SHARE = 0.4  # of the rows, while the JVM compiles and commits grow
 POLL_S = 0.005
 CLUSTER = (
     '[[feed]]\nfeed_id = 1\nname = "ticks"\nsession = 20261121\n'
@@ -94,17 +94,14 @@ class _Job:
         batch_messages_max: int = BATCH_MESSAGES_MAX,
         batch_commits_max: int = BATCH_COMMITS_MAX,
     ) -> None:
-        self._began_s = time.perf_counter()
-        self._commits: list[tuple[float, int]] = []  # time, next record
-        self._warm_cpu_s = 0.0  # processor time of all processes until the commits are warm
-        self._cpu_s = 0.0  # at the last one
+        self._commits: list[tuple[float, int, float]] = []  # time, next record, processor time of all processes
         options = JobOptions(
             recording=recording,
             journal=folder / "journal",
             checkpoint=folder / "checkpoint",
             source_format=SOURCE_FORMAT,
             feed=FEED,
-            split=SplitRule.LETTER,
+            split=BY_LETTER,
             packet_messages_max=16,
             until_idle=True,
             ahead_messages_max=0,
@@ -112,22 +109,16 @@ class _Job:
             batch_commits_max=batch_commits_max,
             master=master,
         )
-        commit_count = Manifest.read(recording).record_count // batch_messages_max
-        self._warm, self._last = int(WARM_SHARE * commit_count), commit_count - 1
         SourceJob(options, on_commit=self._on_commit).run(lambda: None)
-        warm = self._commits[self._warm :]
-        seconds, rows = (last - first for first, last in zip(warm[0], warm[-1], strict=True))
-        cpu_s = self._cpu_s - self._warm_cpu_s
+        warm_rows = WARM_SHARE * Manifest.read(recording).record_count
+        warm = [commit for commit in self._commits if commit[1] >= warm_rows]
+        seconds, rows, cpu_s = (last - first for first, last in zip(warm[0], warm[-1], strict=True))
         self.rows_per_s, self.rows_per_cpu_s = rows / seconds, rows / cpu_s
         self.batch_s = statistics.median(after[0] - before[0] for before, after in pairwise(warm))
         self.batch_cpu_s = cpu_s / (len(warm) - 1)
 
     def _on_commit(self, log: CommitLog) -> None:
-        if len(self._commits) == self._last:
-            self._cpu_s = tree_cpu_s()
-        self._commits.append((time.perf_counter(), log.last_commit.next_record_index))
-        if len(self._commits) - 1 == self._warm:
-            self._warm_cpu_s = tree_cpu_s()
+        self._commits.append((time.perf_counter(), log.last_commit.next_record_index, tree_cpu_s()))
 
 
 def _first_packet_s(recording: Path, folder: Path) -> float:

@@ -16,6 +16,7 @@ from tandemfeed.client_lib.messages.message import Message
 from tandemfeed.client_lib.reading.cursor import Cursor, cursor_file
 from tandemfeed.client_lib.reading.lag import LAG_MAX, LagPolicy, OnLag
 from tandemfeed.client_lib.replay.playback import Playback
+from tandemfeed.client_lib.stream.shared_sockets import SharedSockets
 from tandemfeed.client_lib.stream.starts import Start, Time, check_start, time_of
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
@@ -98,13 +99,13 @@ class Client:
     """One identity at one cluster; created by `connect`. It logs in when it is opened: by `with`, `async with`, or its
     first subscription.
 
-    Its subscriptions share the login and one call to the administration server. Closing the client closes them, and
-    its contributions.
+    Its subscriptions share the login, one call to the administration server, and the sockets of each feed. Closing the
+    client closes them, and its contributions.
     """
 
     def __init__(self, session: Session, interface: str) -> None:
         self._session, self._grants = session, GrantStream(session)
-        self._interface = interface
+        self._sockets = SharedSockets(interface)
         self._subscriptions: list[Subscription[Any]] = []
         self._contributions: list[Contribution] = []
         self._is_async = False
@@ -170,7 +171,7 @@ class Client:
             self._grants,
             options.get("feed", ""),
             [TopicEntry(topic) for topic in ((topics,) if isinstance(topics, str) else topics)],
-            self._interface,
+            self._sockets,
             start=start,
             cursor=None if cursor is None else Cursor(cursor_file(cursor)),
             kind=kind,

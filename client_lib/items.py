@@ -20,7 +20,7 @@ from tandemfeed.client_lib.reading.lag import LagEvent
 from tandemfeed.client_lib.reading.storage import StorageEvent
 from tandemfeed.client_lib.stream.stream_trust import Distrusted
 from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
-from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, MessageModel, is_array
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, MessageModel
 from tandemfeed.feedcore.merge.effects import MergeEvent
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, message_frames
@@ -263,22 +263,21 @@ class Batch:
             PacketRefused: MALFORMED: the adapter framed its messages incorrectly.
             SbeReadError: a message is shorter than its fields.
         """
-        data, start = self.packet.payload, self.packet.messages_offset
-        stretches = list(self._decoder.model.stretches(memoryview(data)[start:]))
-        if sum(max(len(run) // max(length, 1), 1) for _, length, run in stretches) != self.message_count:
+        data = self.packet.payload
+        spans = self._decoder.model.spans(data, self.packet.messages_offset)
+        count = sum(max((end - start) // length, 1) if length else 1 for _, start, end, length in spans)
+        if count != self.message_count:
             raise PacketRefused(Refusal.MALFORMED, f"the frames are not {self.message_count} messages")
-        for message, length, run in stretches:
-            end = start + len(run)
+        for (message, rows), start, end, length in spans:
             if message is not None:
                 made = self._decoder.classes.by_template[message.template_id]
-                cls, is_whole = made.cls, is_array(message, length)
+                cls = made.cls
                 for at in range(start, end, length):
-                    if not is_whole:
+                    if rows is None:
                         made.check(data, at, length)
                     view = new_message(cls)
                     view._data, view._at, view._batch = data, at + PREFIX_SIZE, self
                     yield view
-            start = end
 
     def message_after(self, message: Message) -> Message | None:
         """The message that follows one of this batch; None: it is the last."""

@@ -7,11 +7,13 @@ timestamps, text, names of enumerations, and nulls. pyarrow, pandas and polars a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemfeed.client_lib.messages.gathering import gather
 from tandemfeed.feedcore.sbe.messages import MessageType
 
 if TYPE_CHECKING:
@@ -39,10 +41,10 @@ class Batches(Sequence["Batch"]):
     def to_numpy(self) -> dict[str, NDArray[np.void]]:
         """The messages of each type as a structured array, by the type's name."""
         found: dict[str, list[NDArray[np.void]]] = {}
-        for batch in self._batches:
-            for message, rows in batch.arrays():
+        for model, batches in groupby(self._batches, lambda batch: batch.model):
+            for message, rows in gather(model, [batch.payload for batch in batches]).items():
                 found.setdefault(message.name, []).append(rows)
-        return {name: np.concatenate(parts) for name, parts in found.items()}
+        return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
 
     def to_arrow(self) -> dict[str, Any]:
         """The messages of each type as an Arrow record batch, by the type's name."""

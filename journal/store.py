@@ -12,7 +12,9 @@ import threading
 import time
 import warnings
 import weakref
+from array import array
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 from tandemfeed.journal.append.chain import BlockChain
 from tandemfeed.journal.append.keeper import Keeper, Upkeep
 from tandemfeed.journal.compiled.compile_report import journal_compilation_reported
-from tandemfeed.journal.compiled.kernels import ROLL, STALE, append_one, append_pieces, load_appending
+from tandemfeed.journal.compiled.kernels import ROLL, STALE, append_one, append_pieces, append_several, load_appending
 from tandemfeed.journal.errors import ForeignFile, JournalClosed, SettingsDiffer
 from tandemfeed.journal.format.arguments import check_records, whole_number
 from tandemfeed.journal.format.block import Block, blocks_in, remove_spares
@@ -49,6 +51,8 @@ from tandemfeed.journal.format.sealing import BlockCipher, key_check, require_ke
 from tandemfeed.journal.tailer import Tailer
 
 LOOK_AHEAD_MASK = 63  # every 64th append checks whether to make the next block
+QUICK_COUNT_MAX, QUICK_SIZE_MAX = 256, 1 << 20  # of a batch that one compiled call appends, holding Python's lock
+assert array("I").itemsize == 4  # as a segment's table stores where records end
 _open_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
@@ -220,6 +224,19 @@ class Journal:
             The first record's index; the others follow it.
         """
         check_records(records)
+        block, count = self._block, len(records)
+        if self._key is None and 0 < count <= QUICK_COUNT_MAX:
+            data = b"".join(records)
+            if len(data) <= QUICK_SIZE_MAX:
+                ends = array("I", accumulate(map(len, records))).tobytes()
+                index = append_several(
+                    self._control.address, block.address, self._control.slot, self._clock_ns(),
+                    self.chain.cycle_end_ns, ends, data, count,
+                )  # fmt: skip
+                if index >= 0:
+                    if -index & LOOK_AHEAD_MASK < count:
+                        self._look_ahead()
+                    return int(index)
         return self._append(Body.of_records(records))
 
     def append_rows(self, rows: NDArray[Any]) -> int:

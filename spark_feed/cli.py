@@ -19,11 +19,10 @@ from tandemfeed.journal.errors import JournalError
 from tandemfeed.spark_feed.feed_plan import read_feed_plan
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.numbering.driver.java import JavaMissing
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
-from tandemfeed.spark_feed.numbering.rows.symbol_split import SplitError, parse_split
+from tandemfeed.spark_feed.numbering.rows.column_split import LETTER, SYMBOL, SplitError, parse_split
+from tandemfeed.spark_feed.recordings.file_columns import TIME_UNITS, IngestOptions
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.ingest import ingest
-from tandemfeed.spark_feed.recordings.ingest_columns import TIME_UNITS, IngestOptions
 from tandemfeed.spark_feed.recordings.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
 from tandemfeed.transport.calls.reachability import failure_text
 from tandemfeed.transport.metrics import serve_metrics
@@ -66,7 +65,7 @@ def ticks(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         manifest = _generate(arguments) if arguments.command == "generate" else _ingest(arguments)
-    except (RecordingError, ValueError, OSError) as error:
+    except (RecordingError, DocumentError, ValueError, OSError) as error:
         print(f"tandemfeed ticks: {error}", file=sys.stderr)
         return 2
     announce("recorded", out=str(arguments.out), **asdict(manifest))
@@ -139,7 +138,18 @@ def _generate(arguments: argparse.Namespace) -> Manifest:
 def _add_ingest(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help=".parquet, .csv, .dbn or .dbn.zst")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the recording")
-    parser.add_argument("--kind", choices=KINDS, help="message kind of the rows (default: guessed from the columns)")
+    parser.add_argument(
+        "--source-format",
+        type=Path,
+        metavar="XML",
+        help="source format whose fields are the file's columns (default: trades, quotes and orders)",
+    )
+    parser.add_argument(
+        "--kind",
+        metavar="NAME",
+        help=f"message of the rows: {', '.join(KINDS)}, or one of the source format (default: as the columns, or the "
+        "column kind, say)",
+    )
     parser.add_argument(
         "--symbol",
         metavar="TEXT",
@@ -175,15 +185,21 @@ def _ingest(arguments: argparse.Namespace) -> Manifest:
         time_unit=arguments.time_unit,
         size_exponent=arguments.size_exponent,
     )
-    return ingest(arguments.file, arguments.out, options, arguments.rows_per_file)
+    if arguments.source_format is None and arguments.kind not in (None, *KINDS):
+        raise RecordingError(f"--kind {arguments.kind}: expected {', '.join(KINDS)}, or --source-format")
+    return ingest(arguments.file, arguments.out, options, arguments.rows_per_file, arguments.source_format)
 
 
 def job(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed source-job`: the Spark driver."""
-    from tandemfeed.spark_feed.numbering.driver.job import JobOptions, SourceJob
-    from tandemfeed.spark_feed.numbering.rows.screening import Rules
+    from tandemfeed.spark_feed.numbering.driver.session import launch_jvm, scratch_of
 
     arguments = _job_parser().parse_args(argv)
+    launch_jvm(arguments.master, arguments.driver_memory, scratch_of(arguments.checkpoint))
+    from tandemfeed.spark_feed.numbering.driver.job import JobOptions, SourceJob
+    from tandemfeed.spark_feed.numbering.driver.progress import JobProgress, terminal
+    from tandemfeed.spark_feed.numbering.rows.screening import Rules
+
     configure_logging("source-job", arguments.log_level)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
@@ -194,7 +210,7 @@ def job(argv: Sequence[str] | None = None) -> int:
             checkpoint=arguments.checkpoint,
             source_format=arguments.source_format,
             feed=feed,
-            split=parse_split(arguments.split, feed.source_stream_ids),
+            split=parse_split(arguments.split, feed.source_stream_ids, arguments.split_column),
             packet_messages_max=arguments.packet_messages_max,
             until_idle=arguments.until_idle,
             ahead_messages_max=arguments.ahead_messages_max,
@@ -204,14 +220,15 @@ def job(argv: Sequence[str] | None = None) -> int:
             master=arguments.master,
             driver_memory=arguments.driver_memory,
         )
-        source_job = SourceJob(options)
+        progress = JobProgress(Manifest.read(arguments.recording).record_count, terminal())
+        source_job = SourceJob(options, progress=progress)
 
         def stop(_number: int, _frame: FrameType | None) -> None:
             source_job.stop()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        serve_metrics(arguments.metrics_port)
+        serve_metrics(arguments.metrics_port, progress)
         report = source_job.run(lambda: announce_ready(journal=str(arguments.journal)))
     except USER_ERRORS as error:
         LOG.error("%s", error)
@@ -245,11 +262,17 @@ def _job_parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="folder of Spark's checkpoint")
     parser.add_argument(
         "--split",
-        default=SplitRule.LETTER.value,
+        default=LETTER,
         metavar="RULE",
         help="how rows are assigned to source streams: letter (first letter of the ticker), hash (of the ticker), "
         "index (in turn), ranges:FIRST,… (the first ticker of each stream but the first) or table:FILE (CSV of tickers "
         "and source_stream_id, * for all others) (default %(default)s)",
+    )
+    parser.add_argument(
+        "--split-column",
+        default=SYMBOL,
+        metavar="NAME",
+        help="column of the recording whose values the split assigns, instead of the ticker (default %(default)s)",
     )
     parser.add_argument(
         "--packet-messages-max", type=int, default=16, metavar="N", help="messages per packet (default %(default)s)"
@@ -269,7 +292,7 @@ def _job_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--batch-messages-max",
         type=_message_count,
-        default=200_000,
+        default=1_000_000,
         metavar="N",
         help="messages per micro-batch when the job is behind; a micro-batch has at least one file (default "
         "%(default)s)",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +15,10 @@ from tandemfeed.adapter.convert_command.inputs import Findings, Input
 from tandemfeed.adapter.convert_command.outputs import Output
 from tandemfeed.adapter.convert_command.reading import READERS
 
-OUT_SIZE = 8 << 20  # output space, in bytes
-OUT_WRITTEN = 4 << 20  # written when it has this many, because each write has a fixed cost
-ROOMS = 3  # spaces, so that one can be written while another is filled
+OUT_SIZE = (
+    2 << 20
+)  # output space, in bytes; small, so that messages are in the processor's caches when they are written
+OUT_WRITTEN = 1 << 20  # written when it has this many, because each write has a fixed cost
 REFUSED_SHOWN = 5
 
 
@@ -59,30 +58,39 @@ def convert_all(
     Raises:
         FormatError: an input cannot be read at all.
     """
-    result, streams = Result(), dict[bytes, int]()
-    with ThreadPoolExecutor(1) as writing:
-        room = _Room(output, writing)
-        for chunk in READERS[reader](given, findings):
-            if is_strict and (findings.refused or findings.is_incomplete):
-                break
-            stream = streams.setdefault(chunk.session, len(streams))
-            packet = chunk.source_packet(feed_id=0, source_stream_id=stream, session=session)
-            result.written += room.convert(converter, packet, chunk.message_count)
-            result.read += chunk.message_count
-            for letter in converter.take_dead_letters()[: REFUSED_SHOWN - len(result.refused)]:
-                result.refused.append((findings.origin(letter.source_seq), letter))
-            on_chunk(chunk, result)
-        room.finish()
-    output.close()
+    try:
+        result = _converted(converter, given, reader, output, findings, session, is_strict, on_chunk)
+        output.close()
+    except BaseException:  # also a signal
+        output.abandon()
+        raise
+    return result
+
+
+def _converted(
+    converter: CompiledConverter, given: Input, reader: str, output: Output, findings: Findings, session: int,
+    is_strict: bool, on_chunk: Callable[[FrameChunk, Result], None],
+) -> Result:  # fmt: skip
+    result, streams, room = Result(), dict[bytes, int](), _Room(output)
+    for chunk in READERS[reader](given, findings):
+        if is_strict and (findings.refused or findings.is_incomplete):
+            break
+        stream = streams.setdefault(chunk.session, len(streams))
+        packet = chunk.source_packet(feed_id=0, source_stream_id=stream, session=session)
+        result.written += room.convert(converter, packet, chunk.message_count)
+        result.read += chunk.message_count
+        for letter in converter.take_dead_letters()[: REFUSED_SHOWN - len(result.refused)]:
+            result.refused.append((findings.origin(letter.source_seq), letter))
+        on_chunk(chunk, result)
+    room.write()
     return result
 
 
 class _Room:
-    """The space for output messages. What is full is written in a thread, while the next is converted."""
+    """The space for output messages, which are written when there are enough of them."""
 
-    def __init__(self, output: Output, thread: Executor) -> None:
-        self._output, self._thread = output, thread
-        self._written = deque[tuple[Future[None], NDArray[np.uint8]]]()
+    def __init__(self, output: Output) -> None:
+        self._output = output
         self._out: NDArray[np.uint8] = np.empty(OUT_SIZE, np.uint8)
         self._size = 0
 
@@ -99,21 +107,6 @@ class _Room:
         return written
 
     def write(self) -> None:
-        """Begin to write what is in the room; wait if too much is being written.
-
-        Raises:
-            Exception: something could not be written.
-        """
-        self._written.append((self._thread.submit(self._output.write, self._out[: self._size]), self._out))
-        if len(self._written) < ROOMS:
-            self._out = np.empty(OUT_SIZE, np.uint8)
-        else:
-            is_written, self._out = self._written.popleft()
-            is_written.result()
+        """Write what is in the room."""
+        self._output.write(self._out[: self._size])
         self._size = 0
-
-    def finish(self) -> None:
-        """Write the rest."""
-        self.write()
-        for is_written, _ in self._written:
-            is_written.result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -24,11 +24,9 @@ def report_findings(findings: Findings, arguments: argparse.Namespace, written: 
     """
     for text in _lines(findings):
         console.print(f"  {text}", markup=False, highlight=False)
-    if findings.missing:
-        rows = ((stream, first, end - 1, end - first) for stream, first, end in findings.missing)
-        _write(arguments.to / MISSING_FILE, ("stream", "first", "last", "count"), rows)
-    if findings.streams:
-        _write(arguments.to / STREAMS_FILE, StreamReport._fields, findings.streams)
+    missing = [(stream, first, end - 1, end - first) for stream, first, end in findings.missing]
+    _write(arguments.to / MISSING_FILE, ("stream", "first", "last", "count"), missing)
+    _write(arguments.to / STREAMS_FILE, StreamReport._fields, findings.streams)
     if findings.all_were_refused:
         count = findings.datagram_count
         text = f"none of the {count:,} datagrams follows the format that the reader expects"
@@ -62,7 +60,11 @@ def _lines(findings: Findings) -> list[str]:
     return lines
 
 
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def _write(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write a table; none, and not that of an earlier conversion either, if it has no rows."""
+    if not rows:
+        path.unlink(missing_ok=True)
+        return
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)

@@ -118,6 +118,15 @@ def encode_texts(values, size, codes, firsts, slots):  # type: ignore[no-untyped
         slots: hash table of numbers + 1; 0: free.
     """
     count, mask = 0, slots.size - 1
+    if size == 1 and mask >= 255:  # the text is its place in the table
+        for row in range(codes.size):
+            slot = np.int64(values[row])
+            if slots[slot] == 0:
+                firsts[count] = row
+                count += 1
+                slots[slot] = count
+            codes[row] = slots[slot] - 1
+        return count
     for row in range(codes.size):
         slot = np.int64(digest_of(values, row * size, size) & np.uint64(mask))
         while slots[slot] != 0 and not are_equal(values, row * size, firsts[slots[slot] - 1] * size, size):
@@ -132,17 +141,25 @@ def encode_texts(values, size, codes, firsts, slots):  # type: ignore[no-untyped
     return count
 
 
-@compiled(types.intp(FRAMES, PLACES, PLACES, types.intp, BYTES), nogil=True)
-def write_open_framing(frames, starts, sizes, count, out):  # type: ignore[no-untyped-def]
-    """Write messages, each after a Simple Open Framing Header; returns how many bytes were written."""
+@compiled(types.intp(FRAMES, types.intp, BYTES, types.intp), nogil=True)
+def write_open_framing(frames, schema_id, out, to):  # type: ignore[no-untyped-def]
+    """Write the messages of a schema in consecutive frames, each after a Simple Open Framing Header, from `to` on.
+
+    Returns:
+        where they end. A message takes as many bytes as its frame and two more.
+    """
     at = 0
-    for number in range(count):
-        size = sizes[number] - OUTPUT_FRAME_SIZE + SOFH_SIZE
-        for place in range(4):
-            out[at + place] = (size >> (24 - 8 * place)) & 255
-        out[at + 4] = SOFH_SBE_LITTLE_ENDIAN >> 8
-        out[at + 5] = SOFH_SBE_LITTLE_ENDIAN & 255
-        start = starts[number] + OUTPUT_FRAME_SIZE
-        copy_bytes(frames, start, out, at + SOFH_SIZE, size - SOFH_SIZE)
-        at += size
-    return at
+    while at + OUTPUT_FRAME_SIZE <= frames.size:
+        size = np.int64(frames[at + LENGTH]) | np.int64(frames[at + LENGTH + 1]) << 8
+        if size >= PREFIX_SIZE and at + size <= frames.size:
+            schema = np.int64(frames[at + SCHEMA]) | np.int64(frames[at + SCHEMA + 1]) << 8
+            if schema == schema_id:
+                framed = size - OUTPUT_FRAME_SIZE + SOFH_SIZE
+                for place in range(4):
+                    out[to + place] = (framed >> (24 - 8 * place)) & 255
+                out[to + 4] = SOFH_SBE_LITTLE_ENDIAN >> 8
+                out[to + 5] = SOFH_SBE_LITTLE_ENDIAN & 255
+                copy_bytes(frames, at + OUTPUT_FRAME_SIZE, out, to + SOFH_SIZE, framed - SOFH_SIZE)
+                to += framed
+        at += size if size > OUTPUT_FRAME_SIZE else OUTPUT_FRAME_SIZE  # type: ignore[assignment]
+    return to

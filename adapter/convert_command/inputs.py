@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.conversion.formats.line_merge import Missing
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
+from tandemfeed.adapter.convert_command.captures.line_groups import LineGroups
 from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
@@ -49,6 +50,7 @@ class Input:
         lines: the only lines of captures that are read; empty: all.
         keeps_times: messages that were sent at different times are not in one chunk, because the table reads the time.
         keeps_streams: messages of different streams are not in one chunk, because the table reads the stream.
+        line_groups: which destinations belong together, from a look at more captures than these; None: look at these.
     """
 
     paths: tuple[Path, ...]
@@ -57,6 +59,7 @@ class Input:
     lines: tuple[Line, ...] = ()
     keeps_times: bool = False
     keeps_streams: bool = False
+    line_groups: LineGroups | None = None
 
 
 class StreamReport(NamedTuple):
@@ -122,6 +125,20 @@ class Findings:
         self.refused[reason] += 1
         if len(self.samples) < REFUSED_SHOWN:
             self.samples.append(f"{place}: {reason}")
+
+    def add(self, other: Findings) -> None:
+        """Add what was found wrong with another recording."""
+        self.datagram_count += other.datagram_count
+        self.passed_over += other.passed_over
+        self.refused += other.refused
+        self.samples = (self.samples + other.samples)[:REFUSED_SHOWN]
+        self.missing = self.missing + other.missing
+        self.duplicate_count += other.duplicate_count
+        self.late_count += other.late_count
+        self.unnumbered_count += other.unnumbered_count
+        self.restarts = self.restarts + other.restarts
+        self.streams = self.streams + other.streams
+        self.damage = self.damage + other.damage
 
     @property
     def all_were_refused(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -20,7 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from tandemfeed.adapter.convert_command.row_groups import RecordBatch, RowGroups
+from tandemfeed.adapter.convert_command.row_groups import ROWS_MAX, TOTAL_BYTES_MAX, RecordBatch, RowGroups
+from tandemfeed.adapter.convert_command.write_thread import WriteThread
 from tandemfeed.feedcore.documents.message_model import MessageModel
 
 OPEN_MAX = 256  # files; the one that was not used for longest is completed first
@@ -114,36 +116,68 @@ class _PartFile:
             self._written.unlink()
             number += 1
         self._writer = parquet_writer(self._written, schema)
+        self._batches: list[RecordBatch] = []
+        self.byte_count = self.row_count = 0  # of what is collected
 
-    def write(self, batch: RecordBatch) -> None:
-        self._writer.write_batch(batch)
+    def add(self, batch: RecordBatch) -> None:
+        self._batches.append(batch)
+        self.byte_count += batch.nbytes
+        self.row_count += batch.num_rows
+
+    def take(self) -> list[RecordBatch]:
+        """What is collected; afterwards nothing is."""
+        taken, self._batches = self._batches, []
+        self.byte_count = self.row_count = 0
+        return taken
+
+    def write(self, batches: list[RecordBatch]) -> None:
+        """Write a row group."""
+        if batches:
+            rows = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
+            self._writer.write_table(rows, len(rows))
 
     def close(self) -> None:
         self._writer.close()
         self._written.rename(self._path)
 
+    def abandon(self) -> None:
+        with suppress(OSError):  # it may be what ended the conversion
+            self._writer.close()
+
 
 class PartitionedOutput:
-    """Writes output frames to a Parquet file per partition."""
+    """Writes output frames to a Parquet file per partition.
+
+    What a row group of all instruments has of a partition is little, so rows are collected once more, by partition.
+    """
 
     def __init__(self, folder: Path, model: MessageModel, partitioning: Partitioning) -> None:
         self._folder, self._partitioning = folder, partitioning
         self._groups = RowGroups(model)
+        self._thread = WriteThread()
         self._files: OrderedDict[_Place, _PartFile] = OrderedDict()
+        self._byte_count = 0  # collected by all files
 
     def write(self, frames: NDArray[np.uint8]) -> None:
         """Append frames."""
         for name, batch in self._groups.take(frames):
-            self._write(name, batch)
+            self._add(name, batch)
 
     def close(self) -> None:
         """Complete the files."""
         for name, batch in self._groups.rest():
-            self._write(name, batch)
+            self._add(name, batch)
         while self._files:
             self._complete_oldest()
+        self._thread.close()
 
-    def _write(self, name: str, batch: RecordBatch) -> None:
+    def abandon(self) -> None:
+        """Stop writing."""
+        self._thread.abandon()
+        for file in self._files.values():
+            file.abandon()
+
+    def _add(self, name: str, batch: RecordBatch) -> None:
         for day, bucket, rows in self._parts(batch):
             place = _Place(name, day, bucket)
             if place not in self._files:
@@ -151,7 +185,19 @@ class PartitionedOutput:
                     self._complete_oldest()
                 self._files[place] = _PartFile(place.folder(self._folder), batch.schema)
             self._files.move_to_end(place)
-            self._files[place].write(rows)
+            file = self._files[place]
+            self._byte_count -= file.byte_count
+            file.add(rows)
+            self._byte_count += file.byte_count
+            if file.row_count >= ROWS_MAX:
+                self._write(file)
+        while self._byte_count > TOTAL_BYTES_MAX:
+            self._write(max(self._files.values(), key=lambda file: file.byte_count))
+
+    def _write(self, file: _PartFile) -> None:
+        """Write what a file has collected."""
+        self._byte_count -= file.byte_count
+        self._thread.submit(file.write, file.take())
 
     def _parts(self, batch: RecordBatch) -> Iterator[tuple[int, int, RecordBatch]]:
         """(day, bucket, the rows of that partition in their order)."""
@@ -162,4 +208,6 @@ class PartitionedOutput:
             yield int(days[rows[0]]), int(buckets[rows[0]]), batch.take(pa.array(rows))
 
     def _complete_oldest(self) -> None:
-        self._files.popitem(last=False)[1].close()
+        _, file = self._files.popitem(last=False)
+        self._write(file)
+        self._thread.submit(file.close)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 
 from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.dbn import read_dbn
+from tandemfeed.adapter.conversion.formats.dbn import DbnStream
 from tandemfeed.adapter.conversion.formats.dbn_symbols import parts_by_day
 from tandemfeed.adapter.conversion.formats.frame_walk import FrameWalk
 from tandemfeed.adapter.conversion.formats.lobster import read_lobster
@@ -18,7 +18,7 @@ from tandemfeed.adapter.conversion.formats.tick_table import read_tick_file
 from tandemfeed.adapter.convert_command.captures.capture_reading import read_captures
 from tandemfeed.adapter.convert_command.captures.protocols import PROTOCOLS
 from tandemfeed.adapter.convert_command.captures.stream_merge import MESSAGES_MAX
-from tandemfeed.adapter.convert_command.compressed import GZIP_MAGIC, DecompressedFile
+from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 from tandemfeed.adapter.convert_command.inputs import Findings, Input, note_damage, until_damage
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
@@ -33,18 +33,15 @@ def _binary_file(given: Input, findings: Findings) -> Iterator[FrameChunk]:
 
 def _dbn(given: Input, findings: Findings) -> Iterator[FrameChunk]:
     for path in given.paths:
-        data = path.read_bytes()
-        if data.startswith(GZIP_MAGIC):  # zstd is a part of the format
-            with DecompressedFile(path) as file:
-                data = file.read()
-                note_damage(file, path, findings)
-        yield from until_damage(dbn_chunks(data, given.source_format), path, findings)
+        with DecompressedFile(path) as file:
+            yield from until_damage(dbn_chunks(file, given.source_format), path, findings)
+            note_damage(file, path, findings)
 
 
-def dbn_chunks(data: bytes, source_format: SourceFormat) -> Iterator[FrameChunk]:
-    """The records of a DBN file, and among them the symbols of its metadata as messages."""
-    file, sequence = read_dbn(data), 1
-    for part in parts_by_day(file.records, file.metadata, source_format):
+def dbn_chunks(file: BinaryIO, source_format: SourceFormat) -> Iterator[FrameChunk]:
+    """The records of a DBN file, decompressed, and among them the symbols of its metadata as messages."""
+    stream, sequence = DbnStream(file), 1
+    for part in parts_by_day(stream.blocks(), stream.metadata, source_format):
         if isinstance(part, FrameChunk):
             yield part
             continue

@@ -7,7 +7,7 @@ answer. The adapter follows each of its peers for as long as it is a peer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ class PeerCalls:
     """Outgoing calls of one adapter. Use it in the loop's thread.
 
     Args:
-        sources: source_stream_id -> where its gaps are filled.
+        sources: source_stream_id -> where its gaps are filled: of two contribution gateways, by the one that holds it.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class PeerCalls:
         peer_input: PeerInput,
         ca_pem: bytes,
         tokens: BearerFor,
-        sources: Mapping[int, ServerAddress],
+        sources: Mapping[int, Sequence[ServerAddress]],
     ) -> None:
         self._engine, self._mailbox, self._input = engine, mailbox, peer_input
         self._ca_pem, self._tokens = ca_pem, tokens
-        lines = {each: CallLine("source", self._open_channel(each)) for each in set(sources.values())}
-        self._sources = {stream_id: lines[address] for stream_id, address in sources.items()}
+        found = {address for addresses in sources.values() for address in addresses}
+        lines = {each: CallLine("source", self._open_channel(each)) for each in found}
+        self._sources = {stream_id: [lines[each] for each in addresses] for stream_id, addresses in sources.items()}
         self._links: dict[int, tuple[ServerAddress, PeerLink]] = {}
 
     # ---- the engine's requests ----
 
     def request_source(self, wanted: RequestSource) -> None:
         """Source messages from the source journal."""
-        line = self._sources[wanted.source_stream_id]
         stream, first, last = wanted.source_stream_id, wanted.first_source_seq, wanted.last_source_seq
 
-        def call() -> None:
+        def call(line: CallLine) -> None:
             stub = replay_pb2_grpc.SourceReplayStub(line.channel)
             ranges = [common_pb2.SequenceRange(first_seq=first, last_seq=last)]
             request = replay_pb2.FillRequest(source_stream_id=stream, ranges=ranges, session=wanted.session)
@@ -73,7 +73,8 @@ class PeerCalls:
                 for datagram in chunk.datagrams:
                     self._mailbox.post(partial(self._engine.on_source_datagram, datagram))
 
-        line.submit(("source", stream), call, _raise, is_bulk=True)
+        for line in self._sources[stream]:  # a gateway without the stream refuses the connection
+            line.submit(("source", stream), partial(call, line), _raise, is_bulk=True)
 
     def request_runs(self, wanted: RequestRuns) -> None:
         """Decisions after a position."""
@@ -137,7 +138,7 @@ class PeerCalls:
     def stop(self) -> None:
         """Cancel all calls."""
         self.set_peers({})
-        for line in set(self._sources.values()):
+        for line in {line for lines in self._sources.values() for line in lines}:
             line.close()
 
     # ---- inside ----

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -139,18 +139,21 @@ class OutputJournal:
                 self._scan(batch)
 
     def append(self, packet: OutputPacket) -> None:
-        """Append; replays see the packet when this returns. While the disk is full, packets are dropped and counted."""
-        index = self._append(encode_output_packet(packet))
-        if index is None:
+        """Append one packet."""
+        self.append_all((packet,))
+
+    def append_all(self, packets: Sequence[OutputPacket]) -> None:
+        """Append packets in their order; after a crash all or none exist. Replays see them when this returns. While the
+        disk is full, packets are dropped and counted."""
+        first_index = self._append([encode_output_packet(packet) for packet in packets])
+        if first_index is None:
             return
-        flags, _, channel_id, _, session, epoch, first_input_seq, first_message_seq, *_ = packet
-        if not flags & NOT_NUMBERED_BITS:
-            self._note((session, channel_id), epoch, first_input_seq, first_message_seq, index)
-        elif flags & PROVISIONAL_BIT:
-            with self._lock:
-                self._provisional_of((session, channel_id)).note(packet, index)
-        elif flags & HEARTBEAT_BIT:
-            self._final_heartbeats[session, channel_id] = index
+        for index, packet in enumerate(packets, first_index):
+            if packet.flags & NOT_NUMBERED_BITS:
+                self._note_rare(packet, index)
+            else:
+                where = packet.session, packet.channel_id
+                self._note(where, packet.epoch, packet.first_input_seq, packet.first_message_seq, index)
 
     def commit_provisional(
         self, channel_id: int, epoch: int, first_input_seq: int, end_input_seq: int, session: int = 0
@@ -164,13 +167,13 @@ class OutputJournal:
             if commit is None:
                 return
             places = provisional.commit(commit)
-        self._append(commit.encode())
+        self._append([commit.encode()])
         for place in places:
             self._note(where, epoch, place.first_input_seq, place.first_message_seq, place.journal_index)
 
     def save(self, feed_id: int, session: int, snapshot: ChannelSnapshot) -> None:
         """Append a channel's state."""
-        index = self._append(encode_saved_state(SavedState(feed_id, session, snapshot)))
+        index = self._append([encode_saved_state(SavedState(feed_id, session, snapshot))])
         if index is not None:
             self._states[snapshot.channel_id] = index
 
@@ -342,24 +345,25 @@ class OutputJournal:
             if not is_kept:
                 tailer.close()
 
-    def _append(self, record: bytes) -> int | None:
+    def _append(self, records: Sequence[bytes]) -> int | None:
+        """Append records. Returns the first one's index; None if they are dropped."""
         if self._full_until_ns:
             if time.monotonic_ns() < self._full_until_ns:
-                self._note_dropped()
+                self._note_dropped(len(records))
                 return None
             self._full_until_ns = 0  # try again; log only if the disk is still full
         try:
-            index = self._journal.append(record)
+            index = self._journal.append(records[0]) if len(records) == 1 else self._journal.append_batch(records)
         except DiskFull as full:
-            self._note_dropped()
+            self._note_dropped(len(records))
             self._full_until_ns = time.monotonic_ns() + RETRY_WHEN_FULL_NS
             LOG.error("disk full; not journaling packets", extra={"why": str(full), "dropped": self.dropped_count})
             return None
         self.is_failing = False
         return index
 
-    def _note_dropped(self) -> None:
-        self.dropped_count += 1
+    def _note_dropped(self, count: int) -> None:
+        self.dropped_count += count
         self.is_failing = True
         self.last_dropped_unix_ns = time.time_ns()
 
@@ -377,6 +381,15 @@ class OutputJournal:
                 first_index = self._journal.first_index
                 for each in self._channels.values():
                     each.release(first_index)
+
+    def _note_rare(self, packet: OutputPacket, index: int) -> None:
+        """A provisional packet, or the last heartbeat of a session."""
+        where = packet.session, packet.channel_id
+        if packet.flags & PROVISIONAL_BIT:
+            with self._lock:
+                self._provisional_of(where).note(packet, index)
+        elif packet.flags & HEARTBEAT_BIT:
+            self._final_heartbeats[where] = index
 
     def _scan(self, batch: Batch) -> None:
         """Note what an earlier process appended."""

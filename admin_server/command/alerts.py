@@ -78,6 +78,8 @@ def source_state_of(source: admin_pb2.SourceStatus) -> str:
         return "dead"
     if source.report.is_stopping:
         return "stopped"
+    if source.gateway_part:
+        return source.gateway_part
     return "has sent all" if source.report.has_sent_all else "sending"
 
 
@@ -102,7 +104,8 @@ def _lease_alerts(feed: admin_pb2.FeedStatus) -> Iterator[Alert]:
 
 
 def _source_alerts(feed: admin_pb2.FeedStatus) -> Iterator[Alert]:
-    if any(source_state_of(source) in ("sending", "has sent all") for source in feed.sources):
+    yield from _gateway_alerts(feed)
+    if any(source_state_of(source) in ("sending", "has sent all", "holder") for source in feed.sources):
         return
     for source in feed.sources:
         report = source.report
@@ -112,6 +115,17 @@ def _source_alerts(feed: admin_pb2.FeedStatus) -> Iterator[Alert]:
             yield Alert(Level.CRITICAL, f"{who} is dead: last heard at {ago}")
         else:
             yield Alert(Level.WARNING, f"{who} was stopped at {clock(source.heard_unix_ns)}")
+
+
+def _gateway_alerts(feed: admin_pb2.FeedStatus) -> Iterator[Alert]:
+    """Of a pair of contribution gateways, and of one that acknowledges nothing."""
+    states = {source_state_of(source) for source in feed.sources}
+    if any(len(stream.contribution_endpoints) > 1 for stream in feed.feed.source_streams) and "standby" not in states:
+        yield Alert(Level.WARNING, "no contribution gateway is standby: contributions are on one host only")
+    for source in feed.sources:
+        reason = source.report.gateway.waiting_reason
+        if reason and source_state_of(source) in ("holder", "behind"):
+            yield Alert(Level.WARNING, f"contribution gateway {source.report.gateway.endpoint} waits: {reason}")
 
 
 def _silence_alerts(feed: admin_pb2.FeedStatus, thresholds: Thresholds) -> Iterator[Alert]:

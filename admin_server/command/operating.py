@@ -56,6 +56,16 @@ def add_commands(adder: CommandAdder) -> None:
     )
     for command in (undrain, readmit):
         _add_adapter(command)
+    grant = adder.asking(
+        "grant-contributions",
+        "let a contribution gateway begin the next session although its copy of this one may lack messages",
+        lambda asked: admin_pb2.GrantContributionsRequest(feed=asked.feed, gateway=asked.gateway, reason=asked.reason),
+        lambda asked, _: print(f"feed {asked.feed}: {asked.gateway} may begin the next session when it reports"),
+        hurts=lambda asked: f"give up what the gateway at {asked.gateway} lacks of the contributions to {asked.feed}",
+    )
+    grant.add_argument("feed", metavar="FEED", help="name of the feed")
+    grant.add_argument("gateway", metavar="HOST:PORT", help="the gateway's address in the cluster file")
+    grant.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the feed's history")
     throttle = adder.asking(
         "throttle",
         "limit what adapters spend on replays, so that clients that catch up leave the network to the live streams",

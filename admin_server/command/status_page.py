@@ -74,7 +74,8 @@ def _print_sources(feed: admin_pb2.FeedStatus, console: Console) -> None:
     for source in feed.sources:
         report = source.report
         console.print(
-            f"source {source.identity}: {source_state_of(source)}, heard {duration(source.silence_ns)} ago, "
+            f"source {source.identity}: {source_state_of(source)}{_place_of(report)}, "
+            f"heard {duration(source.silence_ns)} ago, "
             f"{report.packets_per_second:,} packets/s, {report.unsent_record_count:,} records unsent "
             f"(process {report.process_id} on {report.host})",
             markup=False,
@@ -94,6 +95,14 @@ def _print_sources(feed: admin_pb2.FeedStatus, console: Console) -> None:
             markup=False,
             highlight=False,
         )
+
+
+def _place_of(report: admin_pb2.SourceReport) -> str:
+    """Of a contribution gateway: its address and its term."""
+    if not report.HasField("gateway"):
+        return ""
+    term = f" in term {report.gateway.term}" if report.gateway.term else ""
+    return f"{term} at {report.gateway.endpoint}"
 
 
 def _print_details(row: admin_pb2.AdapterStatus, console: Console) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from tandemfeed.admin_server.audit.log import AuditLog
+from tandemfeed.admin_server.feed.contribution_gateways import ContributionGateways
 from tandemfeed.admin_server.feed.descriptions import describe_client, describe_feed, describe_key, event_to_proto
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
 from tandemfeed.admin_server.feed.feed_state import FeedState
@@ -62,6 +63,7 @@ class FeedBroker:
         key_ring: the feed's keys. Only its adapters may have decision keys, only its source and adapters source keys.
         rights: what identities were given: it must be noted before keys or tokens are handed out.
         operations: what an administrator may request.
+        gateways: the feed's contribution gateways.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class FeedBroker:
         self._state = FeedState(feed, records, audit, self.key_ring, self.rights.revoked, token_keys)
         self.operations = FeedOperations(feed, self._state, records)
         self._timekeeper = Timekeeper(feed.name, self._state, self.key_ring)
+        self.gateways = ContributionGateways(feed, records, self._state.note, self._state.announce)
+        self._state.ended_source_starts = self.gateways.ended_starts
         self._disabled: frozenset[str] = frozenset()
         self._timekeeper.start()
 
@@ -332,7 +336,10 @@ class FeedBroker:
 
     def status(self) -> admin_pb2.FeedStatus:
         """The feed's status for administrators, with every configured adapter."""
-        return self._state.status()
+        status = self._state.status()
+        for source in status.sources:
+            source.gateway_part = self.gateways.part_of(source.report.process_nonce)
+        return status
 
     def stop(self) -> None:
         """End every stream."""

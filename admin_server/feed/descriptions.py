@@ -54,13 +54,15 @@ def describe_feed(
                 source_stream_id=stream.source_stream_id,
                 name=stream.name,
                 group=stream.group,
-                contribution_endpoint=stream.contributions or "",
+                contribution_endpoint=next(iter(stream.contribution_endpoints), ""),
+                contribution_endpoints=stream.contribution_endpoints,
             )
             for stream in feed.source_streams
         ],
         source_replay_endpoint=feed.source_replay_endpoint,
         datagram_size_max=feed.datagram_size_max,
         source_is_sealed=feed.source_is_sealed,
+        acknowledge_contributions=feed.acknowledge_contributions if feed.contribution_endpoints else "",
         delay_ns=feed.delay_ns,
         delayed_from=(feed.delayed_from or "") if extents is None else "",  # a subscriber may not know that feed,
     )

@@ -71,6 +71,7 @@ class FeedState:
         token_keys: Callable[[], list[common_pb2.TokenKey]],
     ) -> None:
         self._feed, self._keys, self._revoked, self._token_keys = feed, keys, revoked, token_keys
+        self.ended_source_starts: Callable[[], list[bytes]] = list  # replaced by the broker
         self._attending: dict[int, Attendance] = {}
         self._keeper = LeaseKeeper(feed, records, audit, self._attending)
         self._keeper.restore()
@@ -520,6 +521,7 @@ class FeedState:
             keys=self._keys.keys(channel.channel_id for channel in self._feed.channels),
             decision_keys=self._keys.decision_keys(),
             source_keys=self._keys.source_keys(),
+            ended_source_starts=self.ended_source_starts(),
             token_keys=self._token_keys(),
             revoked_tokens=self._revoked.messages(),
             active_adapter_id=max(self.lease.holder, 0),

@@ -10,6 +10,7 @@ import grpc
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.feed.contribution_gateways import WrongReport
 from tandemfeed.admin_server.feed.conversions import OtherConversion
 from tandemfeed.admin_server.feed.descriptions import describe_protocol
 from tandemfeed.admin_server.feed.documents import table_documents, wire_conversions
@@ -22,6 +23,7 @@ from tandemfeed.admin_server.feed.registrations import (
     ReturnAwaited,
 )
 from tandemfeed.admin_server.feed.streams import Attendance
+from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.services.shared import find_adapter, find_feed
 from tandemfeed.admin_server.settings import AdapterSettings
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread, send_initial_metadata
@@ -70,6 +72,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             last_word_key=self._last_word_key(own.incarnation),
             decision_keys=broker.key_ring.decision_keys(),
             source_keys=broker.key_ring.source_keys(),
+            ended_source_starts=broker.gateways.ended_starts(),
             revoked_tokens=broker.rights.revoked.messages(),
             unicast_listen=adapter.unicast or "",
         )
@@ -154,10 +157,27 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         reported = admin_pb2.SourceReported(
             token_keys=self._token_keys(), revoked_tokens=broker.rights.revoked.messages()
         )
+        if request.HasField("gateway") and broker.feed.has_source(caller.identity, caller.roles):
+            self._assign(broker, request, reported, context)
         if broker.feed.source_is_sealed and broker.feed.has_source(caller.identity, caller.roles):
             broker.rights.note(caller.identity, (SOURCE,))
             reported.source_keys.extend(broker.key_ring.source_keys())
         return reported
+
+    @staticmethod
+    def _assign(
+        broker: FeedBroker,
+        request: admin_pb2.SourceReport,
+        reported: admin_pb2.SourceReported,
+        context: grpc.ServicerContext,
+    ) -> None:
+        """Answer which part a contribution gateway has."""
+        try:
+            reported.gateway.CopyFrom(broker.gateways.report(request))
+        except WrongReport as wrong:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(wrong))
+        except RecordsUnavailable as away:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(away))
 
     def _refuse(self, context: grpc.ServicerContext, broker: FeedBroker, detail: str, event: str) -> None:
         identity = caller_of(context).identity

@@ -8,6 +8,7 @@ import grpc
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.feed.contribution_gateways import WrongReport
 from tandemfeed.admin_server.feed.replay_limits import BYTES_PER_S_MAX, BYTES_PER_S_MIN
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
@@ -138,6 +139,18 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
         with refusing(context):
             broker.operations.throttle(adapters, limit, caller_of(context).identity)
         return admin_pb2.ThrottleAdapterReply(adapters=[adapter.name for adapter in adapters])
+
+    def GrantContributions(  # noqa: N802
+        self, request: admin_pb2.GrantContributionsRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.GrantContributionsReply:
+        """Let a contribution gateway begin the next session, whatever its copy of this one lacks."""
+        broker = self._administered_feed(request.feed, context)
+        _require_reason(request.reason, context)
+        try:
+            broker.gateways.accept_loss(request.gateway, request.reason, caller_of(context).identity)
+        except WrongReport as wrong:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(wrong))
+        return admin_pb2.GrantContributionsReply()
 
     def ListClients(  # noqa: N802
         self, request: admin_pb2.ListClientsRequest, context: grpc.ServicerContext

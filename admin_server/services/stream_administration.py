@@ -122,9 +122,10 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         table = feed.table_of(channel)
         assert table is not None, "the settings of a channel that takes contributions name a table"
         rules = [decision.rule.name]
+        endpoint = self._brokers[feed.name].gateways.endpoint
         self._audit.write("contribution granted", identity=identity, feed=feed.name, topic=topic, rules=rules)
         return admin_pb2.FindContributionGatewayReply(
-            feed=feed.name, endpoint=feed.contribution_endpoint or "", source_format=wire_document(table.source_format)
+            feed=feed.name, endpoint=endpoint, source_format=wire_document(table.source_format)
         )
 
     def _granted(self, broker: FeedBroker, context: grpc.ServicerContext) -> dict[str, Extent]:

@@ -22,7 +22,7 @@ HISTORY_RATE_FACTOR = 2.0  # of the borne rate: while history is made, no subscr
 
 
 def figures(history_count: int, pairs: int, seconds: float, minutes: float) -> dict[str, object]:
-    """Recovery, latency and memory.
+    """Recovery, latency, several subscriptions of one process, and memory.
 
     Args:
         history_count: messages to recover.
@@ -31,14 +31,14 @@ def figures(history_count: int, pairs: int, seconds: float, minutes: float) -> d
         minutes: for how long memory is watched.
     """
     rate = calibrate(SHAPE).rate / 2
-    live_count = int(rate * (2 * pairs * seconds + 60 * minutes + SPARE_S + pairs * 10))
+    live_count = int(rate * ((2 * pairs + 2) * seconds + 60 * minutes + SPARE_S + pairs * 10))
     with tempfile.TemporaryDirectory(prefix="tandemfeed-bench-") as name, Cluster(Path(name), SHAPE) as cluster:
         (feed,) = cluster.feeds
         _start_with_history(cluster, feed, history_count, live_count, 4 * rate)
         subscriber = _Subscribers(cluster, feed)
         recovered = {
             shape: subscriber.measure(f"recover-{shape}", "--messages", str(history_count))
-            for shape in ("arrays", "attributes")
+            for shape in ("arrays", "tables", "attributes")
         }
         cluster.start_gateway(feed, rate).await_event("ready", START_TIMEOUT_S)
         cluster.processes[feed.gateway].send_line("start")
@@ -46,6 +46,7 @@ def figures(history_count: int, pairs: int, seconds: float, minutes: float) -> d
         for _ in range(pairs):
             for kind, measured in latencies.items():
                 measured.append(subscriber.measure(f"latency-{kind}", "--seconds", str(seconds)))
+        many = [subscriber.measure("many", "--seconds", str(seconds), "--subscriptions", str(n)) for n in (1, 10)]
         memory = subscriber.measure("memory", "--seconds", str(60 * minutes))
     medians = {kind: [each["p50_us"] for each in found] for kind, found in latencies.items()}
     ratios = [client / bare for bare, client in zip(medians["bare"], medians["client"], strict=True)]
@@ -56,6 +57,7 @@ def figures(history_count: int, pairs: int, seconds: float, minutes: float) -> d
             "ratio": round(statistics.median(ratios), 3),
             **{f"{kind}_us": round(statistics.median(each), 1) for kind, each in medians.items()},
         },
+        "subscriptions_of_one_process": many,
         "memory": memory,
     }
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +26,7 @@ from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_l
 
 WARM_UP_S = 1.0
 SAMPLE_S = 1.0
+TABLE_COUNT = 5_000  # messages
 PAGE = 4_096
 POLL_MS = 100
 PRICES = {"TradeTick": "price", "QuoteTick": "bid_price", "OrderEvent": "price"}
@@ -40,6 +43,21 @@ def recover_arrays(feed: Client, options: argparse.Namespace) -> dict[str, objec
             count += batch.message_count
             if count >= options.messages:
                 return
+
+    return _rates(read, options.messages)
+
+
+def recover_tables(feed: Client, options: argparse.Namespace) -> dict[str, object]:
+    """History as one numpy array for each type, of some thousand messages at a time, with the sum of a column."""
+
+    def read() -> None:
+        count, total = 0, 0
+        subscription = feed.subscribe(feed=options.feed, start="first")
+        while count < options.messages:
+            batches = subscription.read(min(TABLE_COUNT, options.messages - count))
+            for rows in batches.to_numpy().values():
+                total += int(rows["symbol"].nbytes)
+            count += batches.message_count
 
     return _rates(read, options.messages)
 
@@ -119,12 +137,55 @@ def memory(feed: Client, options: argparse.Namespace) -> dict[str, object]:
     }
 
 
+def many(feed: Client, options: argparse.Namespace) -> dict[str, object]:
+    """What several subscriptions of one process cost, each read by a thread of its own, and their sockets."""
+    counts: list[int] = []
+    begin, end = threading.Event(), threading.Event()
+
+    def read() -> None:
+        count = 0
+        for batch in feed.subscribe(feed=options.feed, transport="multicast").batches():
+            count += batch.message_count if begin.is_set() else 0
+            if end.is_set():
+                break
+        counts.append(count)
+
+    threads = [threading.Thread(target=read) for _ in range(options.subscriptions)]
+    for thread in threads:
+        thread.start()
+    time.sleep(WARM_UP_S)
+    begin.set()
+    wall_ns, processor_ns = time.monotonic_ns(), time.process_time_ns()
+    time.sleep(options.seconds)
+    wall_ns, processor_ns = time.monotonic_ns() - wall_ns, time.process_time_ns() - processor_ns
+    sockets, thread_count = _multicast_sockets(), threading.active_count()
+    end.set()
+    for thread in threads:
+        thread.join()
+    return {
+        "subscriptions": len(threads),
+        "multicast_sockets": sockets,
+        "threads": thread_count,
+        "messages_per_s_of_each": int(min(counts) * 1e9 / wall_ns),
+        "processor_share": round(processor_ns / wall_ns, 3),
+    }
+
+
+def _multicast_sockets() -> int:
+    """How many UDP sockets of this process are bound to a group."""
+    links = (os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+    own = {link.removeprefix("socket:[").removesuffix("]") for link in links}
+    return sum(line.split()[9] in own for line in Path("/proc/self/net/udp").read_text().splitlines()[1:])
+
+
 KINDS = {
     "recover-arrays": recover_arrays,
+    "recover-tables": recover_tables,
     "recover-attributes": recover_attributes,
     "latency-client": latency_client,
     "latency-bare": latency_bare,
     "memory": memory,
+    "many": many,
 }
 
 
@@ -136,6 +197,7 @@ def main() -> None:
     parser.add_argument("--group")
     parser.add_argument("--messages", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--subscriptions", type=int, default=10)
     add_connection_arguments(parser)
     options = parser.parse_args()
     connection = connection_from(parser, options)

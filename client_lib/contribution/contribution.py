@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -31,7 +32,8 @@ from tandemfeed.transport.calls.server_names import ADMIN_SERVER, source_gateway
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, contribution_pb2, contribution_pb2_grpc
 
 INSTANCE_SIZE = 16
-CALL_TIMEOUT_S = 12.0  # of each try: a gateway gives up after 10 s
+FIND_TIMEOUT_S = 12.0
+CALL_TIMEOUT_S = 3.0  # of each try: a gateway gives up after 2 s, and one that was paused must not keep the caller
 PAUSE_S, PAUSE_MAX_S = 0.05, 1.0
 # The gateway is away, restarting, busy or full; or the token expired or was revoked.
 UNANSWERED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
@@ -91,8 +93,7 @@ class Contribution:
             if self._outbox is not None:
                 return
             if self._channel is None:
-                self._target = self._find()
-                self._channel = self._session.open_channel(self._target.endpoint, source_gateway(self._target.feed))
+                self._use(self._find(max(self._timeout_s, FIND_TIMEOUT_S)))
             request = contribution_pb2.OpenProducerRequest(
                 topic=self.topic, producer=self.producer, instance=self._instance
             )
@@ -221,19 +222,32 @@ class Contribution:
         assert self._target is not None
         return self._target
 
-    def _find(self) -> admin_pb2.FindContributionGatewayReply:
+    def _find(self, timeout_s: float) -> admin_pb2.FindContributionGatewayReply:
         self._session.ensure_token()
         request = admin_pb2.FindContributionGatewayRequest(topic=self.topic)
 
-        def ask(address: str, timeout_s: float) -> admin_pb2.FindContributionGatewayReply:
+        def ask(address: str, time_left_s: float) -> admin_pb2.FindContributionGatewayReply:
             with self._session.open_channel(address, ADMIN_SERVER) as channel:
                 stub = admin_pb2_grpc.StreamAdministrationStub(channel)
-                return stub.FindContributionGateway(request, timeout=timeout_s)
+                return stub.FindContributionGateway(request, timeout=time_left_s)
 
         try:
-            return ask_active(self._session.servers, ask, max(self._timeout_s, CALL_TIMEOUT_S))
+            return ask_active(self._session.servers, ask, timeout_s)
         except grpc.RpcError as error:
             raise client_error(error, self._session.servers.current, (self.topic,)) from error
+
+    def _use(self, target: admin_pb2.FindContributionGatewayReply) -> None:
+        """Call this gateway from now on."""
+        if self._target is None or target.endpoint != self._target.endpoint or self._channel is None:
+            if self._channel is not None:
+                self._channel.close()
+            self._channel = self._session.open_channel(target.endpoint, source_gateway(target.feed))
+        self._target = target
+
+    def _find_again(self) -> None:
+        """Another gateway may hold the feed's contributions by now. It knows what the former one has accepted."""
+        with suppress(ClientError):  # it can be found later
+            self._use(self._find(CALL_TIMEOUT_S))
 
     def _deliver(self) -> None:
         """Send every request until it is accepted."""
@@ -275,13 +289,14 @@ class Contribution:
         """Call the gateway until it answers: every request may be sent again."""
         if self._channel is None:
             raise ValueError("the contribution is closed; call Client.contribute again")
-        call: Callable[..., Any] = getattr(contribution_pb2_grpc.ContributionStub(self._channel), method)
         give_up_at_s, pause_s = time.monotonic() + self._timeout_s, PAUSE_S
         is_renewed = is_in_doubt = False
         while True:
             token = self._session.current_token()
             try:
                 self._session.ensure_token()
+                stub = contribution_pb2_grpc.ContributionStub(self._channel)
+                call: Callable[..., Any] = getattr(stub, method)
                 return call(request, timeout=CALL_TIMEOUT_S)
             except grpc.RpcError as error:
                 code, details = status_of(error)
@@ -301,6 +316,8 @@ class Contribution:
                     raise LimitReached(details)
                 raise ContributionInDoubt(f"not accepted within {self._timeout_s:g} s: {details}")
             time.sleep(pause)
+            if code in UNANSWERED or code is grpc.StatusCode.ABORTED:
+                self._find_again()
 
 
 def _refusal(code: grpc.StatusCode, details: str, topic: str) -> ClientError:

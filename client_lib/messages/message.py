@@ -365,11 +365,11 @@ def _integer_getter(column: Column) -> Getter:
 
 
 def _time_getter(column: Column, unit: str) -> Getter:
-    get_integer = _integer_getter(column)
+    unpack, offset, null = struct.Struct("<" + column.kind.struct_code).unpack_from, column.offset, column.null
 
-    def get(self: Message) -> Any:
-        value = get_integer(self)
-        return None if value is None else as_time(value, unit)
+    def get(self: Message) -> Any:  # does not call `_integer_getter`'s, because most messages have a time
+        (value,) = unpack(self._data, self._at + offset)
+        return None if value == null else as_time(value, unit)
 
     return get
 

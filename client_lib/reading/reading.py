@@ -171,12 +171,15 @@ class Readable(ABC, Generic[M]):
         """The batches with the next messages, as a table: at least that many, fewer after the time-out."""
         give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
         found: list[Batch] = []
-        while sum(batch.message_count for batch in found) < message_count:
+        count = 0
+        while count < message_count:
             left_s = None if give_up_at_ns is None else (give_up_at_ns - time.monotonic_ns()) / 1e9
             if self.is_closed or (left_s is not None and left_s <= 0):
                 break
             for item in self.poll(left_s):
-                found += self._expand_batch(item)
+                for batch in self._expand_batch(item):
+                    found.append(batch)
+                    count += batch.message_count
         return Batches(found, self.classes)
 
     def poll(self, timeout_s: float | None = None) -> list[Item]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +27,8 @@ from tandemfeed.client_lib.login.grant import GrantedAdapter
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.replay.pending_replay import PendingReplay
 from tandemfeed.feedcore.merge.effects import RequestReplay
+from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
@@ -51,10 +53,15 @@ class ReplayCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Output packets in plaintext, from one adapter's replay service."""
+    """Output packets in plaintext, from one adapter's replay service.
+
+    Attributes:
+        refused: why packets among them could not be decoded.
+    """
 
     adapter_id: int
-    packets: tuple[bytes, ...]
+    packets: tuple[OutputPacket, ...]
+    refused: tuple[Refusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +229,9 @@ class ReplayWorker:
                 watchdog.cancel()
             if not chunk.packets:  # the adapter limits what it spends on replays, and says that it is alive
                 continue
-            pending.remove_received(chunk.packets)
-            if not self._deliver(Replayed(adapter.adapter_id, tuple(chunk.packets))):
+            replayed = _decoded(adapter.adapter_id, chunk.packets)
+            pending.remove_received(replayed.packets)
+            if not self._deliver(replayed):
                 call.cancel()
                 return
 
@@ -247,3 +255,13 @@ class ReplayWorker:
         if channel is None:
             channel = self._channels[endpoint] = self._session.open_channel(endpoint, adapter.server_name)
         return channel
+
+
+def _decoded(adapter_id: int, datagrams: Iterable[bytes]) -> Replayed:
+    packets, refused = [], []
+    for datagram in datagrams:
+        try:
+            packets.append(decode_output_packet(datagram))
+        except PacketRefused as because:
+            refused.append(because.reason)
+    return Replayed(adapter_id, tuple(packets), tuple(refused))

@@ -1,4 +1,4 @@
-"""The channels of one subscription: datagrams, replayed packets and grants in, items out. No socket, no thread.
+"""The channels of one subscription: opened packets, replayed packets and grants in, items out. No socket, no thread.
 
 Each channel has its trust (which packets to believe), its merge (which messages are next) and perhaps a filter. The
 items of all channels wait in `ready`, in the order in which they are to be delivered. A peer's data never raises here:
@@ -23,8 +23,8 @@ from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.reading.conflation import SnapshotIntake
 from tandemfeed.client_lib.reading.cursor import Cursor
 from tandemfeed.client_lib.replay.last_values import LastValues
+from tandemfeed.client_lib.replay.worker import Replayed
 from tandemfeed.client_lib.stream.field_filter import FieldFilter
-from tandemfeed.client_lib.stream.receivers import Receiver
 from tandemfeed.client_lib.stream.starts import Start, first_message_of
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics
 from tandemfeed.client_lib.stream.stream_trust import StreamTrust, VerifyMode
@@ -35,9 +35,9 @@ from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
 from tandemfeed.feedcore.merge.place import ResumePoint
 from tandemfeed.feedcore.merge.sessions import SessionMerger
-from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket, decode_output_packet
+from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
-from tandemfeed.transport.sealing.opening import ReceivedSignature, StreamOpener
+from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature
 
 
 class Channels:
@@ -83,7 +83,6 @@ class Channels:
         self._is_for_cursor = cursor is not None
         self._verify: VerifyMode = verify
         self._merger_config = merger_config
-        self._opener = StreamOpener(grant.feed_id)
         self._trusts: dict[int, StreamTrust] = {}
         self._mergers: dict[int, SessionMerger] = {}
         self._begun: dict[int, tuple[int, int, int]] = {}  # by channel: source messages that were handled in part
@@ -93,7 +92,6 @@ class Channels:
         self._filtered_symbols: Mapping[int, GrantedSymbols] = {}
         self._snapshots: dict[int, SnapshotIntake] = {}  # of channels whose snapshot is not complete
         self._ended: set[int] = set()
-        self._known_keys: set[int] = set()
         for channel_id, topic in grant.topics_by_channel.items():
             position = None if cursor is None else cursor.position(topic)
             if position is not None and position.next_input_seq:
@@ -149,17 +147,22 @@ class Channels:
 
     # ---- packets and time ----
 
-    def on_datagram(self, datagram: bytes, receiver: Receiver) -> bool:
-        """Take a datagram that a receiver has received; False if it is refused."""
+    def on_opened(self, opened: ReceivedPacket | ReceivedSignature, sender: str = "") -> bool:
+        """Take what was opened for all subscriptions of the feed; False if this one refuses it.
+
+        Args:
+            sender: of a signature: the source address of the datagram.
+        """
         now_ns = time.monotonic_ns()
         try:
-            opened = self._opener.open(datagram)
             if isinstance(opened, ReceivedSignature):
-                trust = self._trust_of(opened.claimed.channel_id)
-                verdicts = trust.on_signature(opened, now_ns, sender=receiver.last_sender)
+                claimed = opened.claimed
+                trust = self._trust_of(claimed.channel_id, claimed.key_id)
+                verdicts = trust.on_signature(opened, now_ns, sender=sender)
             else:
-                verdicts = self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)
-                self.losses.on_packet(opened.packet, opened.incarnation, opened.counter)
+                packet = opened.packet
+                verdicts = self._trust_of(packet.channel_id, opened.key_id).on_packet(opened, now_ns)
+                self.losses.on_packet(packet, opened.incarnation, opened.counter)
         except PacketRefused as refused:
             self._counters.refuse(refused.reason)
             return False
@@ -170,19 +173,21 @@ class Channels:
                 self.ready.append(verdict)
         return True
 
-    def on_replayed(self, datagram: bytes, adapter_id: int) -> None:
-        """Take a packet, in plaintext, from this adapter's replay service."""
-        try:
-            packet = decode_output_packet(datagram)
-            if packet.feed_id != self.grant.feed_id:
-                raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}, expected {self.grant.feed_id}")
-            if packet.adapter_id != adapter_id:  # confirm=2 relies on each adapter replaying only its own packets
-                raise PacketRefused(Refusal.FORGED, f"adapter {adapter_id} replays a packet of {packet.adapter_id}")
-            self._trust_of(packet.channel_id).on_replayed(packet)
-        except PacketRefused as refused:
-            self._counters.refuse(refused.reason)
-            return
-        self._merge(packet, time.monotonic_ns())
+    def on_replayed(self, replayed: Replayed) -> None:
+        """Take packets from an adapter's replay service."""
+        for reason in replayed.refused:
+            self._counters.refuse(reason)
+        feed_id, adapter_id, now_ns = self.grant.feed_id, replayed.adapter_id, time.monotonic_ns()
+        for packet in replayed.packets:
+            if packet.feed_id != feed_id:
+                self._counters.refuse(Refusal.WRONG_FEED)
+            elif packet.adapter_id != adapter_id:  # confirm=2 relies on each adapter replaying only its own packets
+                self._counters.refuse(Refusal.FORGED)
+            elif (trust := self._trusts.get(packet.channel_id)) is None:
+                self._counters.refuse(Refusal.WRONG_CHANNEL)
+            else:
+                trust.on_replayed(packet)
+                self._merge(packet, now_ns)
 
     def on_replay_ended(self, request: RequestReplay, *, is_answered: bool) -> None:
         """The whole answer to a request has been passed in."""
@@ -233,7 +238,7 @@ class Channels:
     # ---- inside ----
 
     def _apply(self, grant: Grant) -> None:
-        """Change filters, keys and announced starts to match a grant."""
+        """Change filters and announced starts to match a grant."""
         symbols = grant.symbols_by_channel
         if symbols != self._filtered_symbols:
             self._filtered_symbols, former = symbols, self._filters
@@ -243,13 +248,7 @@ class Channels:
             }
         self.grant = grant
         self.topics.update(grant.topics_by_channel)
-        for key_id in self._known_keys - grant.keys.keys():
-            self._opener.remove_key(key_id)
-        for key_id in grant.keys.keys() - self._known_keys:
-            self._opener.add_key(grant.keys[key_id].sealing)
-        self._known_keys = set(grant.keys)
         starts = grant.starts
-        self._opener.announce(starts)
         for trust in self._trusts.values():
             trust.announce(starts)
 
@@ -285,7 +284,10 @@ class Channels:
         self._snapshots.pop(channel_id, None)
         self._ended.discard(channel_id)
 
-    def _trust_of(self, channel_id: int) -> StreamTrust:
+    def _trust_of(self, channel_id: int, key_id: int) -> StreamTrust:
+        """Another subscription of the process may still have, or have already, what this one is not granted."""
+        if key_id not in self.grant.keys:
+            raise PacketRefused(Refusal.UNKNOWN_KEY, f"key {key_id} of channel {channel_id} is unknown")
         try:
             return self._trusts[channel_id]
         except KeyError:

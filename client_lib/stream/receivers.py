@@ -1,4 +1,4 @@
-"""The sockets of one subscription: the multicast groups that it joined, and its unicast connections to adapters."""
+"""The receivers of one feed: the multicast groups that were joined, and the unicast connections to adapters."""
 
 from __future__ import annotations
 
@@ -19,25 +19,30 @@ Receiver: TypeAlias = MulticastReceiver | UnicastReceiver
 
 
 class Receivers:
-    """For the loop's thread.
+    """For one thread at a time; the properties are for any.
 
     Args:
         interface: IP address of the interface to join groups on.
-        keys: this subscription's, which the adapters admit.
+        keys: the client's, which the adapters admit.
         receive_queue_count_max: datagrams kept by each receiver.
+
+    Attributes:
+        polled: the sockets, as `zmq.zmq_poll` takes them.
+        chosen: the adapters that are received by unicast because multicast does not carry them here.
     """
 
     def __init__(
         self,
         context: zmq.Context[Any],
-        poller: zmq.Poller,
         interface: str,
         transport: Transport,
         keys: CurveKeys,
         *,
         receive_queue_count_max: int,
     ) -> None:
-        self._context, self._poller, self._interface, self._keys = context, poller, interface, keys
+        self._context, self._interface, self._keys = context, interface, keys
+        self.polled: list[tuple[Any, int]] = []
+        self.chosen: list[UnicastChosen] = []
         self._choice, self._is_unicast = TransportChoice(transport), transport == "unicast"
         self._queue_count_max = receive_queue_count_max
         self._by_socket: dict[Any, Receiver] = {}
@@ -55,16 +60,17 @@ class Receivers:
     @property
     def unicast_endpoints(self) -> dict[int, str]:
         """adapter_id -> the address of the unicast connection to it."""
-        return {adapter_id: place.endpoint for adapter_id, (place, _) in self._connections.items()}
+        return {adapter_id: place.endpoint for adapter_id, (place, _) in list(self._connections.items())}
 
     def of_socket(self, socket: Any) -> Receiver | None:
         """The receiver with this socket."""
         return self._by_socket.get(socket)
 
-    def on_heard(self, receiver: Receiver, now_ns: int) -> None:
-        """A genuine packet arrived at a receiver."""
-        if isinstance(receiver, MulticastReceiver):
-            self._choice.on_heard(self._adapters_by_group[receiver.group], now_ns)
+    def on_heard(self, group: str, now_ns: int) -> None:
+        """A genuine packet arrived on a group."""
+        adapter_id = self._adapters_by_group.get(group)
+        if adapter_id is not None:  # else the group was left meanwhile
+            self._choice.on_heard(adapter_id, now_ns)
 
     def apply(self, grant: Grant, now_ns: int, drain: Callable[[Receiver], None]) -> list[UnicastChosen]:
         """Join, leave, connect and disconnect, to match a grant. Return what was chosen.
@@ -79,7 +85,7 @@ class Receivers:
         self._join(grant)
         chosen = self._choice.on_adapters(grant.adapters.values(), now_ns)
         self._connect(grant, drain)
-        _log(grant, chosen)
+        self._note(grant, chosen)
         return chosen
 
     def next_deadline_ns(self) -> int | None:
@@ -92,7 +98,7 @@ class Receivers:
         if chosen:
             assert self._grant is not None
             self._connect(self._grant, drain)
-            _log(self._grant, chosen)
+            self._note(self._grant, chosen)
         return chosen
 
     def close(self) -> None:
@@ -130,6 +136,8 @@ class Receivers:
                 drain(receiver)  # the last packets of a start that has ended
                 self._remove(receiver)
                 del self._connections[adapter_id]
+        for _, receiver in self._connections.values():
+            receiver.set_channels(grant.topics_by_channel)
         for adapter_id in sorted(wanted.keys() - self._connections.keys()):
             place = wanted[adapter_id]
             receiver = UnicastReceiver(
@@ -153,17 +161,17 @@ class Receivers:
 
     def _add(self, receiver: Receiver) -> None:
         self._by_socket[receiver.socket] = receiver
-        self._poller.register(receiver.socket, zmq.POLLIN)
+        self.polled.append((receiver.socket, zmq.POLLIN))
 
     def _remove(self, receiver: Receiver) -> None:
         del self._by_socket[receiver.socket]
-        self._poller.unregister(receiver.socket)
+        self.polled.remove((receiver.socket, zmq.POLLIN))
         receiver.close()
 
-
-def _log(grant: Grant, chosen: list[UnicastChosen]) -> None:
-    for each in chosen:
-        adapter = grant.adapters[each.adapter_id]
-        assert adapter.unicast is not None
-        place = {"adapter": adapter.name, "endpoint": adapter.unicast.endpoint}
-        log.warning("receiving an adapter by unicast", extra={**place, "why": each.reason})
+    def _note(self, grant: Grant, chosen: list[UnicastChosen]) -> None:
+        self.chosen += chosen
+        for each in chosen:
+            adapter = grant.adapters[each.adapter_id]
+            assert adapter.unicast is not None
+            place = {"adapter": adapter.name, "endpoint": adapter.unicast.endpoint}
+            log.warning("receiving an adapter by unicast", extra={**place, "why": each.reason})

@@ -125,18 +125,25 @@ class _Horizon:
 
     def extend(self, packet: OutputPacket) -> None:
         """Move the end to that of a packet. In a new session, all sequence numbers begin at 1."""
-        if packet.session < self._session:
-            return
-        if packet.session > self._session:
-            self._session = packet.session
+        session, end_input_seq = packet.session, packet.first_input_seq
+        if session != self._session:
+            if session < self._session:
+                return
+            self._session = session
             self._end_input_seq, self._end_message_seq, self._end_source_seqs = 0, 0, {}
-        self._epoch = max(self._epoch, packet.epoch)
-        self._end_input_seq = max(self._end_input_seq, packet.end_input_seq)
-        self._end_message_seq = max(self._end_message_seq, packet.end_message_seq)
         ends = self._end_source_seqs
-        for run in packet.runs:
-            if run.end_source_seq > ends.get(run.source_stream_id, 0):
-                ends[run.source_stream_id] = run.end_source_seq
+        for run in packet.runs:  # without properties, because every packet comes here twice
+            end_input_seq += run.source_count
+            end_source_seq = run.first_source_seq + run.source_count
+            if end_source_seq > ends.get(run.source_stream_id, 0):
+                ends[run.source_stream_id] = end_source_seq
+        end_message_seq = packet.first_message_seq + packet.message_count
+        if packet.epoch > self._epoch:
+            self._epoch = packet.epoch
+        if end_input_seq > self._end_input_seq:
+            self._end_input_seq = end_input_seq
+        if end_message_seq > self._end_message_seq:
+            self._end_message_seq = end_message_seq
 
 
 class _Waiting(NamedTuple):
@@ -238,7 +245,7 @@ class StreamTrust:
         Raises:
             PacketRefused: the packet will never be accepted.
         """
-        packet, incarnation, counter, digest = heard
+        packet, incarnation, counter, digest, _ = heard
         stream = self._heard.get((packet.adapter_id, incarnation))
         if stream is None:
             detail = f"incarnation {incarnation} of adapter {packet.adapter_id}"

@@ -1,6 +1,7 @@
 """One subscription as its application holds it: opened when it is first used, polled, modified, closed.
 
-The work is in `Loop` (sockets, threads) and `Channels` (trust, merge); how an application reads it is in `Readable`.
+The work is in `Loop` (threads, what the shared sockets receive) and `Channels` (trust, merge); how an application reads
+it is in `Readable`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import zmq
 
 from tandemfeed.client_lib.items import Event, HistoryShortened, Item
 from tandemfeed.client_lib.login.grant import Grant
@@ -33,7 +32,7 @@ from tandemfeed.client_lib.replay.playback import Playback
 from tandemfeed.client_lib.state_folder import state_folder
 from tandemfeed.client_lib.stream.channels import Channels
 from tandemfeed.client_lib.stream.loop import Letters, Loop
-from tandemfeed.client_lib.stream.receivers import Receivers
+from tandemfeed.client_lib.stream.shared_sockets import SharedSockets
 from tandemfeed.client_lib.stream.starts import Start, time_of
 from tandemfeed.client_lib.stream.statistics import SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
@@ -42,7 +41,6 @@ from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import RequestReplay
 from tandemfeed.feedcore.topics import TopicEntry
-from tandemfeed.transport.unicast.wire import CurveKeys
 
 PLAYBACK_STEP_NS = 50_000_000  # at most, so that `stop` and time-outs are noticed
 
@@ -71,7 +69,7 @@ class Subscription(Readable[M]):
         grants: GrantStream,
         feed: str,
         topics: Iterable[TopicEntry],
-        interface: str,
+        sockets: SharedSockets,
         *,
         start: Start,
         cursor: Cursor | None = None,
@@ -85,9 +83,8 @@ class Subscription(Readable[M]):
         transport: Transport = "auto",
         merger_config: MergerConfig | None = None,
         grant_timeout_s: float = 10.0,
-        receive_queue_count_max: int = 100_000,
     ) -> None:
-        self._session, self._grants, self._interface = session, grants, interface
+        self._session, self._grants, self._sockets = session, grants, sockets
         self._request = feed, tuple(topics), grant_timeout_s
         super().__init__(kind, on_event or log_event, cursor, lag_policy or LagPolicy())
         self._start, self._playback, self._where = start, playback, where or {}
@@ -95,7 +92,6 @@ class Subscription(Readable[M]):
         self._verify: VerifyMode = verify
         self._transport: Transport = transport
         self._merger_config = merger_config
-        self._receive_queue_count_max = receive_queue_count_max
         self.counters = CounterSet()
         self._is_stopping = self._is_disposed = False
         self._opening_lock, self._loop_lock = threading.Lock(), threading.Lock()
@@ -125,8 +121,7 @@ class Subscription(Readable[M]):
             self.cursor.open()
         feed, topics, grant_timeout_s = self._request
         letters = Letters()
-        keys = CurveKeys.generate()  # for this subscription only
-        unicast_key = b"" if self._transport == "multicast" else keys.public
+        unicast_key = b"" if self._transport == "multicast" else self._sockets.keys.public
         try:
             self._id, grant = self._grants.subscribe(feed, topics, letters.grants.put, grant_timeout_s, unicast_key)
         except BaseException:
@@ -155,16 +150,18 @@ class Subscription(Readable[M]):
             made.ready += shortened
             return made
 
-        def receivers(context: zmq.Context[Any], poller: zmq.Poller) -> Receivers:
-            queue_count_max = self._receive_queue_count_max
-            return Receivers(
-                context, poller, self._interface, self._transport, keys, receive_queue_count_max=queue_count_max
-            )
-
         try:
-            reports_lag = not self.lag_policy.reads_ahead
             self._report = LossReport(self._loss_folder, grant.feed_name)
-            return Loop(self._session, letters, self._report, channels, receivers, reports_lag=reports_lag)
+            return Loop(
+                self._session,
+                letters,
+                self.counters,
+                self._report,
+                channels,
+                self._sockets,
+                self._transport,
+                reports_lag=not self.lag_policy.reads_ahead,
+            )
         except BaseException:
             self._grants.cancel(self._id)
             raise
@@ -335,15 +332,15 @@ class Subscription(Readable[M]):
 
     def statistics(self) -> SubscriptionStatistics:
         """A snapshot, for views and metrics."""
-        loop = self._loop
+        loop, granted = self._loop, self.grant.groups
         return SubscriptionStatistics(
-            datagrams=loop.datagram_count,
+            datagrams=loop.inbox.datagram_count,
             replayed_packets=loop.replayed_count,
             counts={counter.name.lower(): count for counter, count in self.counters.counts.items() if count},
             refusals={reason.value: count for reason, count in self.counters.refusals.items() if count},
             channels=loop.channels.statistics(),
-            groups=loop.receivers.groups,
-            unicast_endpoints=loop.receivers.unicast_endpoints,
+            groups=tuple(group for group in loop.sockets.groups if group in granted),
+            unicast_endpoints=loop.sockets.unicast_endpoints,
             active_adapter_id=self.grant.active_adapter_id,
             lag=self._lag(),
         )

@@ -81,7 +81,7 @@ class Cluster:
         self._ended = threading.Event()
         names = host_names(self.shape)
         self._addresses = network.addresses if network is not None else dict.fromkeys(names, LOOPBACK)
-        gateways = [feed.gateway for feed in self.feeds]
+        gateways = [name for feed in self.feeds for name in feed.gateways]
         admin_port, *source_ports = free_ports(socket.SOCK_STREAM, 1 + len(gateways))
         self.admin = f"{self._addresses[ADMIN]}:{admin_port}"
         self._source_ports = dict(zip(gateways, source_ports, strict=True))
@@ -142,13 +142,20 @@ class Cluster:
             arguments += ["--former-journal", str(self.journal(feed, self.days[feed.feed_id] - 1))]
         return self._start(feed.gateway, [*arguments, *self.connection("source", feed.gateway)])
 
-    def start_contribution_gateway(self, feed: FeedLayout, *options: str) -> ManagedProcess:
-        """Start or restart the source of a feed that takes contributions. It keeps its queues and journals."""
-        listen = f"{self._addresses[feed.gateway]}:{self._source_ports[feed.gateway]}"
-        arguments = ["contribution-gateway", "--feed", feed.name, "--folder", str(self.journal(feed))]
+    def start_contribution_gateway(self, feed: FeedLayout, *options: str, name: str = "") -> ManagedProcess:
+        """Start or restart a source of a feed that takes contributions. It keeps its log.
+
+        Args:
+            name: one of `feed.gateways`; empty: the first.
+        """
+        name = name or feed.gateway
+        folder = self.journal(feed)
+        folder = folder.with_name(folder.name + name.removeprefix(feed.gateway))
+        listen = f"{self._addresses[name]}:{self._source_ports[name]}"
+        arguments = ["contribution-gateway", "--feed", feed.name, "--folder", str(folder)]
         arguments += ["--source-format", str(document("contribution.xml")), "--rpc-listen", listen]
         arguments += [*self._tls("source"), *options]
-        return self._start(feed.gateway, [*arguments, *self.connection("source", feed.gateway)])
+        return self._start(name, [*arguments, *self.connection("source", name)])
 
     def start_job(
         self, feed: FeedLayout, recording: Path, *, split: str, packet_messages_max: int, ahead_messages_max: int = 0

@@ -6,7 +6,7 @@ Pure: addresses and ports are arguments. Adapters are named a, b, c, … in ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ class Shape:
         streams_per_channel: source streams that one channel merges; with 1 a channel needs no decisions.
         backups: adapters per feed, without the active one.
         lease_ttl_ms: term of a lease.
+        contribution_gateways, acknowledge_contributions: of each feed that takes contributions.
         contributed: how many of the feeds, the last ones, take contributions; their channels have one source stream.
     """
 
@@ -39,6 +40,8 @@ class Shape:
     backups: int = 1
     lease_ttl_ms: int = 500
     contributed: int = 0
+    contribution_gateways: int = 1
+    acknowledge_contributions: str = "available"
 
     def __post_init__(self) -> None:
         for name, count, most in (
@@ -46,6 +49,7 @@ class Shape:
             ("channels", self.channels, 8),
             ("streams per channel", self.streams_per_channel, 8),
             ("backups", self.backups, len(ADAPTER_NAMES) - 1),
+            ("contribution gateways", self.contribution_gateways, 2),
         ):
             if not 1 <= count <= most:
                 raise ValueError(f"the number of {name} is {count}; it must be 1 to {most}")
@@ -100,6 +104,12 @@ class FeedLayout:
         return f"source-gateway{self.suffix}"
 
     @property
+    def gateways(self) -> tuple[str, ...]:
+        """The processes of which one at a time sends the source streams."""
+        count = self.shape.contribution_gateways if self.takes_contributions else 1
+        return tuple(self.gateway + ("" if number == 0 else f"-{number + 1}") for number in range(count))
+
+    @property
     def job(self) -> str:
         """The Spark driver."""
         return f"source-job{self.suffix}"
@@ -136,7 +146,7 @@ class FeedLayout:
 def host_names(shape: Shape) -> list[str]:
     """The names of all processes that need a host, the admin server first. The Spark job needs no network."""
     feeds = shape.feed_layouts()
-    return [ADMIN, *(name for feed in feeds for name in (feed.gateway, *feed.adapters, feed.client))]
+    return [ADMIN, *(name for feed in feeds for name in (*feed.gateways, *feed.adapters, feed.client))]
 
 
 def render_cluster(
@@ -152,18 +162,20 @@ def render_cluster(
     lines: list[str] = []
     for feed in shape.feed_layouts():
         model, source_format, table = _documents(feed)
-        endpoint = f"{addresses[feed.gateway]}:{source_ports[feed.gateway]}"
+        endpoints = [f"{addresses[each]}:{source_ports[each]}" for each in feed.gateways]
         lines += [
             "[[feed]]",
             f"feed_id = {feed.feed_id}",
             f'name = "{feed.name}"',
             f"session = {SESSION}",
             f'message_model = "{model}"',
-            f'source_replay_endpoint = "{endpoint if not feed.takes_contributions else NOWHERE}"',
+            f'source_replay_endpoint = "{endpoints[0] if not feed.takes_contributions else NOWHERE}"',
             f"lease_ttl_ms = {shape.lease_ttl_ms}",
             "sync_interval_ms = 100",
         ]
-        lines += _channels_and_streams(feed, next_port, endpoint)
+        if feed.takes_contributions:
+            lines.append(f'acknowledge_contributions = "{shape.acknowledge_contributions}"')
+        lines += _channels_and_streams(feed, next_port, endpoints)
         lines += ["[[feed.table]]", f'id = "{TABLE}"', f'file = "{table}"']
         lines += [f'source_format = "{source_format}"']
         for adapter_id, name in enumerate(shape.adapter_names, 1):
@@ -184,7 +196,7 @@ def _documents(feed: FeedLayout) -> tuple[Path, Path, Path]:
     return EXAMPLES / "message-model.xml", EXAMPLES / "source-format.xml", EXAMPLES / "converter-table.xml"
 
 
-def _channels_and_streams(feed: FeedLayout, next_port: Callable[[], int], endpoint: str) -> Iterator[str]:
+def _channels_and_streams(feed: FeedLayout, next_port: Callable[[], int], endpoints: Sequence[str]) -> Iterator[str]:
     for channel in range(1, feed.shape.channels + 1):
         yield "[[feed.channel]]"
         yield f"channel_id = {channel}"
@@ -197,7 +209,8 @@ def _channels_and_streams(feed: FeedLayout, next_port: Callable[[], int], endpoi
         yield f'name = "part {stream} of {feed.stream_count}"'
         yield f'group = "239.192.{10 + feed.feed_id}.{stream}:{next_port()}"'
         if feed.takes_contributions:
-            yield f'contributions = "{endpoint}"'
+            addresses = ", ".join(f'"{each}"' for each in endpoints)
+            yield f"contributions = {addresses if len(endpoints) == 1 else f'[{addresses}]'}"
 
 
 def render_policy(shape: Shape) -> str:

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule, assign_streams
+from tandemfeed.spark_feed.numbering.rows.column_split import parse_split, streams_of_rows
+from tandemfeed.spark_feed.numbering.rows.columns import RecordedRows
 
 CHECKED = ("symbol", "event_at", "value")
 
@@ -32,7 +33,8 @@ def expected_content(recording: Path, split: str, stream_count: int) -> dict[int
     rows["symbol"] = np.array(names, "S8")[codes]
     rows["event_at"] = table["event_at_ns"].to_numpy()
     rows["value"] = np.where(is_quote, bid, price)
-    places = assign_streams(SplitRule(split), names, codes, table["record_index"].to_numpy(), stream_count)
+    rule = parse_split(split, range(1, stream_count + 1))
+    places = streams_of_rows(rule, RecordedRows(table), table["record_index"].to_numpy(), stream_count)
     return {place + 1: rows[places == place] for place in range(stream_count)}
 
 

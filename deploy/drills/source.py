@@ -29,8 +29,8 @@ from tandemfeed.spark_feed.journaling.committed_records import CommittedEnd, Com
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME, packets_in
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.column_split import parse_split
 from tandemfeed.spark_feed.numbering.rows.encoding import TickEncoder
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
 from tandemfeed.spark_feed.recordings.recording import ROWS_PER_FILE
 
 PACKING_WINDOW_S = 0.002  # how long a packet may wait to fill, so that low rates do not cost latency
@@ -112,7 +112,7 @@ def prepare_journal(
     """
     format_path = EXAMPLES / "source-format.xml"
     feed_plan = read_feed_plan(f"{settings}#{feed.name}").in_session(session)
-    rule = SplitRule(recording.split)
+    rule = parse_split(recording.split, feed_plan.source_stream_ids)
     plan = numbering_plan(recording.folder, format_path, feed_plan, rule, messages_max)
     encoder = TickEncoder(load_source_format(format_path), rule, len(feed_plan.source_stream_ids))
     files = sorted(recording.folder.glob("part-*.parquet"))[parts]

@@ -7,9 +7,10 @@ size. `client_lib.messages.decoding` turns any of them into plain values.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,33 @@ from numpy.typing import NDArray
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.feedcore.sbe import Schema, load_schema
 from tandemfeed.feedcore.sbe.messages import MessageType
-from tandemfeed.feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from tandemfeed.feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME_SIZE
 from tandemfeed.feedcore.wire.sbe_header import EQUAL_PARTS, SBE_HEADER_LAYOUT, SBE_HEADER_SIZE, SBE_MESSAGE_HEADER
 
-PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE
+PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE  # of a frame, before the message's block
+assert EQUAL_PARTS.size == PREFIX_SIZE
 _HEADER_PARTS = list(SBE_HEADER_LAYOUT.offsets)
 _PREFIX = [*FRAME_LAYOUT.offsets, *_HEADER_PARTS]  # each a uint16
-_WHOLE_HEADER = f"<u{SBE_HEADER_SIZE}"  # all of a header as one integer, to compare it at once
-PROBED_COUNT = 4  # frames compared one by one: where types alternate, runs are short, and numpy would be slower
+_WHOLE_HEADER = np.dtype(f"<u{SBE_HEADER_SIZE}")  # all of a header as one integer, to compare it at once
+_LENGTH = np.dtype("<u2")
+COMPARED_COUNT = 4  # fewer frames are compared one by one, because numpy would be slower
+SHAPES_MAX = 1_024  # the shapes of a model's messages that are remembered; a feed has a few
+
+
+class FrameShape(NamedTuple):
+    """What the length and the SBE header of a frame say.
+
+    Attributes:
+        message: None: of another schema.
+        rows: the numpy structure of such frames; None: they fit no array.
+    """
+
+    message: MessageType | None
+    rows: np.dtype[np.void] | None
+
+
+Span: TypeAlias = tuple[FrameShape, int, int, int]  # of frames: their shape, the first byte, the end, bytes of each
+OTHER_SCHEMA = FrameShape(None, None)
 
 
 def frame_size(message: MessageType) -> int:
@@ -50,6 +70,7 @@ class MessageModel:
     """A whole schema, whose messages are little-endian and have the output's message header."""
 
     schema: Schema
+    _shapes: dict[tuple[int, int], FrameShape] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def arrays(self, frames: bytes | memoryview) -> Iterator[tuple[MessageType, NDArray[np.void]]]:
         """Structured views, without copying, of consecutive frames; each view has messages of one template.
@@ -57,9 +78,9 @@ class MessageModel:
         Skips messages of other schemas (tandemfeed's own control messages), messages with groups or variable data, and
         messages of an older schema that are shorter than this schema's.
         """
-        for message, length, run in self.runs(frames):
-            if is_array(message, length):
-                yield message, np.frombuffer(run, dtype=frame_dtype(message, length))
+        for (message, rows), start, end, length in self.spans(frames):
+            if message is not None and rows is not None:
+                yield message, np.ndarray((end - start) // length, rows, frames, start)
 
     def runs(self, frames: bytes | memoryview) -> Iterator[tuple[MessageType, int, memoryview]]:
         """(message, bytes of each frame, the frames) of consecutive messages with one size and equal headers.
@@ -73,33 +94,61 @@ class MessageModel:
     def stretches(self, frames: bytes | memoryview) -> Iterator[tuple[MessageType | None, int, memoryview]]:
         """As `runs`, with the messages of other schemas too, one at a time, for which the message is None."""
         view = memoryview(frames)
-        offset = 0
-        while offset + OUTPUT_FRAME_SIZE <= len(view):  # fewer bytes are not a frame
-            length, template, end = self._stretch(view, offset)
-            yield self.schema.by_template.get(template), length, view[offset:end]
-            offset = end
+        for shape, start, end, length in self.spans(frames):
+            yield shape.message, length, view[start:end]
 
-    def _stretch(self, view: memoryview, offset: int) -> tuple[int, int, int]:
-        """(frame length, template, end) of the longest run of equal frames from `offset` on."""
-        length = OUTPUT_FRAME.unpack_from(view, offset)[0]
-        if min(length, len(view) - offset) < PREFIX_SIZE:
-            return length, -1, offset + max(length, OUTPUT_FRAME_SIZE)
-        _, template, schema, _ = SBE_MESSAGE_HEADER.unpack_from(view, offset + OUTPUT_FRAME_SIZE)
-        if schema != self.schema.schema_id:
-            return length, -1, offset + length
-        first = EQUAL_PARTS.unpack_from(view, offset)
-        for end in range(offset + length, offset + (PROBED_COUNT + 1) * length, length):
-            if end + length > len(view) or EQUAL_PARTS.unpack_from(view, end) != first:
-                return length, template, end
-        count = (len(view) - offset) // length
-        headers = np.ndarray((count,), _WHOLE_HEADER, view, offset + OUTPUT_FRAME_SIZE, (length,))
-        lengths = np.ndarray((count,), "<u2", view, offset, (length,))
-        # Nearly always, all are equal; bytes compare fastest.
-        if headers.tobytes() == first[1] * count and lengths.tobytes() == first[0] * count:
-            return length, template, offset + count * length
-        same = (lengths == length) & (headers == headers[0])
-        first_other = int(same.argmin())  # 0 if there is none, because the first is the same
-        return length, template, offset + (first_other or count) * length
+    def spans(self, frames: bytes | memoryview, start: int = 0) -> list[Span]:
+        """The longest spans of frames with one size and equal headers, from a place on, in order. Frames of other
+        schemas, and one that the end cuts off, are spans of their own."""
+        unpack, shapes, size = EQUAL_PARTS.unpack_from, self._shapes, len(frames)
+        found: list[Span] = []
+        while size - start >= PREFIX_SIZE:
+            head = unpack(frames, start)
+            shape, length = shapes.get(head) or self._learn(frames, start), head[0]
+            end = start + length
+            if shape is OTHER_SCHEMA or end > size:
+                end = start + max(length, OUTPUT_FRAME_SIZE)
+                shape = OTHER_SCHEMA
+            elif not found and self._fill_rest(frames, start, length):
+                end = size
+            else:
+                while size - end >= length and unpack(frames, end) == head:
+                    end += length
+            found.append((shape, start, end, length))
+            start = end
+        if size - start >= OUTPUT_FRAME_SIZE:  # fewer bytes are not a frame
+            found.append((OTHER_SCHEMA, start, size, size - start))
+        return found
+
+    def shape_at(self, frames: bytes | memoryview, start: int) -> FrameShape:
+        """The shape of the frame that begins here."""
+        return self._shapes.get(EQUAL_PARTS.unpack_from(frames, start)) or self._learn(frames, start)
+
+    def _learn(self, frames: bytes | memoryview, start: int) -> FrameShape:
+        """The shape of a frame that is seen for the first time."""
+        length, _ = key = EQUAL_PARTS.unpack_from(frames, start)
+        _, template, schema, _ = SBE_MESSAGE_HEADER.unpack_from(frames, start + OUTPUT_FRAME_SIZE)
+        message = self.schema.by_template.get(template) if schema == self.schema.schema_id else None
+        shape = OTHER_SCHEMA
+        if message is not None and length >= PREFIX_SIZE:
+            shape = FrameShape(message, frame_dtype(message, length) if is_array(message, length) else None)
+        if len(self._shapes) >= SHAPES_MAX:
+            self._shapes.clear()
+        self._shapes[key] = shape
+        return shape
+
+    @staticmethod
+    def _fill_rest(frames: bytes | memoryview, start: int, length: int) -> bool:
+        """True if all the rest has frames like the one at `start`, as most packets have; False if it has others, or so
+        few that comparing them one by one is faster."""
+        rest = len(frames) - start
+        count = rest // length
+        unpack = EQUAL_PARTS.unpack_from
+        if count < COMPARED_COUNT or rest % length or unpack(frames, start + rest - length) != unpack(frames, start):
+            return False
+        headers = np.ndarray((count,), _WHOLE_HEADER, frames, start + OUTPUT_FRAME_SIZE, (length,)).tobytes()
+        lengths = np.ndarray((count,), _LENGTH, frames, start, (length,)).tobytes()
+        return headers == headers[:SBE_HEADER_SIZE] * count and lengths == lengths[:2] * count
 
 
 def is_array(message: MessageType, size: int) -> bool:

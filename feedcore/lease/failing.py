@@ -14,6 +14,7 @@ from tandemfeed.feedcore.replica.channel_state import PeerState
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 
 MS = 1_000_000
+TIMES_MAX = 8  # an adapter remembers this many losses of sync of each channel
 
 
 class FailPolicy(Enum):
@@ -40,6 +41,9 @@ class FailConfig:
     times: int = 3
     within_ns: int = 10_000 * MS
     ask_every_ns: int = 1_000 * MS
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.times <= TIMES_MAX  # more are never remembered, so no backup would ever leave
 
 
 def is_repeated(troubles_at_ns: Iterable[int], config: FailConfig, now_ns: int) -> bool:

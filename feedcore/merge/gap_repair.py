@@ -15,6 +15,9 @@ class GapRepair:
 
     Args:
         config: timers.
+
+    Attributes:
+        has_asked: requested this gap, or one right before it.
     """
 
     def __init__(self, config: MergerConfig) -> None:
@@ -23,7 +26,7 @@ class GapRepair:
         self._first_missing = 0
         self._request_at_ns = 0
         self._pause_ns = 0  # between the next request and the one after it
-        self._has_asked = False
+        self.has_asked = False
         self._is_requested = False  # this very gap, not only one before it
         self._jitter = 0.0  # the newest given; keeps clients that lost the same packet from asking at the same time
 
@@ -34,7 +37,7 @@ class GapRepair:
         """
         if self._since_ns is None:
             self._request_at_ns = now_ns + int(self._config.request_after_ns * (1 + self._jitter / 2))
-            self._has_asked = False
+            self.has_asked = False
         elif first_missing == self._first_missing:
             return False
         self._first_missing = first_missing
@@ -45,7 +48,7 @@ class GapRepair:
 
     def request_soon(self, now_ns: int) -> None:
         """Request the gap soon, because every live stream is past it and no further copy will arrive by itself."""
-        if not self._has_asked:
+        if not self.has_asked:
             self._request_at_ns = min(self._request_at_ns, now_ns + self._config.reorder_ns)
 
     def request_now(self, now_ns: int) -> None:
@@ -86,7 +89,7 @@ class GapRepair:
             return False
         if not self._is_requested:  # an application that paused leaves no time for an answer
             self.extend_to(now_ns + self._config.declare_after_ns // ANSWER_PART)
-        self._has_asked = self._is_requested = True
+        self.has_asked = self._is_requested = True
         self._request_at_ns = now_ns + self._pause_ns + int(self._pause_ns * jitter)
         self._pause_ns = min(2 * self._pause_ns, self._config.retry_every_max_ns)
         return True

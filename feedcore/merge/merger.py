@@ -175,9 +175,9 @@ class StreamMerger:
         return effects
 
     def on_replay_ended(self, now_ns: int) -> None:
-        """The answer to a request has been passed in. If it helped and more is missing, the rest is requested next: a
-        long history comes in parts, without pauses between them."""
-        if self.has_missing_messages and (self.next_input_seq or LOOKING_FOR_START) != self._requested_from:
+        """The answer to a request has been passed in. If it helped, what is still missing is requested next: a long
+        history comes in parts, without pauses between them."""
+        if (self.next_input_seq or LOOKING_FOR_START) != self._requested_from:
             self._gap.request_now(now_ns)
 
     def next_deadline_ns(self) -> int | None:
@@ -399,7 +399,7 @@ class StreamMerger:
             gap.closed()
             return
         gap.watch(next_input_seq or LOOKING_FOR_START, now_ns)
-        if next_input_seq is not None and self._streams.are_all_past(next_input_seq):
+        if next_input_seq is not None and not gap.has_asked and self._streams.are_all_past(next_input_seq):
             gap.request_soon(now_ns)
 
     def _report_progress(self, effects: list[MergeEffect]) -> None:
@@ -425,7 +425,7 @@ class StreamMerger:
             first = self.next_message_seq
             message_range = (first, min(self._gap.known_end_message_seq, first + count_max))
         holders = self._confirmation.adapters_with(*ranges[0]) if self._is_confirming and ranges else ()
-        copy_count = max(1, self._config.confirm - len(holders)) if ranges or message_range else 1
+        copy_count = max(1, self._config.confirm - len(holders))
         asked = (ranges, message_range, source_ranges)
         return RequestReplay(self.channel_id, *asked, copy_count, holders, self._streams.silent, self._session)
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.lease.failing import TIMES_MAX
 from tandemfeed.feedcore.replica.active_view import ActiveView, FlapDamper
 from tandemfeed.feedcore.replica.channel_state import ChannelStatus, RunsReply
 from tandemfeed.feedcore.replica.config import ReplicaConfig
@@ -66,7 +67,7 @@ class Channel:
         self.hand_over = HandOver(config.promotion_patience_ns)
         self.record = StateRecord()
         self.save_schedule = SaveSchedule(config.state_interval_ns, now_ns)
-        self.out_of_sync_at_ns: deque[int] = deque(maxlen=8)
+        self.out_of_sync_at_ns: deque[int] = deque(maxlen=TIMES_MAX)
         self.has_admin = True
         self.ask_lease_store_at_ns = 0
         self.available_at_peers: dict[int, dict[int, int]] = {}
@@ -194,10 +195,7 @@ class Channel:
             and self.intake.lineage.holds(*self._announced_end)
         ):
             return True
-        return all(
-            tracker.ended_at is not None and tracker.ended_at == line.next_source_seqs[stream]
-            for stream, tracker in self.trackers.items()
-        )
+        return all(tracker.ended_at == line.next_source_seqs[stream] for stream, tracker in self.trackers.items())
 
     def is_active_silent(self, now_ns: int) -> bool:
         """True if the active has not been heard for `detach_after_ns`."""

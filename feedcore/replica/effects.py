@@ -18,7 +18,7 @@ from tandemfeed.feedcore.wire.position import MessageStreamState
 
 @dataclass(slots=True)  # not frozen: every source packet takes one of these, and freezing doubles its cost
 class Publish:
-    """Append each packet to the output journal, then transmit it, so that the sender can replay every packet that a
+    """Append the packets to the output journal, then transmit them, so that the sender can replay every packet that a
     client may have received."""
 
     packets: Sequence[OutputPacket]
@@ -195,6 +195,7 @@ AdapterEffect: TypeAlias = (
 class EffectHandler(Protocol):
     """A shell: one method per effect, except that `ask_server` takes all requests to the admin server."""
 
+    def publish(self, packets: Sequence[OutputPacket]) -> None: ...
     def append_to_journal(self, packet: OutputPacket) -> None: ...
     def transmit(self, packet: OutputPacket) -> None: ...
     def save_state(self, snapshot: ChannelSnapshot) -> None: ...
@@ -214,9 +215,7 @@ def perform(effects: Iterable[AdapterEffect], handler: EffectHandler) -> None:
     for effect in effects:
         match effect:
             case Publish():
-                for packet in effect.packets:
-                    handler.append_to_journal(packet)
-                    handler.transmit(packet)
+                handler.publish(effect.packets)
             case AppendToJournal():
                 handler.append_to_journal(effect.packet)
             case Transmit():

@@ -10,5 +10,5 @@ from tandemfeed.feedcore.wire.layout import Layout
 SBE_HEADER_LAYOUT = Layout(("blockLength", "H"), ("templateId", "H"), ("schemaId", "H"), ("version", "H"))
 SBE_MESSAGE_HEADER = SBE_HEADER_LAYOUT.struct
 SBE_HEADER_SIZE = SBE_HEADER_LAYOUT.size
-# The beginning of a frame as bytes, without what differs within a run of equal messages.
-EQUAL_PARTS = Layout(("frame_length", "2s"), ("source_offset", "2x"), ("header", f"{SBE_HEADER_SIZE}s")).struct
+# The beginning of a frame as two integers, without what differs within a run of equal messages.
+EQUAL_PARTS = Layout(("frame_length", "H"), ("source_offset", "2x"), ("header", "Q")).struct

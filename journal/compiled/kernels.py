@@ -35,6 +35,7 @@ from tandemfeed.journal.format.layout import (
     DATA_OFFSET,
     END,
     END_MARK,
+    HAS_TABLE,
     HEADER_CYCLE,
     HEADER_DATA_END,
     HEADER_INDEX_OFFSET,
@@ -152,6 +153,25 @@ def append_one(control: int, block: int, holder: int, now_ns: int, cycle_end_ns:
     return index
 
 
+@compiled()
+def append_several(
+    control: int, block: int, holder: int, now_ns: int, cycle_end_ns: int, ends: Any, data: Any, count: int
+) -> int:  # fmt: skip
+    """Append a few joined records as one segment; return the first one's index, or BUSY, STALE, FULL or ROLL.
+
+    Args:
+        ends: where each of them ends in `data`, 4 bytes each.
+    """
+    if compare_and_swap64(control + LOCK, 0, holder) != 0:
+        return BUSY
+    index = _publish(
+        control, block, now_ns, cycle_end_ns,
+        address_of(ends), len(ends), address_of(data), len(data), count | HAS_TABLE, 0,
+    )  # fmt: skip
+    store64_release(control + LOCK, 0)
+    return index
+
+
 @compiled(nogil=True)
 def append_pieces(
     control: int, block: int, now_ns: int, cycle_end_ns: int,
@@ -218,6 +238,7 @@ def load_appending(control: int, block: int, holder: int) -> None:
         release_lock(control)
     append_pieces(control, block, 0, 0, 0, 0, 0, 0, 0, 0)
     append_one(control, block, holder, 0, 0, b"")
+    append_several(control, block, holder, 0, 0, b"", b"", 0)
 
 
 @compiled(nogil=True)

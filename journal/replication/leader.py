@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -87,6 +88,7 @@ class ReplicationLeader:
         key: of an encrypted journal. The leader decrypts its records before sending, so `keys` with `follower_keys`
             are then required to encrypt the connections.
         keys: the CURVE keys of the connections.
+        on_status: called by the leader's thread when the status has changed; it must not wait.
 
     Raises:
         ValueError: an encrypted journal without `follower_keys`, or `acks` below 1.
@@ -103,11 +105,12 @@ class ReplicationLeader:
         key: bytes | None = None,
         keys: LeaderKeys | None = None,
         limits: Limits | None = None,
+        on_status: Callable[[LeaderStatus], None] | None = None,
     ) -> None:
         self.folder = journal_path = Path(journal_path)
         self.endpoint = bind  # after `start` the real one
         self._mode = mode
-        self._keys = keys
+        self._keys, self._on_status = keys, on_status
         self._control = Control(journal_path / CONTROL_NAME, writable=True)
         try:
             self._check(key)
@@ -181,6 +184,12 @@ class ReplicationLeader:
         self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._thread.start()
         return self
+
+    def use_keys(self, keys: LeaderKeys) -> None:
+        """Admit these followers from now on; connections that exist remain. The leader's own key must be the same."""
+        if self._keys is None or self._keys.secret_key != keys.secret_key:
+            raise ValueError("the leader's own key cannot change; start another leader")
+        self._keys = keys
 
     def wake(self) -> None:
         """Report that records were appended. Optional: it only makes the leader check sooner."""
@@ -340,3 +349,5 @@ class ReplicationLeader:
             with self._changed:
                 self._status = status
                 self._changed.notify_all()
+            if self._on_status is not None:
+                self._on_status(status)

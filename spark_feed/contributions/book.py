@@ -36,7 +36,7 @@ class Contribution:
     """An accepted message.
 
     Attributes:
-        item_id: in the queue; it orders the messages of all producers.
+        item_id: counts the accepted messages of the stream; it orders those of all producers.
         number: the producer's.
         release_at_ns: wall clock; until then it stays pending.
     """
@@ -118,6 +118,11 @@ class ContributionBook:
 
     # ---- contributors ----
 
+    def is_busy(self, producer: Producer) -> bool:
+        """Whether a request of the producer is not finished."""
+        known = self._find(producer)
+        return known is not None and known.is_busy
+
     def next_number(self, producer: Producer) -> int:
         """The number of the next message that the producer may send."""
         known = self._find(producer)
@@ -157,8 +162,8 @@ class ContributionBook:
         self._made(producer, now_ns).instance = instance
 
     def begin(self, producer: Producer, instance: bytes, first_number: int, sizes: list[int], hold_ns: int) -> int:
-        """A process sends messages of consecutive numbers. The producer is busy until `accept` or `abandon`, unless
-        none of them is new.
+        """A process sends messages of consecutive numbers. The producer is busy until `finish`, unless none of them is
+        new.
 
         Returns:
             How many of them, from the first on, were accepted before.
@@ -185,15 +190,15 @@ class ContributionBook:
         return repeated_count
 
     def accept(self, contributions: Iterable[Contribution], now_ns: int) -> None:
-        """The new messages of a request are in the queue, durably."""
+        """The new messages of a request are accepted in this turn."""
         for each in contributions:
             contributor, known = self._contributors[each.producer.identity], self._producer(each.producer)
             assert each.number == known.next_number, f"{each}: expected number {known.next_number}"
-            known.is_busy, known.next_number = False, each.number + 1
+            known.next_number = each.number + 1
             self._add(each, contributor, known, now_ns)
 
-    def abandon(self, producer: Producer) -> None:
-        """The new messages of a request could not be queued."""
+    def finish(self, producer: Producer) -> None:
+        """The producer's request is durable."""
         self._producer(producer).is_busy = False
 
     # ---- cancelling ----
@@ -254,7 +259,7 @@ class ContributionBook:
             heappop(self._held)
         return self._held[0][0] if self._held else None
 
-    # ---- recovery: first what was decided, then what is in the queue ----
+    # ---- recovery: first what was decided, then what is pending ----
 
     def restore_decided(self, producer: Producer, number: int, *, is_cancelled: bool, now_ns: int) -> None:
         """A message was decided before the restart."""
@@ -264,7 +269,7 @@ class ContributionBook:
             self._remember_cancelled(known, number)
 
     def restore_pending(self, contribution: Contribution, now_ns: int) -> None:
-        """A message is in the queue, and was not decided before the restart."""
+        """A message was accepted before the restart, and was pending."""
         known = self._made(contribution.producer, now_ns)
         known.next_number = max(known.next_number, contribution.number + 1)
         self._add(contribution, self._contributors[contribution.producer.identity], known, now_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -12,11 +13,8 @@ import grpc
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal import JournalError
 from tandemfeed.spark_feed.contributions.book import Limits
-from tandemfeed.spark_feed.contributions.gateway import (
-    ContributionCollector,
-    ContributionGateway,
-    ContributionOptions,
-)
+from tandemfeed.spark_feed.contributions.gateway import ContributionCollector, ContributionGateway
+from tandemfeed.spark_feed.contributions.options import ContributionOptions
 from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
 from tandemfeed.spark_feed.sending.gateway import GatewayError, describe_feed, listen_address
 from tandemfeed.spark_feed.sending.source_keys import sealer_of
@@ -33,6 +31,7 @@ from tandemfeed.transport.process_shell import (
     connection_from,
 )
 from tandemfeed.transport.scheduling import request_short_slices
+from tandemfeed.v1 import common_pb2
 
 LOG = logging.getLogger(__name__)
 EXIT_REFUSED = 2
@@ -52,12 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop, defaults = StopSignal(), Limits()
     try:
         description = describe_feed(connection, arguments.feed)
-        endpoint = max((each.contribution_endpoint for each in description.source_streams), default="")  # or none
+        endpoint, listen = _addresses(arguments.rpc_listen, description)
         options = ContributionOptions(
             feed=arguments.feed,
             folder=arguments.folder,
             source_format=arguments.source_format,
-            rpc_listen=listen_address(arguments.rpc_listen, description, endpoint),
+            endpoint=endpoint,
+            rpc_listen=listen,
+            log_listen=arguments.log_listen or f"{endpoint.rpartition(':')[0]}:0",
             tls_certificate=arguments.tls_cert.read_bytes(),
             tls_key=arguments.tls_key.read_bytes(),
             messages_per_second=arguments.rate,
@@ -76,8 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             gateway = ContributionGateway(options, description, connection.interface, sealer)
             serve_metrics(arguments.metrics_port, ContributionCollector(gateway))
             reporter = SourceReporter(
-                connection, arguments.feed, None, gateway.describe, gateway.verifier, sealer, REPORT_INTERVAL_S
-            )
+                connection, arguments.feed, None, gateway.describe, gateway.verifier, sealer, REPORT_INTERVAL_S,
+                gateway.on_answer,
+            )  # fmt: skip
+            gateway.report_with(reporter.hurry)
             reporter.start()
             try:
                 gateway.run(stop)
@@ -100,9 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Accept messages that clients contribute to a feed, and multicast them as its source streams.",
     )
     parser.add_argument("--feed", required=True, metavar="NAME", help="name of the feed at the admin server")
-    parser.add_argument(
-        "--folder", type=Path, required=True, metavar="DIR", help="folder of the queues and journals of a session"
-    )
+    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="folder of a session's log")
     parser.add_argument(
         "--source-format",
         type=Path,
@@ -141,13 +142,39 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rpc-listen",
         metavar="HOST:PORT",
-        help="address that serves contributors and gap fills (default: that of the cluster file)",
+        help="address that serves contributors and gap fills (default: that of the cluster file, if it names one)",
+    )
+    parser.add_argument(
+        "--log-listen",
+        metavar="HOST:PORT",
+        help="address at which the second gateway gets the log (default: any port of the host of --rpc-listen)",
     )
     parser.add_argument("--tls-cert", type=Path, required=True, metavar="FILE", help="TLS certificate (PEM)")
     parser.add_argument("--tls-key", type=Path, required=True, metavar="FILE", help="TLS private key (PEM)")
     add_reflection_argument(parser)
     add_connection_arguments(parser)
     return parser
+
+
+def _addresses(asked: str | None, description: common_pb2.FeedDescription) -> tuple[str, str]:
+    """(this gateway's address in the cluster file, where it listens); empty if the feed takes no contributions.
+
+    Raises:
+        GatewayError: the options do not say which of the feed's gateways this one is.
+    """
+    contributed = [each for each in description.source_streams if each.contribution_endpoints]
+    endpoints = list(contributed[0].contribution_endpoints) if contributed else []
+    if not endpoints:
+        return "", ""
+    if asked is None and len(endpoints) > 1:
+        raise GatewayError(
+            f"feed {description.name} has two contribution gateways, {' and '.join(endpoints)}; give the address of "
+            "this one as --rpc-listen"
+        )
+    for endpoint in endpoints[:-1]:
+        with suppress(GatewayError):
+            return endpoint, listen_address(asked, description, endpoint)
+    return endpoints[-1], listen_address(asked, description, endpoints[-1])
 
 
 def _positive(text: str) -> int:

@@ -1,28 +1,24 @@
-"""One contributed source stream on the disk: its queue of accepted messages, and its journal of decisions.
+"""One contributed source stream: what callers ask of it, and what is decided about it in a turn.
 
-Any thread contributes, opens and cancels. One thread, the gateway's, decides: in each turn it takes what is to be
-opened, cancelled and numbered, appends that to the journal in one segment, and flushes it. Only then are callers
-answered, and packets sent. So whatever the moment of a crash, the journal has a decision as a whole or not at all, and
-the queue has every accepted message that the journal has not.
+Any thread contributes, opens and cancels; the calls wait. One thread, the gateway's, takes turns: `take` decides what
+is to be accepted, opened, cancelled and numbered, and returns the records of it. When the log holds them for good,
+`finish` answers the callers, and returns the packets to send. So whatever the moment of a crash, the log has a turn as
+a whole or not at all, and has all that anybody was told.
 
-It must never number a message twice, nor one that was not accepted, nor one that was reported as cancelled.
+It must never number a message twice, nor one that was reported as cancelled.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.feedcore.token_bucket import TokenBucket
-from tandemfeed.journal import DiskFull, Journal
-from tandemfeed.journal.persistent_queue import PersistentQueue, QueueFull
 from tandemfeed.spark_feed.contributions.book import (
     Contribution,
     ContributionBook,
@@ -34,20 +30,18 @@ from tandemfeed.spark_feed.contributions.book import (
 from tandemfeed.spark_feed.contributions.frames import LENGTH_SIZE, FrameMaker, MessageRefused
 from tandemfeed.spark_feed.contributions.records import (
     CarriedProducer,
-    Item,
     StreamPlace,
+    accepted_record,
     cancelled_record,
-    ended_record,
     numbered,
     opened_record,
     packet_record,
 )
-from tandemfeed.spark_feed.contributions.recovery import Carried, recover
-from tandemfeed.spark_feed.journaling.records import BLOCK_SIZE, stream_folder
+from tandemfeed.spark_feed.contributions.recovery import Carried, Recovery
 
 NUMBERED_PER_TURN_MAX = 1_000
-QUEUE_BLOCK_SIZE = 16 << 20
-ANSWER_TIMEOUT_S = 10.0
+ACCEPTED_SIZE_PER_TURN_MAX = 2 << 20  # a segment of the log, of which there is one per turn, fits in a block
+ANSWER_TIMEOUT_S = 2.0  # then the caller repeats the request, here or at the next holder
 
 
 Answer = TypeVar("Answer")
@@ -66,6 +60,22 @@ class Cancelled:
     numbers: list[int]
 
 
+class _New(NamedTuple):
+    """A new message of a request."""
+
+    number: int
+    release_at_ns: int
+    message: bytes
+
+
+@dataclass(slots=True)
+class _Acceptance:
+    producer: Producer
+    new: list[_New]
+    size: int
+    done: Future[None] = field(default_factory=Future)
+
+
 @dataclass(slots=True)
 class _Opening:
     producer: Producer
@@ -75,67 +85,66 @@ class _Opening:
 
 @dataclass(slots=True)
 class _Cancellation:
-    """Attributes: numbers: None: all."""
+    """Attributes: numbers: None: all. taken: by the turn."""
 
     identity: str
     name: str | None
     numbers: Sequence[int] | None
     done: Future[Cancelled] = field(default_factory=Future)
+    taken: list[Contribution] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Turn:
+    """What was decided, and is not held by the log yet.
+
+    Attributes:
+        records: for the log; the last `packet_count` are those of packets.
+    """
+
+    records: list[bytes] = field(default_factory=list)
+    packet_count: int = 0
+    acceptances: list[_Acceptance] = field(default_factory=list)
+    openings: list[_Opening] = field(default_factory=list)
+    cancellations: list[_Cancellation] = field(default_factory=list)
 
 
 class ContributedStream:
-    """An open stream.
+    """A stream.
 
     Args:
-        folder: the gateway's.
+        found: what the log has of it; its book is filled from it.
         wake: called by any thread when there is something to decide.
         messages_per_second: the stream's rate; more than that stays pending.
-        carried: what the session before this one left; it counts only when the folder is new.
 
     Attributes:
-        recovered: the packets of the journal.
-
-    Raises:
-        JournalOfOtherStream, WrongFormat, JournalError: it cannot be opened.
+        why_waiting: why turns take long, for people; set by the gateway.
     """
 
     def __init__(
         self,
-        folder: Path,
         place: StreamPlace,
         source_format: SourceFormat,
+        book: ContributionBook,
+        found: Recovery,
         wake: Callable[[], None],
         *,
-        limits: Limits | None = None,
         messages_per_second: int = 20_000,
-        carried: Carried | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.place, self._clock_ns, self._wake = place, clock_ns, wake
         self.message_size_max = place.frames_size_max - LENGTH_SIZE
+        self.next_source_seq, self._next_item_id = found.next_source_seq, found.next_item_id
+        self.why_waiting = ""
         self._frames = FrameMaker(source_format, self.message_size_max)
         self._lock = threading.Lock()
-        self._book = ContributionBook(limits)
+        self._book = book
+        self._acceptances: list[_Acceptance] = []
         self._openings: list[_Opening] = []
         self._cancellations: list[_Cancellation] = []
-        self._deciding: tuple[list[_Opening], list[_Cancellation]] = [], []
+        self._turn: Turn | None = None
         self._rate = TokenBucket(messages_per_second, messages_per_second // 10, clock_ns())
         self._closed = False
-        journal_folder = stream_folder(folder, place.source_stream_id)
-        self._journal = Journal.open(journal_folder, block_size=BLOCK_SIZE, exclusive=True)
-        try:
-            queue_folder = folder / f"queue-{place.source_stream_id}"
-            self._queue = PersistentQueue.open(queue_folder, block_size=QUEUE_BLOCK_SIZE, batch_scheduling=False)
-        except BaseException:
-            self._journal.close()
-            raise
-        try:
-            found = recover(self._journal, self._queue, place, self._book, carried or Carried(), clock_ns())
-            self.recovered, self.next_source_seq, self._in_flight = found[:3]
-            self._settle(found.numbered_ids, found.cancelled_ids)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def limits(self) -> Limits:
@@ -148,11 +157,9 @@ class ContributedStream:
         return self._book.pending_count
 
     def close(self) -> None:
-        """Close the files; what is pending stays in the queue."""
+        """Refuse the calls that wait, and any other."""
         self._closed = True
         self._fail_waiting()
-        self._queue.close()
-        self._journal.close()
 
     def carried(self) -> Carried:
         """What this session leaves to the next one."""
@@ -160,10 +167,6 @@ class ContributedStream:
             [CarriedProducer(*producer, instance, number) for producer, instance, number in self._book.producers()],
             sorted(self._book.pending(), key=lambda each: each.item_id),
         )
-
-    def end(self) -> None:
-        """End the session for good: the next one has what `carried` returned."""
-        self._append([ended_record()])
 
     # ---- called by any thread ----
 
@@ -177,7 +180,7 @@ class ContributedStream:
             ContributionRefused
         """
         with self._lock:
-            if not self._book.may_open(producer, instance):
+            if not self._book.may_open(producer, instance) and not self._book.is_busy(producer):
                 return self._book.next_number(producer)
             self._book.charge(producer.identity, 1, self._clock_ns())
             opening = _Opening(producer, instance)
@@ -187,30 +190,31 @@ class ContributedStream:
     def contribute(
         self, producer: Producer, instance: bytes, first_number: int, messages: Sequence[bytes], hold_ns: int
     ) -> int:
-        """Accept messages: they are in the queue, durably, when this returns. All new ones, or none.
+        """Accept messages: the log has them for good when this returns. All new ones, or none.
 
         Returns:
             The number after the last.
 
         Raises:
             ContributionRefused
-            QueueFailed: the disk failed; the gateway must end.
         """
         now_ns = self._clock_ns()
         with self._lock:
             self._book.charge(producer.identity, len(messages), now_ns)
         self._check(messages)
+        sizes, release_at_ns = [len(each) for each in messages], now_ns + hold_ns if hold_ns else 0
         with self._lock:
-            sizes = [len(each) for each in messages]
             repeated = self._book.begin(producer, instance, first_number, sizes, hold_ns)
-        new, number = messages[repeated:], first_number + repeated
-        if new:
-            items = [
-                Item(*producer, number + place, now_ns + hold_ns if hold_ns else 0, message)
-                for place, message in enumerate(new)
+            new = [
+                _New(first_number + place, release_at_ns, message)
+                for place, message in enumerate(messages)
+                if place >= repeated
             ]
-            self._put(producer, items, now_ns)
-            self._wake()
+            if new:
+                acceptance = _Acceptance(producer, new, sum(sizes[repeated:]))
+                self._acceptances.append(acceptance)
+        if new:
+            self._answer(acceptance.done)
         return first_number + len(messages)
 
     def cancel(self, identity: str, name: str | None, numbers: Sequence[int] | None) -> Cancelled:
@@ -237,20 +241,6 @@ class ContributedStream:
             except MessageRefused as refused:
                 raise ContributionRefused(Why.INVALID, f"message {place} of the request: {refused}") from None
 
-    def _put(self, producer: Producer, items: Sequence[Item], now_ns: int) -> None:
-        try:
-            ids = self._queue.put_many([each.encode() for each in items])
-        except (DiskFull, QueueFull) as full:
-            with self._lock:
-                self._book.abandon(producer)
-            raise ContributionRefused(Why.LIMIT, f"the queue is full, retry later: {full}") from full
-        accepted = [
-            Contribution(item_id, producer, item.number, item.release_at_ns, item.message)
-            for item_id, item in zip(ids, items, strict=True)
-        ]
-        with self._lock:
-            self._book.accept(accepted, now_ns)
-
     def _answer(self, done: Future[Answer]) -> Answer:
         if self._closed:
             self._fail_waiting()
@@ -258,47 +248,95 @@ class ContributedStream:
         try:
             return done.result(ANSWER_TIMEOUT_S)
         except TimeoutError:
-            raise ContributionRefused(Why.BUSY, "the gateway is busy or stopping; retry") from None
+            text = self.why_waiting or "the gateway is busy"
+            raise ContributionRefused(Why.BUSY, f"not acknowledged yet: {text}; retry") from None
 
     # ---- called by the gateway's thread ----
 
-    def decide(self) -> list[tuple[int, bytes]]:
-        """Make the decisions that are due; returns the packets to send: (journal index, PACKET record)."""
-        now_ns = self._clock_ns()
+    def take(self) -> Turn:
+        """Decide what is due. `finish` must be called before the next turn."""
+        assert self._turn is None, "the turn before is not finished"
+        now_ns, stream_id = self._clock_ns(), self.place.source_stream_id
         with self._lock:
-            self._deciding = openings, cancellations = self._openings, self._cancellations
-            self._openings, self._cancellations = [], []
-            cancelled = [self._taken_by(each) for each in cancellations]
+            self._turn = turn = self._begin_turn()
+            accepted = [each for acceptance in turn.acceptances for each in self._accept(acceptance, now_ns)]
+            for cancellation in turn.cancellations:
+                cancellation.taken = self._taken_by(cancellation)
             due = self._book.take_due(NUMBERED_PER_TURN_MAX, now_ns) if not self._rate.wait_ns(now_ns) else []
+        decided = {each.item_id for each in due}
+        decided.update(each.item_id for cancellation in turn.cancellations for each in cancellation.taken)
+        turn.records = [opened_record(stream_id, each.producer, each.instance) for each in turn.openings]
+        if pending := [each for each in accepted if each.item_id not in decided]:
+            turn.records.append(accepted_record(stream_id, pending))
+        turn.records += [cancelled_record(stream_id, each.taken) for each in turn.cancellations if each.taken]
         frames = [self._frames.frame(each.message) for each in due]
         packets = numbered(self.place, due, self.next_source_seq, frames, now_ns)
-        records = [opened_record(each.producer, each.instance) for each in openings]
-        records += [cancelled_record(each) for each in cancelled if each]
-        first_packet = len(records)
-        records += [each.record for each in packets]
-        first_index = self._append(records)
+        turn.records += [each.record for each in packets]
+        turn.packet_count = len(packets)
         if due:
             self._rate.spend(len(due), now_ns)
             self.next_source_seq += len(due)
-        self._settle([each.item_id for each in due], [each.item_id for part in cancelled for each in part])
-        self._report(openings, cancellations, cancelled, now_ns)
-        return [(first_index + first_packet + at, packet_record(each.record)) for at, each in enumerate(packets)]
+        return turn
+
+    def finish(self, first_index: int) -> list[tuple[int, bytes]]:
+        """The log holds the turn's records for good, from this index on: answer the callers.
+
+        Returns:
+            The packets to send: (index in the log, PACKET record).
+        """
+        turn, now_ns = self._turn, self._clock_ns()
+        assert turn is not None, "there is no turn to finish"
+        outcomes = list[Cancelled]()
+        with self._lock:
+            for acceptance in turn.acceptances:
+                self._book.finish(acceptance.producer)
+            for opening in turn.openings:
+                self._book.opened(opening.producer, opening.instance, now_ns)
+            for cancellation in turn.cancellations:
+                self._book.cancelled(cancellation.taken)
+                outcomes.append(self._outcome(cancellation))
+            next_numbers = [self._book.next_number(each.producer) for each in turn.openings]
+            self._turn = None
+        for acceptance in turn.acceptances:
+            acceptance.done.set_result(None)
+        for opening, next_number in zip(turn.openings, next_numbers, strict=True):
+            opening.done.set_result(next_number)
+        for cancellation, outcome in zip(turn.cancellations, outcomes, strict=True):
+            cancellation.done.set_result(outcome)
+        place = len(turn.records) - turn.packet_count
+        return [
+            (first_index + at, packet_record(record)) for at, record in enumerate(turn.records[place:], start=place)
+        ]
 
     def next_deadline_ns(self) -> int | None:
-        """Wall clock: when `decide` has something to do, unless it is woken earlier; None: not before."""
+        """Wall clock: when `take` has something to do, unless it is woken earlier; None: not before."""
         now_ns = self._clock_ns()
         with self._lock:
-            if self._openings or self._cancellations:
+            if self._openings or self._cancellations or self._acceptances:
                 return now_ns
             release_ns = self._book.next_release_ns(now_ns)
         return None if release_ns is None else max(release_ns, now_ns + self._rate.wait_ns(now_ns))
 
-    def _append(self, records: Sequence[bytes]) -> int:
-        if not records:
-            return 0
-        first_index = self._journal.append_batch(records)
-        self._journal.sync()
-        return first_index
+    # ---- inside ----
+
+    def _begin_turn(self) -> Turn:
+        count = size = 0
+        for acceptance in self._acceptances:
+            size += acceptance.size
+            if count and size > ACCEPTED_SIZE_PER_TURN_MAX:
+                break
+            count += 1
+        turn = Turn([], 0, self._acceptances[:count], self._openings, self._cancellations)
+        self._acceptances, self._openings, self._cancellations = self._acceptances[count:], [], []
+        return turn
+
+    def _accept(self, acceptance: _Acceptance, now_ns: int) -> list[Contribution]:
+        accepted = [
+            Contribution(self._next_item_id + at, acceptance.producer, *each) for at, each in enumerate(acceptance.new)
+        ]
+        self._next_item_id += len(accepted)
+        self._book.accept(accepted, now_ns)
+        return accepted
 
     def _taken_by(self, cancellation: _Cancellation) -> list[Contribution]:
         if cancellation.numbers is None:
@@ -306,55 +344,21 @@ class ContributedStream:
         assert cancellation.name is not None
         return self._book.cancel(Producer(cancellation.identity, cancellation.name), cancellation.numbers)
 
-    def _settle(self, done_ids: Iterable[int], cancelled_ids: Iterable[int]) -> None:
-        """Tell the queue what is decided. If a crash comes first, recovery does.
-
-        Items are handed out in the order of their ids, which need not be that of decisions: those of others stay in
-        flight until their turn.
-        """
-        done, cancelled = set(done_ids), set(cancelled_ids)
-        while not done <= self._in_flight and (entry := self._queue.get()) is not None:
-            self._in_flight.add(entry[0])
-        for item_id in cancelled & self._in_flight:
-            self._queue.release(item_id)
-        self._queue.cancel_many(cancelled)
-        self._queue.done_many(done & self._in_flight)  # all, unless the disk has damaged one in the queue
-        self._in_flight -= done | cancelled
-
-    def _report(
-        self,
-        openings: Iterable[_Opening],
-        cancellations: Sequence[_Cancellation],
-        cancelled: Sequence[list[Contribution]],
-        now_ns: int,
-    ) -> None:
-        answers: list[Cancelled] = []
-        with self._lock:
-            for opening in openings:
-                self._book.opened(opening.producer, opening.instance, now_ns)
-            for cancellation, taken in zip(cancellations, cancelled, strict=True):
-                self._book.cancelled(taken)
-                answers.append(self._outcome(cancellation, taken))
-            next_numbers = [self._book.next_number(each.producer) for each in openings]
-        self._deciding = [], []
-        for opening, next_number in zip(openings, next_numbers, strict=True):
-            opening.done.set_result(next_number)
-        for cancellation, answer in zip(cancellations, answers, strict=True):
-            cancellation.done.set_result(answer)
-
-    def _outcome(self, cancellation: _Cancellation, taken: Sequence[Contribution]) -> Cancelled:
+    def _outcome(self, cancellation: _Cancellation) -> Cancelled:
+        count = len(cancellation.taken)
         if cancellation.numbers is None or cancellation.name is None:
-            return Cancelled(len(taken), [])
+            return Cancelled(count, [])
         producer = Producer(cancellation.identity, cancellation.name)
         numbers = [each for each in cancellation.numbers if self._book.was_cancelled(producer, each)]
-        return Cancelled(len(taken), numbers)
-
-    # ---- inside ----
+        return Cancelled(count, numbers)
 
     def _fail_waiting(self) -> None:
         with self._lock:
-            waiting: list[_Opening | _Cancellation] = [*self._openings, *self._cancellations]
-            waiting += itertools.chain(*self._deciding)
-            self._openings, self._cancellations, self._deciding = [], [], ([], [])
+            turn = self._turn or Turn()
+            waiting: list[_Acceptance | _Opening | _Cancellation] = [
+                *self._acceptances, *self._openings, *self._cancellations,
+                *turn.acceptances, *turn.openings, *turn.cancellations,
+            ]  # fmt: skip
+            self._acceptances, self._openings, self._cancellations, self._turn = [], [], [], None
         for each in waiting:
             each.done.set_exception(ContributionRefused(Why.BUSY, "the gateway is stopping; retry"))

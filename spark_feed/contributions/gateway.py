@@ -1,9 +1,8 @@
-"""The contribution gateway: the source of a feed whose messages clients contribute.
+"""The contribution gateway: the source of a feed whose messages clients contribute, alone or one of a pair.
 
-The shell around `ContributedStream` and `spark_feed.sending.send_core`. Calls accept messages in their own threads; the
-loop decides, sends the packets that were decided, and repeats heartbeats. To the feed's adapters it is a source gateway
-like any other: the same packets, seals, heartbeats and gap fills. After a crash it continues where its files end.
-Never: sends a packet that its journal does not have.
+It begins without a part, reports to the admin server, and does what the answers say: it keeps a copy of the holder's
+log, or holds the contributions itself (`Holder`). When its term has ended, it begins anew. See docs/contribution.md,
+"A second gateway".
 """
 
 from __future__ import annotations
@@ -11,117 +10,55 @@ from __future__ import annotations
 import logging
 import os
 import select
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
 
-import zmq
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, StateSetMetricFamily
 from prometheus_client.registry import Collector
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
-from tandemfeed.journal import Tailer
-from tandemfeed.journal.read.sequence_marks import Stretch
-from tandemfeed.spark_feed.contributions.book import Limits
-from tandemfeed.spark_feed.contributions.contributed_stream import ContributedStream
+from tandemfeed.journal.replication import new_keys
+from tandemfeed.spark_feed.contributions.contribution_log import copy_id, drop_unbegun, log_folder, read_end
 from tandemfeed.spark_feed.contributions.former_session import FormerSession
-from tandemfeed.spark_feed.contributions.records import Kind, StreamPlace, packet_record
-from tandemfeed.spark_feed.contributions.recovery import Carried
-from tandemfeed.spark_feed.contributions.service import CALLER_ROLES as CONTRIBUTOR_ROLES
-from tandemfeed.spark_feed.contributions.service import SERVICE_NAME as CONTRIBUTION_SERVICE
-from tandemfeed.spark_feed.contributions.service import ContributionService
-from tandemfeed.spark_feed.journaling.records import datagram_in, packet_numbers, stream_folder
-from tandemfeed.spark_feed.sending.fill_service import (
-    CALLER_ROLES,
-    READ_COUNT,
-    SERVICE_NAME,
-    JournalReader,
-    PreviousSession,
-    SourceReplayService,
-)
+from tandemfeed.spark_feed.contributions.holder import Holder
+from tandemfeed.spark_feed.contributions.options import ContributionOptions
+from tandemfeed.spark_feed.contributions.pair.log_copy import KeyPair, LogCopy
+from tandemfeed.spark_feed.contributions.pair.membership import Acknowledge, GatewayState
+from tandemfeed.spark_feed.contributions.pair.part import LogState, Part
+from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
 from tandemfeed.spark_feed.sending.gateway import GatewayError
-from tandemfeed.spark_feed.sending.send_core import AllSent, SendCore, SendPacket, stamped
-from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
 from tandemfeed.transport.calls.server_names import check_certificate, source_gateway
-from tandemfeed.transport.calls.serving.authorization import Authorization
-from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
-from tandemfeed.transport.dgram import MulticastSender
 from tandemfeed.transport.process_shell import StopSignal, announce_ready
 from tandemfeed.transport.scheduling import tune_for_low_latency
 from tandemfeed.transport.sealing.source_sealing import SourceSealer
-from tandemfeed.v1 import admin_pb2, common_pb2, contribution_pb2_grpc, replay_pb2_grpc
+from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger(__name__)
-IDLE_NS = 1_000_000_000
+LOOK_S = 0.25  # how often a gateway that does not hold the contributions looks at its copy
 
 
-@dataclass(frozen=True, slots=True)
-class ContributionOptions:
-    """Options of one run.
+class Sent(NamedTuple):
+    """What a gateway has sent. Attributes: filled_count: packets, to adapters that missed them."""
 
-    Attributes:
-        folder: of queues and journals, for one session.
-        source_format: what contributed messages must fit.
-        messages_per_second: of each source stream.
-        session: the session to send; 0: the feed's.
-        former_folder: that of the session before: its pending messages and its producers continue in this one, and
-            adapters fill gaps in it.
-    """
-
-    feed: str
-    folder: Path
-    source_format: Path
-    rpc_listen: str
-    tls_certificate: bytes
-    tls_key: bytes = field(repr=False)
-    messages_per_second: int = 20_000
-    limits: Limits = field(default_factory=Limits)
-    session: int = 0
-    former_folder: Path | None = None
-    reflection: bool = False
-
-
-class _Immediately:
-    """A pacer: what is decided is due."""
-
-    def due_ns(self, event_at_ns: int, now_ns: int) -> int:
-        """Now."""
-        return now_ns
-
-    def on_sent(self, message_count: int, due_ns: int, now_ns: int) -> None:
-        """Nothing to remember."""
-
-
-class ContributionReader(JournalReader):
-    """Reads packets from among the decisions of a stream's journal."""
-
-    def packets(self, stretches: Sequence[Stretch], stream_id: int, first_seq: int, end_seq: int) -> Iterator[bytes]:
-        """As of `JournalReader`."""
-        if not stretches:
-            return
-        with Tailer(stream_folder(self._journal, stream_id)) as tailer:
-            tailer.to_index(stretches[0].begin_index)
-            while records := tailer.read_many(READ_COUNT):
-                for _, record in records:
-                    if record[0] != Kind.NUMBERED:
-                        continue
-                    _, first, count = packet_numbers(record)
-                    if first >= end_seq:
-                        return
-                    if first + count > first_seq:
-                        yield datagram_in(packet_record(record), self._feed_id)
+    message_count: int
+    packet_count: int
+    filled_count: int
 
 
 class ContributionGateway:
     """A gateway. `run` closes it when it returns.
 
+    Args:
+        hurry: called when the next report should not wait; set before `run`.
+
+    Attributes:
+        holder: while it holds the contributions.
+
     Raises:
         GatewayError: the feed takes no contributions.
-        JournalOfOtherStream, WrongFormat, DocumentError, JournalError, OSError: as the texts say.
+        JournalOfOtherStream, DocumentError, JournalError, OSError: as the texts say.
     """
 
     def __init__(
@@ -137,183 +74,175 @@ class ContributionGateway:
                 f'feed {description.name} takes no contributions; set contributions = "HOST:PORT" in a source '
                 "stream of the cluster file, or run tandemfeed source-gateway"
             )
-        self._options, self._sealer, self._feed_id = options, sealer, description.feed_id
-        self._session = options.session or description.session
-        self._description, self._datagram_size_max = description, description.datagram_size_max or 1_472
-        self._source_format = load_source_format(options.source_format)
-        self._groups = {each.source_stream_id: each.group.encode() for each in contributed}
-        self._failure: Exception | None = None
+        check_certificate(options.tls_certificate, source_gateway(options.feed))
+        self._options, self._description, self._interface = options, description, interface
+        self._sealer, self._session = sealer, options.session or description.session
+        self._format = load_source_format(options.source_format)
+        self._stream_ids = [each.source_stream_id for each in contributed]
+        self._former = self._read_former()
+        _refuse_older_files(options)
+        self._keys = KeyPair(*new_keys()) if len(contributed[0].contribution_endpoints) > 1 else None
+        self.verifier = TokenVerifier(source_gateway(options.feed), description.token_keys)
+        self.holder: Holder | None = None
+        self.term_count = 0
+        self._sent_before = Sent(0, 0, 0)
+        self._has_announced, self._logged_reason = False, ""
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._opened = ExitStack()
-        self._opened.callback(os.close, self._woken)
-        self._streams: dict[int, ContributedStream] = {}
-        former = options.former_folder
-        self._former = None if former is None else FormerSession(former, self._groups, self._session)
-        try:
-            self._open_streams()
-            self.index = SentIndex(list(self._groups))
-            self.core = self._resumed_core()
-            reader = ContributionReader(options.folder, self._feed_id)
-            self.replay = SourceReplayService(self.index, reader, description.name, self._session, self._previous())
-            self._context: zmq.Context[Any] = zmq.Context()
-            self._opened.callback(self._context.term)
-            self._sender = MulticastSender(self._context, interface, datagram_size_max=self._datagram_size_max)
-            self._opened.callback(self._sender.close)
-            self.verifier = TokenVerifier(source_gateway(options.feed), description.token_keys)
-            topics = {
-                channel.topic: self._streams[stream_id]
-                for channel in description.channels
-                for stream_id in channel.source_stream_ids
-                if stream_id in self._streams
-            }
-            self._rpc = self._serve(ContributionService(topics, self._fail))
-            self._opened.callback(self._rpc.stop)
-        except BaseException:
-            self._opened.close()
-            raise
-        self.packet_count = self.message_count = 0
-
-    @property
-    def endpoint(self) -> str:
-        """The address that serves Contribution and SourceReplay."""
-        return self._rpc.endpoint
+        self._hurry = _nothing
+        policy = Acknowledge(description.acknowledge_contributions or Acknowledge.AVAILABLE.value)
+        acknowledge = policy if self._keys is not None else Acknowledge.AVAILABLE
+        key, salt = self._keys.public if self._keys else b"", sealer.salt if sealer else b""
+        self.part = Part(acknowledge, options.endpoint, key, salt, self._wake)
+        self.part.log = self._log_state()
+        self._copy = None if self._keys is None else LogCopy(options.folder, self._keys, self._forget_copy)
 
     @property
     def pending_count(self) -> int:
-        """Accepted messages that are not decided."""
-        return sum(stream.pending_count for stream in self._streams.values())
+        """Accepted messages that are not decided; 0 unless this is the holder."""
+        return 0 if self.holder is None else self.holder.pending_count
+
+    @property
+    def sent(self) -> Sent:
+        """What this process has sent in all its terms."""
+        before, holder = self._sent_before, self.holder
+        if holder is None:
+            return before
+        now = holder.message_count, holder.packet_count, holder.replay.datagram_count
+        return Sent(*(sum(pair) for pair in zip(before, now, strict=True)))
+
+    def report_with(self, hurry: Any) -> None:
+        """Set what is called when the next report should not wait."""
+        self._hurry = hurry
 
     def describe(self, report: admin_pb2.SourceReport) -> tuple[int, int]:
-        """Fill in what this gateway has sent; return (packets sent, position). For any thread."""
-        report.session, report.unsent_record_count = self._session, self.pending_count
-        report.next_source_seqs.update(self.core.next_source_seqs)
-        return self.packet_count, 0
+        """Fill in this gateway's part and what it has sent; return (packets sent, position). For any thread."""
+        holder = self.holder
+        report.session = self._session
+        if holder is not None and holder.is_open:
+            report.unsent_record_count = holder.pending_count
+            report.next_source_seqs.update(holder.core.next_source_seqs)
+        self.part.describe(report.gateway, self.pending_count)
+        return self.sent.packet_count, 0
+
+    def on_answer(self, answer: admin_pb2.SourceReported) -> None:
+        """The admin server's answer to the last report. For any thread."""
+        self.part.on_answer(answer.gateway)
 
     def run(self, stop: StopSignal) -> None:
-        """Accept, decide and send until stopped.
+        """Do whatever part it has until stopped.
 
         Raises:
             JournalError, OSError: the disk failed; the next start continues.
+            JournalOfOtherStream: its session has ended.
         """
-        announce_ready(rpc=self.endpoint)
         tune_for_low_latency()
         watched: list[Any] = [stop, self._woken]
         try:
             while not stop.is_set:
-                self._turn()
-                if self._failure is not None:
-                    raise self._failure
-                select.select(watched, [], [], self._wait_s())
-                self._take_wake()
+                wait_s = self._turn()
+                if self.part.is_urgent:
+                    self._hurry()
+                select.select(watched, [], [], wait_s)
+                with suppress(BlockingIOError):  # nothing has happened since
+                    os.eventfd_read(self._woken)
         finally:
-            self._opened.close()
+            self._end_term()
+            if self._copy is not None:
+                self._copy.stop()
 
     # ---- inside ----
 
-    def _open_streams(self) -> None:
-        former, folder = self._former, self._options.folder
-        for stream_id in self._groups:
-            if former is None:
-                stream = self._open_stream(stream_id)
-            else:
-                stream = former.hand_over(stream_id, folder, self._open_stream)
-            self._opened.callback(stream.close)
-            self._streams[stream_id] = stream
+    def _turn(self) -> float:
+        """Do what is due; returns for how many seconds nothing more is."""
+        state = self.part.state
+        if state is GatewayState.ENDED:
+            return self._begin_anew()
+        if state is not GatewayState.HOLDER:
+            return self._follow()
+        if self.holder is None:
+            self._begin_term()
+        assert self.holder is not None
+        self.holder.turn()
+        if self.holder.is_open:
+            self._announce()
+        return self.holder.wait_s()
 
-    def _open_stream(
-        self, stream_id: int, former: FormerSession | None = None, carried: Carried | None = None
-    ) -> ContributedStream:
-        """A stream of this session, or of a former one."""
-        folder, session = (self._options.folder, self._session) if former is None else (former.folder, former.session)
-        return ContributedStream(
-            folder,
-            StreamPlace(self._description.name, self._feed_id, session, stream_id, self._datagram_size_max),
-            self._source_format,
-            self._wake,
-            limits=self._options.limits,
-            messages_per_second=self._options.messages_per_second,
-            carried=carried,
-        )
+    def _begin_term(self) -> None:
+        if self._copy is not None:
+            self._copy.stop()  # first: nothing of the former holder is acknowledged any more
+        LOG.info("holding the contributions", extra={"term": self.part.term})
+        self.holder = Holder(
+            self._options, self._description, self._format, self._interface, self.part, self._keys, self._former,
+            self._sealer, self.verifier, self._wake,
+        )  # fmt: skip
+        self.term_count += 1
+        self._hurry()
 
-    def _previous(self) -> PreviousSession | None:
-        if self._former is None:
-            return None
-        reader = ContributionReader(self._former.folder, self._feed_id)
-        return PreviousSession(self._feed_id, self._former.session, self._former.index, reader)
+    def _follow(self) -> float:
+        leader = self.part.neighbours.leader
+        if self._copy is not None and leader is not None:
+            self._copy.follow(leader)
+        self.part.set_copy(copy_id(self._options.folder))
+        if (reason := self.part.reason) and reason != self._logged_reason:
+            LOG.warning("waiting for a part", extra={"why": reason})
+        self._logged_reason = reason
+        if self.part.is_answered and self._copy is not None:
+            self._announce()
+        return LOOK_S
 
-    def _resumed_core(self) -> SendCore:
-        """What the journals have counts as sent: adapters that missed it learn so from the heartbeats, and ask."""
-        core = SendCore(self._feed_id, self._session, list(self._groups), _Immediately())
-        for stream_id, stream in self._streams.items():
-            for packet in stream.recovered:
-                self.index.add_journaled(stream_id, *packet)
-            stream.recovered.clear()
-        core.resume_at(0, self.index.next_source_seqs)
-        core.start()
-        return core
+    def _begin_anew(self) -> float:
+        reason = self.part.reason
+        self._end_term()
+        if self.part.is_over:
+            raise JournalOfOtherStream(f"{reason}: give the folder of that session, or stop this gateway")
+        LOG.warning("the term has ended; beginning anew", extra={"why": reason})
+        self.part.begin_anew(self._log_state())
+        return 0.0
 
-    def _serve(self, service: ContributionService) -> RpcServer:
+    def _end_term(self) -> None:
+        sent, holder = self.sent, self.holder
+        self.holder, self._sent_before = None, sent
+        if holder is not None:
+            holder.close()
+
+    def _log_state(self) -> LogState:
+        drop_unbegun(self._options.folder)  # before its id is reported
+        end = read_end(self._options.folder)
+        if end.is_ended:
+            log = log_folder(self._options.folder)
+            raise JournalOfOtherStream(f"{log} is of a session that has ended: give the folder of the next one")
+        former = b"" if self._former is None else self._former.copy
+        return LogState(copy_id(self._options.folder), former, end.term, end.end_index)
+
+    def _read_former(self) -> FormerSession | None:
         options = self._options
-        check_certificate(options.tls_certificate, source_gateway(options.feed))
-        roles = {SERVICE_NAME: CALLER_ROLES, CONTRIBUTION_SERVICE: CONTRIBUTOR_ROLES}
-        return serve(
-            [
-                lambda server: replay_pb2_grpc.add_SourceReplayServicer_to_server(self.replay, server),
-                lambda server: contribution_pb2_grpc.add_ContributionServicer_to_server(service, server),
-            ],
-            list(roles),
-            options.rpc_listen,
-            options.tls_certificate,
-            options.tls_key,
-            [Authorization(self.verifier, roles)],
-            offers_reflection=options.reflection,
-        )
+        if options.former_folder is None:
+            return None
+        return FormerSession(options.former_folder, self._stream_ids, options.folder, self._session)
 
-    def _turn(self) -> None:
-        for stream in self._streams.values():
-            for index, record in stream.decide():
-                if not self.core.records_needed_count:
-                    self._send_due()
-                self.core.on_record(index, record)
-        self._send_due()
+    def _forget_copy(self) -> None:
+        self.part.set_copy(b"")
 
-    def _send_due(self) -> None:
-        while True:
-            effects = self.core.on_time(time.monotonic_ns())
-            for effect in effects:
-                assert not isinstance(effect, AllSent), "a contributed stream does not end"
-                sent_at_ns = time.time_ns()
-                datagram = stamped(effect.datagram, sent_at_ns)
-                self._sender.send(
-                    self._groups[effect.source_stream_id],
-                    datagram if self._sealer is None else self._sealer.seal(datagram),
-                )
-                if isinstance(effect, SendPacket):
-                    self.packet_count += 1
-                    self.message_count += effect.message_count
-                    packet = SentPacket(effect.first_source_seq, effect.datagram, sent_at_ns)
-                    self.index.add(effect.source_stream_id, packet, effect.message_count, effect.journal_index)
-            if self.core.is_starved:
-                return
-
-    def _wait_s(self) -> float:
-        now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
-        wait_ns = min(self.core.next_deadline_ns(now_ns) - now_ns, IDLE_NS)
-        for stream in self._streams.values():
-            if (due_ns := stream.next_deadline_ns()) is not None:
-                wait_ns = min(wait_ns, due_ns - wall_ns)
-        return max(wait_ns, 0) / 1e9
+    def _announce(self) -> None:
+        if not self._has_announced:
+            self._has_announced = True
+            announce_ready(rpc=self._options.rpc_listen if self.holder is None else self.holder.endpoint)
 
     def _wake(self) -> None:
         os.eventfd_write(self._woken, 1)
 
-    def _take_wake(self) -> None:
-        with suppress(BlockingIOError):  # nothing has happened since
-            os.eventfd_read(self._woken)
 
-    def _fail(self, failure: Exception) -> None:
-        self._failure = failure
-        self._wake()
+def _nothing() -> None:
+    """No reporter."""
+
+
+def _refuse_older_files(options: ContributionOptions) -> None:
+    """Messages in files of an earlier version must not be forgotten."""
+    if any(options.folder.glob("queue-*")):
+        raise JournalOfOtherStream(
+            f"{options.folder} is of an earlier version of tandemfeed: finish its session with that version, and give "
+            "another folder for the next one"
+        )
 
 
 class ContributionCollector(Collector):
@@ -324,13 +253,20 @@ class ContributionCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The current values."""
-        gateway = self._gateway
+        gateway, sent = self._gateway, self._gateway.sent
         for name, text, count in (
-            ("messages", "Contributed messages sent.", gateway.message_count),
-            ("packets", "Source packets sent, without retransmissions.", gateway.packet_count),
-            ("filled_packets", "Source packets served to adapters that missed them.", gateway.replay.datagram_count),
-        ):
+            ("messages", "Contributed messages sent.", sent.message_count),
+            ("packets", "Source packets sent, without retransmissions.", sent.packet_count),
+            ("filled_packets", "Source packets served to adapters that missed them.", sent.filled_count),
+            ("terms", "Terms that this process was granted.", gateway.term_count),
+        ):  # fmt: skip
             yield CounterMetricFamily(f"tandemfeed_contribution_{name}", text, value=count)
         yield GaugeMetricFamily(
             "tandemfeed_contribution_pending", "Contributed messages that are pending.", value=gateway.pending_count
         )
+        states = {each.value: each is gateway.part.state for each in GatewayState}
+        yield StateSetMetricFamily("tandemfeed_contribution_state", "The gateway's part.", value=states)
+        yield GaugeMetricFamily(
+            "tandemfeed_contribution_has_standby", "Whether this is the holder and a standby has everything.",
+            value=bool(gateway.part.standby_copy),
+        )  # fmt: skip

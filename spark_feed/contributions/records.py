@@ -1,22 +1,19 @@
-"""What a contribution gateway stores: items of the queue, and records of a source stream's journal.
+"""The records of a contribution gateway's log: what is accepted, opened, cancelled and numbered.
 
-Per source stream, below the gateway's folder::
+The log is one journal, in the folder `log` of a session's folder. A segment is a turn of the gateway: after any crash
+it is there as a whole or not at all. Records (little-endian; the first byte is the kind; lists are MessagePack)::
 
-    queue-N/     accepted messages that are not decided yet, in a PersistentQueue
-    stream-N/    BEGIN, then CARRIED, then the decisions: OPENED NUMBERED CANCELLED …
-
-The journal decides: what it has of an item counts, whatever the queue says. Its records (little-endian; the first byte
-is the kind; lists are MessagePack)::
-
-    BEGIN      kind, pad[7], (feed, session, source_stream_id)
-    CARRIED    kind, pad[7], (identity, producer, instance, next number) of each producer of the session before
-    OPENED     kind, pad[7], (identity, producer, instance)
-    CANCELLED  kind, pad[7], keys
+    BEGIN      kind, pad[7], (feed, session)
+    CARRIED    kind, pad[3], source_stream_id u32, (identity, producer, instance, next number) of the session before
+    TERM       kind, pad[7], term: the records after it are of the gateway that was granted this term
+    OPENED     kind, pad[3], source_stream_id u32, (identity, producer, instance)
+    ACCEPTED   kind, pad[3], source_stream_id u32, items: accepted messages that stay pending
+    CANCELLED  kind, pad[3], source_stream_id u32, keys
     ENDED      kind, pad[7], nil: the next session has begun, with what was pending
     NUMBERED   kind, pad[3], keys_size u32, event_at_ns i64, last source_seq u64, source packet (sent_at_ns 0), keys
 
-Keys name contributions: (item_id, identity, producer, number) each. A NUMBERED record without its keys is a PACKET
-record of a source journal.
+Keys name contributions: (identity, producer, number) each. A message that is numbered in the turn that accepts it has
+no ACCEPTED record. A NUMBERED record without its keys is a PACKET record of a source journal.
 """
 
 from __future__ import annotations
@@ -31,9 +28,10 @@ import msgspec
 
 from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, encode_source_header
 from tandemfeed.spark_feed.contributions.book import Contribution, Producer
-from tandemfeed.spark_feed.journaling.records import BEGIN_HEAD, PACKET_HEAD, RecordKind
+from tandemfeed.spark_feed.journaling.records import PACKET_HEAD, RecordKind, packet_numbers
 from tandemfeed.transport.sealing.source_sealing import SOURCE_SEAL_SIZE
 
+HEAD = struct.Struct("<B3xI")
 NUMBERED_HEAD = struct.Struct("<B3xIqQ")
 PACKET_MESSAGES_MAX = 256
 assert NUMBERED_HEAD.size == PACKET_HEAD.size
@@ -48,12 +46,13 @@ class Kind(IntEnum):
     CANCELLED = 17
     CARRIED = 18
     ENDED = 19
+    ACCEPTED = 20
+    TERM = 21
 
 
 class Key(NamedTuple):
-    """Names a contribution in the journal."""
+    """Names a contribution."""
 
-    item_id: int
     identity: str
     producer: str
     number: int
@@ -69,25 +68,14 @@ class CarriedProducer(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A contribution in the queue."""
+    """An accepted message in the log."""
 
+    item_id: int
     identity: str
     producer: str
     number: int
     release_at_ns: int
     message: bytes
-
-    def encode(self) -> bytes:
-        """As an item of the queue."""
-        return msgspec.msgpack.encode(self)
-
-
-def contribution_of(item_id: int, item: bytes) -> Contribution:
-    """The contribution that an item of the queue is."""
-    found = msgspec.msgpack.decode(item, type=Item)
-    return Contribution(
-        item_id, Producer(found.identity, found.producer), found.number, found.release_at_ns, found.message
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +94,8 @@ class StreamPlace:
         return self.datagram_size_max - SOURCE_HEADER_SIZE - SOURCE_SEAL_SIZE
 
     def begin_record(self) -> bytes:
-        """The journal's first record."""
-        return _other(Kind.BEGIN, (self.feed, self.session, self.source_stream_id))
+        """The log's first record."""
+        return _other(Kind.BEGIN, 0, (self.feed, self.session))
 
 
 class Numbered(NamedTuple):
@@ -118,34 +106,76 @@ class Numbered(NamedTuple):
     record: bytes
 
 
-def opened_record(producer: Producer, instance: bytes) -> bytes:
+def opened_record(stream_id: int, producer: Producer, instance: bytes) -> bytes:
     """A decision about who contributes under a producer's name."""
-    return _other(Kind.OPENED, (*producer, instance))
+    return _other(Kind.OPENED, stream_id, (*producer, instance))
 
 
-def carried_record(producers: Iterable[CarriedProducer]) -> bytes:
+def opened_in(record: bytes) -> tuple[Producer, bytes]:
+    """What an OPENED record says."""
+    identity, name, instance = msgspec.msgpack.decode(record[HEAD.size :], type=tuple[str, str, bytes])
+    return Producer(identity, name), instance
+
+
+def accepted_record(stream_id: int, contributions: Iterable[Contribution]) -> bytes:
+    """Messages that were accepted, and are pending."""
+    items = [
+        Item(each.item_id, *each.producer, each.number, each.release_at_ns, each.message) for each in contributions
+    ]
+    return _other(Kind.ACCEPTED, stream_id, items)
+
+
+def accepted_in(record: bytes) -> list[Contribution]:
+    """What an ACCEPTED record says."""
+    return [
+        Contribution(
+            each.item_id, Producer(each.identity, each.producer), each.number, each.release_at_ns, each.message
+        )
+        for each in msgspec.msgpack.decode(record[HEAD.size :], type=list[Item])
+    ]
+
+
+def carried_record(stream_id: int, producers: Iterable[CarriedProducer]) -> bytes:
     """The producers with which a session begins."""
-    return _other(Kind.CARRIED, list(producers))
+    return _other(Kind.CARRIED, stream_id, list(producers))
 
 
 def carried_in(record: bytes) -> list[CarriedProducer]:
     """What a CARRIED record says."""
-    return msgspec.msgpack.decode(record[BEGIN_HEAD.size :], type=list[CarriedProducer])
+    return msgspec.msgpack.decode(record[HEAD.size :], type=list[CarriedProducer])
+
+
+def term_record(term: int) -> bytes:
+    """A gateway was granted a term."""
+    return _other(Kind.TERM, 0, term)
+
+
+def term_in(record: bytes) -> int:
+    """What a TERM record says."""
+    return msgspec.msgpack.decode(record[HEAD.size :], type=int)
 
 
 def ended_record() -> bytes:
     """The end of a session."""
-    return _other(Kind.ENDED, None)
+    return _other(Kind.ENDED, 0, None)
 
 
 def session_in(record: bytes) -> int:
     """The session of a BEGIN record."""
-    return msgspec.msgpack.decode(record[BEGIN_HEAD.size :], type=tuple[str, int, int])[1]
+    return msgspec.msgpack.decode(record[HEAD.size :], type=tuple[str, int])[1]
 
 
-def cancelled_record(contributions: Iterable[Contribution]) -> bytes:
+def cancelled_record(stream_id: int, contributions: Iterable[Contribution]) -> bytes:
     """A decision to cancel messages."""
-    return _other(Kind.CANCELLED, _keys(contributions))
+    return _other(Kind.CANCELLED, stream_id, _keys(contributions))
+
+
+def stream_in(record: bytes) -> int:
+    """The source stream of a record; 0: of all."""
+    if record[0] == Kind.NUMBERED:
+        return packet_numbers(record)[0]
+    stream_id: int = HEAD.unpack_from(record)[1]
+    return stream_id
 
 
 def numbered(
@@ -183,15 +213,10 @@ def packet_record(record: bytes) -> bytes:
 
 def keys_in(record: bytes) -> list[Key]:
     """The contributions of a NUMBERED or CANCELLED record."""
-    size = NUMBERED_HEAD.unpack_from(record)[1]
-    encoded = record[len(record) - size :] if record[0] == Kind.NUMBERED else record[BEGIN_HEAD.size :]
+    encoded = record[HEAD.size :]
+    if record[0] == Kind.NUMBERED:
+        encoded = record[len(record) - NUMBERED_HEAD.unpack_from(record)[1] :]
     return msgspec.msgpack.decode(encoded, type=list[Key])
-
-
-def opened_in(record: bytes) -> tuple[Producer, bytes]:
-    """What an OPENED record says."""
-    identity, name, instance = msgspec.msgpack.decode(record[BEGIN_HEAD.size :], type=tuple[str, str, bytes])
-    return Producer(identity, name), instance
 
 
 def _numbered_record(
@@ -211,8 +236,8 @@ def _numbered_record(
 
 
 def _keys(contributions: Iterable[Contribution]) -> list[Key]:
-    return [Key(each.item_id, *each.producer, each.number) for each in contributions]
+    return [Key(*each.producer, each.number) for each in contributions]
 
 
-def _other(kind: Kind, content: Any) -> bytes:
-    return BEGIN_HEAD.pack(kind) + msgspec.msgpack.encode(content)
+def _other(kind: Kind, stream_id: int, content: Any) -> bytes:
+    return HEAD.pack(kind, stream_id) + msgspec.msgpack.encode(content)

@@ -1,40 +1,41 @@
-"""How a contributed stream is opened: what its journal has decided, what its queue still has, and what the session
-before it left.
+"""What a log says: which packets it has, who contributes, and what is pending.
 
-The journal's first records are BEGIN and CARRIED, in one segment. Until they are there, the folder is empty to every
-reader, so whatever the queue has then is of an opening that a crash ended, and is put again.
+A log begins with what the session before left (CARRIED, ACCEPTED), and then BEGIN. Without BEGIN it is worth nothing,
+so a crash while a session begins carries nothing twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tandemfeed.feedcore.range_set import RangeSet
-from tandemfeed.journal import Journal
-from tandemfeed.journal.persistent_queue import PersistentQueue
 from tandemfeed.spark_feed.contributions.book import Contribution, ContributionBook, Producer
 from tandemfeed.spark_feed.contributions.records import (
     CarriedProducer,
-    Item,
+    Key,
     Kind,
     StreamPlace,
+    accepted_in,
+    accepted_record,
     carried_in,
     carried_record,
-    contribution_of,
     keys_in,
     opened_in,
+    stream_in,
+    term_in,
 )
 from tandemfeed.spark_feed.journaling.records import packet_numbers
 
+CARRIED_PER_SEGMENT = 1_000  # messages, so that a segment fits in a block
+
 
 class JournalOfOtherStream(Exception):
-    """The journal belongs to another feed, session or source stream, or its session has ended; the text says what to
-    do."""
+    """The log belongs to another feed, session or source stream, or its session has ended; the text says what to do."""
 
 
 class JournaledPacket(NamedTuple):
-    """Where the journal has a packet."""
+    """Where the log has a packet."""
 
     first_source_seq: int
     message_count: int
@@ -48,97 +49,108 @@ class Carried(NamedTuple):
     pending: Sequence[Contribution] = ()
 
 
-class Recovery(NamedTuple):
-    """What was found.
+@dataclass(slots=True)
+class Recovery:
+    """What the log has of a stream.
 
     Attributes:
-        in_flight: items of the queue that were handed out and are pending.
-        numbered_ids, cancelled_ids: items that are decided, as the queue does not know yet.
+        next_item_id: of the next accepted message.
     """
 
-    packets: list[JournaledPacket]
-    next_source_seq: int
-    in_flight: set[int]
-    numbered_ids: list[int]
-    cancelled_ids: list[int]
+    packets: list[JournaledPacket] = field(default_factory=list)
+    next_source_seq: int = 1
+    next_item_id: int = 1
+
+
+class Recovered(NamedTuple):
+    """What the log has.
+
+    Attributes:
+        term: the last one.
+        end_index: after the last record.
+    """
+
+    term: int
+    end_index: int
+    streams: dict[int, Recovery]
 
 
 def recover(
-    journal: Journal, queue: PersistentQueue, place: StreamPlace, book: ContributionBook, carried: Carried, now_ns: int
-) -> Recovery:
-    """Fill the book from the files; a new folder begins with what the former session left.
+    entries: Iterable[tuple[int, bytes]],
+    places: Mapping[int, StreamPlace],
+    books: Mapping[int, ContributionBook],
+    now_ns: int,
+) -> Recovered:
+    """Fill the books from a log's records.
 
     Raises:
         JournalOfOtherStream
     """
-    if next(iter(journal.records()), None) is None:
-        _begin(journal, queue, place, carried)
-    packets, numbered_ids, cancelled_ids = list[JournaledPacket](), RangeSet(), RangeSet()
-    for index, record in journal.records():
+    found = {stream_id: Recovery() for stream_id in places}
+    pending: dict[int, dict[Key, Contribution]] = {stream_id: {} for stream_id in places}
+    term, end_index, begin = 0, 0, next(iter(places.values())).begin_record()
+    for index, record in entries:
+        end_index = index + 1
         match record[0]:
-            case Kind.BEGIN if record != place.begin_record():
-                raise JournalOfOtherStream(
-                    f"{journal.folder} is the journal of another feed, session or source stream than "
-                    f"{place.feed}, {place.session}, {place.source_stream_id}: give another folder"
-                )
+            case Kind.BEGIN:
+                if record != begin:
+                    raise JournalOfOtherStream("the log is of another feed or session: give another folder")
+                continue
             case Kind.ENDED:
-                raise JournalOfOtherStream(
-                    f"{journal.folder} is the journal of a session that has ended: give the folder of the next one"
-                )
-            case Kind.CARRIED:
-                for each in carried_in(record):
-                    _restore_producer(book, each, now_ns)
-            case Kind.OPENED:
-                book.opened(*opened_in(record), now_ns)
-            case Kind.CANCELLED:
-                _restore_decided(book, record, cancelled_ids, now_ns)
-            case Kind.NUMBERED:
-                _restore_decided(book, record, numbered_ids, now_ns)
-                _, first, count = packet_numbers(record)
-                packets.append(JournaledPacket(first, count, index))
-    next_source_seq = packets[-1].first_source_seq + packets[-1].message_count if packets else 1
-    found = Recovery(packets, next_source_seq, set(), [], [])
-    _restore_pending(queue, book, found, numbered_ids, cancelled_ids, now_ns)
-    return found
+                raise JournalOfOtherStream("the log is of a session that has ended: give the folder of the next one")
+            case Kind.TERM:
+                term = term_in(record)
+                continue
+        stream_id = stream_in(record)
+        if stream_id not in places:
+            raise JournalOfOtherStream(
+                f"the log has messages of source stream {stream_id}, which takes no contributions: give another folder"
+            )
+        _restore(index, record, books[stream_id], found[stream_id], pending[stream_id], now_ns)
+    for stream_id, left in pending.items():
+        for each in left.values():
+            books[stream_id].restore_pending(each, now_ns)
+    return Recovered(term, end_index, found)
 
 
-def _begin(journal: Journal, queue: PersistentQueue, place: StreamPlace, carried: Carried) -> None:
-    queue.cancel_all()
-    queue.put_many(
-        Item(*each.producer, each.number, each.release_at_ns, each.message).encode() for each in carried.pending
-    )
-    journal.append_batch([place.begin_record(), carried_record(carried.producers)])
-    journal.sync()
+def first_segments(places: Mapping[int, StreamPlace], carried: Mapping[int, Carried]) -> Iterator[list[bytes]]:
+    """With what a log begins: segments of a limited size, the last one with BEGIN."""
+    for stream_id, left in carried.items():
+        yield [carried_record(stream_id, left.producers)]
+        for begin in range(0, len(left.pending), CARRIED_PER_SEGMENT):
+            part = left.pending[begin : begin + CARRIED_PER_SEGMENT]
+            renumbered = [replace(each, item_id=begin + at) for at, each in enumerate(part, 1)]
+            yield [accepted_record(stream_id, renumbered)]
+    yield [next(iter(places.values())).begin_record()]
 
 
-def _restore_producer(book: ContributionBook, each: CarriedProducer, now_ns: int) -> None:
-    producer = Producer(each.identity, each.name)
-    book.opened(producer, each.instance, now_ns)
-    book.restore_decided(producer, each.next_number - 1, is_cancelled=False, now_ns=now_ns)
-
-
-def _restore_decided(book: ContributionBook, record: bytes, ids: RangeSet, now_ns: int) -> None:
-    is_cancelled = record[0] == Kind.CANCELLED
-    for key in keys_in(record):
-        ids.add(key.item_id, key.item_id + 1)
-        producer = Producer(key.identity, key.producer)
-        book.restore_decided(producer, key.number, is_cancelled=is_cancelled, now_ns=now_ns)
-
-
-def _restore_pending(
-    queue: PersistentQueue,
+def _restore(
+    index: int,
+    record: bytes,
     book: ContributionBook,
     found: Recovery,
-    numbered_ids: RangeSet,
-    cancelled_ids: RangeSet,
+    pending: dict[Key, Contribution],
     now_ns: int,
 ) -> None:
-    while (entry := queue.get()) is not None:
-        item_id, item = entry
-        found.in_flight.add(item_id)
-        if numbered_ids.covers(item_id, item_id + 1):
-            found.numbered_ids.append(item_id)
-        elif cancelled_ids.covers(item_id, item_id + 1):
-            found.cancelled_ids.append(item_id)
-        else:
-            book.restore_pending(contribution_of(item_id, item), now_ns)
+    match record[0]:
+        case Kind.CARRIED:
+            for each in carried_in(record):
+                producer = Producer(each.identity, each.name)
+                book.opened(producer, each.instance, now_ns)
+                book.restore_decided(producer, each.next_number - 1, is_cancelled=False, now_ns=now_ns)
+        case Kind.OPENED:
+            book.opened(*opened_in(record), now_ns)
+        case Kind.ACCEPTED:
+            for accepted in accepted_in(record):
+                pending[Key(*accepted.producer, accepted.number)] = accepted
+                found.next_item_id = max(found.next_item_id, accepted.item_id + 1)
+        case Kind.NUMBERED | Kind.CANCELLED:
+            is_cancelled = record[0] == Kind.CANCELLED
+            for key in keys_in(record):
+                pending.pop(key, None)
+                producer = Producer(key.identity, key.producer)
+                book.restore_decided(producer, key.number, is_cancelled=is_cancelled, now_ns=now_ns)
+            if not is_cancelled:
+                _, first, count = packet_numbers(record)
+                found.packets.append(JournaledPacket(first, count, index))
+                found.next_source_seq = first + count

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import grpc
 
-from tandemfeed.journal import JournalError
 from tandemfeed.spark_feed.contributions.book import FIRST_NUMBER, ContributionRefused, Producer, Why
 from tandemfeed.spark_feed.contributions.contributed_stream import ContributedStream
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
@@ -40,11 +39,10 @@ class ContributionService(contribution_pb2_grpc.ContributionServicer):
 
     Args:
         streams: by topic.
-        on_failure: called when a stream cannot continue.
     """
 
-    def __init__(self, streams: Mapping[str, ContributedStream], on_failure: Callable[[Exception], None]) -> None:
-        self._streams, self._on_failure = streams, on_failure
+    def __init__(self, streams: Mapping[str, ContributedStream]) -> None:
+        self._streams = streams
         self._calls = OpenStreams(CALLS_MAX, CALLS_OF_ONE_MAX)
 
     async def Open(  # noqa: N802
@@ -99,9 +97,6 @@ class ContributionService(contribution_pb2_grpc.ContributionServicer):
                 return await in_thread(context, work, *arguments)
         except ContributionRefused as refused:
             context.abort(CODES[refused.why], str(refused))
-        except (JournalError, OSError) as failed:
-            self._on_failure(failed)
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the gateway's disk failed; retry")
         raise AssertionError("abort raises")
 
 

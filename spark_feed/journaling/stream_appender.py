@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -60,33 +59,88 @@ class Continuation:
     is_ended: bool
 
 
+class StreamAppender:
+    """The owner of a source stream for one task. It holds the stream's journal until it is closed.
+
+    Args:
+        segment_size_max: of the journal.
+    """
+
+    def __init__(self, continued: Continuation, stream_id: int, segment_size_max: int = SEGMENT_SIZE_MAX) -> None:
+        check_host(continued.journal)
+        self._continued, self._stream_id, self._segment_size_max = continued, stream_id, segment_size_max
+        self._end = continued.commit.streams[stream_id]
+        self._next_record_index = continued.commit.next_record_index
+        self._stream: Journal | None = None
+        self._is_compared = False  # no packet is in the journal that is not appended here
+
+    def append(self, blocks: Sequence[Block]) -> None:
+        """Number, pack and append the messages of the records that follow.
+
+        Args:
+            blocks: of this stream, in any order; together they have every record up to the last.
+
+        Raises:
+            SourceJournalError: records are missing, a message fits in no packet, the rerun differs from the journal, or
+                the streams have ended.
+        """
+        block = join_blocks(blocks, self._next_record_index)
+        if self._continued.is_ended and block.end_record_index > self._next_record_index:
+            raise SourceJournalError(
+                f"record {self._next_record_index} comes after the end of the streams in {self._continued.journal}: "
+                "give the new session a new journal and checkpoint"
+            )
+        self._next_record_index = block.end_record_index
+        if not block.sizes.size:
+            return
+        packed = pack_stream(self._continued.plan, self._stream_id, self._end.next_source_seq, block)
+        if self._stream is None:
+            self._stream = _open(stream_folder(self._continued.journal, self._stream_id))
+        place, end_index = (0, self._end.end_index) if self._is_compared else self._compare(self._stream, packed)
+        end_index = self._append(self._stream, packed, place, end_index)
+        self._end = StreamEnd(self._end.next_source_seq + block.sizes.size, end_index)
+
+    def close(self) -> Appended:
+        """Flush the journal to the disk and release it."""
+        if self._stream is not None:
+            self._stream.close()
+        return Appended(self._stream_id, self._end, self._next_record_index)
+
+    def _compare(self, stream: Journal, packed: Packed) -> tuple[int, int]:
+        found = _compare(stream, self._end.end_index, packed)
+        self._is_compared = found[0] < packed.ends.size
+        return found
+
+    def _append(self, stream: Journal, packed: Packed, place: int, end_index: int) -> int:
+        """Append what is missing; returns the index after the last of these packets."""
+        while place < packed.ends.size:
+            start = int(packed.ends[place - 1]) if place else 0
+            following = int(np.searchsorted(packed.ends, start + self._segment_size_max, side="right"))
+            following = max(following, place + 1)
+            ends = packed.ends[place:following]
+            first_index = stream.append_columns(packed.data[start : int(ends[-1])], ends - start)
+            end_index = first_index + ends.size
+            place = following
+        return end_index
+
+
 def append_to_stream(
     continued: Continuation, stream_id: int, blocks: Sequence[Block], segment_size_max: int = SEGMENT_SIZE_MAX
 ) -> Appended:
-    """Number, pack and append the messages of a source stream that follow the last commit.
+    """Number, pack, append and flush the messages of a source stream that follow the last commit.
 
     Args:
         blocks: of this stream, in any order; together they have every record of the micro-batch.
 
     Raises:
-        SourceJournalError: records are missing, a message fits in no packet, the rerun differs from the journal, or
-            the streams have ended.
+        SourceJournalError: as of `StreamAppender.append`.
     """
-    commit = continued.commit
-    end = commit.streams[stream_id]
-    check_host(continued.journal)
-    block = join_blocks(blocks, commit.next_record_index)
-    if continued.is_ended and block.end_record_index > commit.next_record_index:
-        raise SourceJournalError(
-            f"record {commit.next_record_index} comes after the end of the streams in {continued.journal}: give the "
-            "new session a new journal and checkpoint"
-        )
-    if block.sizes.size:
-        packed = pack_stream(continued.plan, stream_id, end.next_source_seq, block)
-        with _opened(stream_folder(continued.journal, stream_id)) as stream:
-            end_index = _append(stream, end.end_index, packed, segment_size_max)
-        end = StreamEnd(end.next_source_seq + block.sizes.size, end_index)
-    return Appended(stream_id, end, block.end_record_index)
+    appender = StreamAppender(continued, stream_id, segment_size_max)
+    try:
+        appender.append(blocks)
+    finally:
+        appended = appender.close()
+    return appended
 
 
 def check_host(journal: Path) -> None:
@@ -102,33 +156,16 @@ def check_host(journal: Path) -> None:
         )
 
 
-@contextmanager
-def _opened(folder: Path) -> Iterator[Journal]:
+def _open(folder: Path) -> Journal:
     """The stream's journal, which no other task appends to; closing it flushes it to the disk."""
     give_up_at_s = time.monotonic() + TWIN_TIMEOUT_S
     while True:
         try:
-            stream = Journal.open(folder, block_size=BLOCK_SIZE, exclusive=True)
-            break
+            return Journal.open(folder, block_size=BLOCK_SIZE, exclusive=True)
         except JournalLocked as locked:
             if time.monotonic() > give_up_at_s:
                 raise SourceJournalError(str(locked)) from locked
             time.sleep(TWIN_POLL_S)
-    with stream:
-        yield stream
-
-
-def _append(stream: Journal, committed_index: int, packed: Packed, segment_size_max: int) -> int:
-    """Append what is missing; returns the index after the last of these packets."""
-    place, end_index = _compare(stream, committed_index, packed)
-    while place < packed.ends.size:
-        start = int(packed.ends[place - 1]) if place else 0
-        following = max(int(np.searchsorted(packed.ends, start + segment_size_max, side="right")), place + 1)
-        ends = packed.ends[place:following]
-        first_index = stream.append_columns(packed.data[start : int(ends[-1])], ends - start)
-        end_index = first_index + ends.size
-        place = following
-    return end_index
 
 
 def _compare(stream: Journal, committed_index: int, packed: Packed) -> tuple[int, int]:

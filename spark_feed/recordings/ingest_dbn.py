@@ -16,48 +16,64 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 
-from tandemfeed.spark_feed.recordings.ingest_columns import Ingested, IngestOptions
+from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
+from tandemfeed.spark_feed.recordings.ingest_columns import Ingested
 from tandemfeed.spark_feed.recordings.recording import SYMBOL_SIZE_MAX, RecordingError, complete
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 READ_SIZE = 1 << 20
+TABLE_ROWS = 100_000
 NS_PER_DAY = 86_400 * 10**9
 UNDEFINED = databento_dbn.UNDEF_TIMESTAMP
 TRADE = "T"  # the action of a record of a trade
 
 
 def read_dbn_file(path: Path, options: IngestOptions) -> Ingested:
-    """Read a whole DBN file, compressed or not.
+    """A DBN file, compressed or not, which is read as its tables are taken.
 
     Raises:
-        RecordingError: names the file and says what is wrong.
+        RecordingError: while a table is taken; names the file and says what is wrong.
     """
-    decoder = databento_dbn.DBNDecoder()
-    metadata: Any = None
-    rows: list[tuple[Any, ...]] = []
+    return Ingested(_tables(path, options), "DBN integers, exact")
+
+
+def _tables(path: Path, options: IngestOptions) -> Iterator[Any]:
+    """The records in order, some `TABLE_ROWS` at a time."""
     taken: _Kind | None = None
-    skipped = 0
+    rows: list[Row] = []
+    symbols: _Symbols | None = None
+    first_row = skipped = 0
+    for record in _records(path):
+        if symbols is None:
+            schema, symbols, taken = str(record.schema), _Symbols(record), _kind_of(path, record)
+        elif taken is not None and isinstance(record, taken.types):
+            rows.extend(taken.rows(record))
+        else:
+            skipped += 1
+        if taken is not None and len(rows) >= TABLE_ROWS:
+            yield _table(path, _columns(taken, rows), first_row, symbols, options)
+            first_row, rows = first_row + len(rows), []
+    if symbols is None or taken is None:
+        raise RecordingError(f"{path}: no DBN metadata; give a complete file, not a fragment")
+    if skipped:
+        raise RecordingError(f"{path}: {skipped} records do not belong to the file's schema, {schema}")
+    if not first_row and not rows:
+        raise RecordingError(f"{path} contains no records")
+    if rows:
+        yield _table(path, _columns(taken, rows), first_row, symbols, options)
+
+
+def _records(path: Path) -> Iterator[Any]:
+    """The metadata, then the records."""
+    decoder = databento_dbn.DBNDecoder()
     try:
         for piece in _pieces(path):
             decoder.write(piece)
-            for record in decoder.decode():
-                if metadata is None:
-                    metadata = record
-                    taken = _kind_of(path, metadata)
-                elif taken is not None and isinstance(record, taken.types):
-                    rows.extend(taken.rows(record))
-                else:
-                    skipped += 1
+            yield from decoder.decode()
+        if decoder.buffer():
+            raise ValueError(f"its last {len(decoder.buffer())} bytes are not a whole record")
     except (databento_dbn.DBNError, zstandard.ZstdError, ValueError) as error:
         raise RecordingError(f"{path}: not a complete DBN file ({error})") from error
-    if taken is None:
-        raise RecordingError(f"{path}: no DBN metadata; give a complete file, not a fragment")
-    if skipped:
-        raise RecordingError(f"{path}: {skipped} records do not belong to the file's schema, {metadata.schema}")
-    if not rows:
-        raise RecordingError(f"{path} contains no records")
-    columns = dict(zip((*FIRST_COLUMNS, *taken.columns), zip(*rows, strict=True), strict=True))
-    return Ingested(_table(path, columns, metadata, options), "DBN integers, exact")
 
 
 FIRST_COLUMNS = ("kind", "instrument_id", "event_at_ns")  # of every row
@@ -145,21 +161,40 @@ def _kind_of(path: Path, metadata: Any) -> _Kind:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
+    """The file's content, decompressed.
+
+    Raises:
+        ValueError: it ends within a compressed frame.
+    """
     with path.open("rb") as file:
         magic = file.read(len(ZSTD_MAGIC))
         file.seek(0)
-        source: Any = file
-        if magic == ZSTD_MAGIC:
-            # A file may consist of several consecutive frames; the metadata may be one of them.
-            source = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        while piece := source.read(READ_SIZE):
-            yield piece
+        stored = iter(lambda: file.read(READ_SIZE), b"")
+        yield from _decompressed(stored) if magic == ZSTD_MAGIC else stored
 
 
-def _table(path: Path, columns: dict[str, Any], metadata: Any, options: IngestOptions) -> Any:
+def _decompressed(stored: Iterator[bytes]) -> Iterator[bytes]:
+    """A file may consist of several consecutive frames; the metadata may be one of them."""
+    frame: Any = None
+    for piece in stored:
+        while piece:
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            yield frame.decompress(piece)
+            piece = b""
+            if frame.eof:
+                piece, frame = frame.unused_data, None
+    if frame is not None:
+        raise ValueError("it ends within a compressed frame")
+
+
+def _columns(taken: _Kind, rows: list[Row]) -> dict[str, Any]:
+    return dict(zip((*FIRST_COLUMNS, *taken.columns), zip(*rows, strict=True), strict=True))
+
+
+def _table(path: Path, columns: dict[str, Any], first_row: int, names: _Symbols, options: IngestOptions) -> Any:
     count = len(columns["event_at_ns"])
     if UNDEFINED in columns["event_at_ns"]:
-        row = columns["event_at_ns"].index(UNDEFINED) + 1
+        row = first_row + columns["event_at_ns"].index(UNDEFINED) + 1
         raise RecordingError(f"{path}: row {row}: neither the event's time nor the time of its receipt is defined")
     instruments = columns.pop("instrument_id")
     arrays: dict[str, Any] = {name: pa.array(values) for name, values in columns.items()}
@@ -167,11 +202,10 @@ def _table(path: Path, columns: dict[str, Any], metadata: Any, options: IngestOp
         arrays["symbol"] = pa.array([options.symbol] * count)
     else:
         days = np.array(columns["event_at_ns"], np.int64) // NS_PER_DAY
-        names = _Symbols(metadata)
         arrays["symbol"] = pa.array([names(int(i), int(d)) for i, d in zip(instruments, days, strict=True)])
     for symbol in arrays["symbol"].unique().to_pylist():
         if len(symbol.encode()) > SYMBOL_SIZE_MAX:
-            row = arrays["symbol"].index(symbol).as_py()
+            row = first_row + arrays["symbol"].index(symbol).as_py()
             raise RecordingError(
                 f"{path}: record {row + 1}: symbol {symbol!r} is longer than {SYMBOL_SIZE_MAX} bytes; give --symbol"
             )

@@ -1,7 +1,8 @@
-"""Numbers as integers with exponent -9: decimal text exactly, floats rounded half even to nine decimal places."""
+"""Numbers as scaled integers, of nine decimal places for ticks: decimal text exactly, floats rounded half to even."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from typing import Any
 
@@ -35,16 +36,39 @@ class BadNumber(Exception):
         self.reason = reason
 
 
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Integers that hold numbers.
+
+    Attributes:
+        digits: decimal places: the integer is the number times ten to this power.
+        lowest, highest: the integers that there are.
+        rounds: floats may have more decimal places.
+    """
+
+    digits: int
+    lowest: int
+    highest: int
+    rounds: bool = True
+
+
+NINE_DIGITS = Scale(PRICE_DIGITS, -LIMIT, LIMIT - 2)  # the largest value means null
+
+
 def to_nine_digits(column: Any, null: int) -> tuple[NDArray[np.int64], str]:
-    """A column as integers with exponent -9, and how they were converted.
+    """A column as integers with exponent -9, and how they were converted; as `to_integers`."""
+    return to_integers(column, null, NINE_DIGITS)
+
+
+def to_integers(column: Any, null: int, scale: Scale) -> tuple[NDArray[np.int64], str]:
+    """A column as scaled integers, and how they were converted. Those above 63 bits become their two's complement.
 
     Args:
         column: Arrow text, decimals, floats or integers.
         null: result for empty values.
 
     Raises:
-        BadNumber: names the first row that is not a number, is text with more than nine decimal places, or is too
-            large.
+        BadNumber: names the first row that is not a number, is text with too many decimal places, or is out of range.
     """
     kind = column.type
     if pa.types.is_integer(kind):
@@ -63,11 +87,16 @@ def to_nine_digits(column: Any, null: int) -> tuple[NDArray[np.int64], str]:
     values[-1] = null
     for code, value in enumerate(distinct):
         try:
-            values[code] = _nine_digits(value, null)
+            values[code] = _scaled(value, null, scale)
         except (BadNumber, OverflowError) as error:
             row = int(np.flatnonzero(codes == code)[0])
             raise BadNumber(row, value, str(error)) from None
     return values[codes], how
+
+
+def signed(value: int) -> int:
+    """The two's complement of a number above 63 bits; others are unchanged."""
+    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def size_exponent_of(values: NDArray[np.int64]) -> int:
@@ -80,7 +109,7 @@ def size_exponent_of(values: NDArray[np.int64]) -> int:
     return -PRICE_DIGITS
 
 
-def _nine_digits(value: object, null: int) -> int:
+def _scaled(value: object, null: int, scale: Scale) -> int:
     if isinstance(value, str) and value.strip() in ("", "null", "NULL", "NaN", "nan"):
         return null
     try:
@@ -91,10 +120,15 @@ def _nine_digits(value: object, null: int) -> int:
         return null
     if not number.is_finite():
         raise BadNumber(0, value, "is not finite")
-    scaled = number.scaleb(PRICE_DIGITS, _CONTEXT)
+    scaled = number.scaleb(scale.digits, _CONTEXT)
     whole = scaled.to_integral_value(ROUND_HALF_EVEN)
-    if isinstance(value, str) and whole != scaled:
-        raise BadNumber(0, value, f"has more than {PRICE_DIGITS} decimal places")
-    if not -LIMIT <= whole < LIMIT - 1:  # the largest value means null
-        raise BadNumber(0, value, "does not fit in 64 bits with nine decimal places")
-    return int(whole)
+    places = "no" if scale.digits <= 0 else scale.digits
+    if whole != scaled and not (scale.rounds and isinstance(value, float)):
+        if scale.digits < 0:
+            raise BadNumber(0, value, f"is not a multiple of 1e{-scale.digits}")
+        raise BadNumber(0, value, f"has more than {places} decimal places")
+    if not scale.lowest <= whole <= scale.highest:
+        if scale == NINE_DIGITS:
+            raise BadNumber(0, value, "does not fit in 64 bits with nine decimal places")
+        raise BadNumber(0, value, f"is out of range: as an integer it must be {scale.lowest} to {scale.highest}")
+    return signed(int(whole))

@@ -33,7 +33,12 @@ ROWS_PER_FILE = 10_000
 FIRST_FILE_TIME_NS = 1_000_000_000 * 1_000_000_000  # any fixed time; only the order counts
 FILE_TIME_STEP_NS = 10_000_000
 
-SCHEMA = pa.schema(
+CORE_FIELDS = (  # of every recording
+    pa.field("record_index", pa.int64(), nullable=False),
+    pa.field("kind", pa.string(), nullable=False),  # the name of a message of the source format
+    pa.field("event_at_ns", pa.int64(), nullable=False),
+)
+SCHEMA = pa.schema(  # of ticks; `format_columns.recording_schema` has that of any source format
     [
         pa.field("record_index", pa.int64(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
@@ -55,6 +60,16 @@ SCHEMA = pa.schema(
         pa.field("venue_channel", pa.int16()),
     ]
 )
+
+# What no value means in a column of ticks, if the source format has no null for it. In other columns it is an error.
+NO_NUMBER = dict.fromkeys(
+    [
+        *("size", "flags", "bid_size", "ask_size", "received_at_ns", "order_id", "sequence", "received_delta_ns"),
+        "venue_channel",
+    ],
+    0,
+)
+NO_TEXT = {"side": b"N", "action": b"N"}
 
 
 class RecordingError(Exception):
@@ -124,8 +139,11 @@ def write_recording(
     origin: str,
     price_conversion: str,
     size_exponent: int = 0,
+    schema: pa.Schema = SCHEMA,
 ) -> Manifest:
-    """Write tables (columns of SCHEMA without record_index, in order) as a recording.
+    """Write tables (columns of the schema without record_index, in order) as a recording.
+
+    Nothing is left in the folder if a table raises.
 
     Raises:
         RecordingError: if the folder is not empty, or the tables have no rows.
@@ -133,22 +151,42 @@ def write_recording(
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise RecordingError(f"{folder} is not empty; give a new folder, or remove the old recording first")
+    try:
+        manifest = _write_parts(folder, tables, rows_per_file, origin, price_conversion, size_exponent, schema)
+    except BaseException:
+        for left in folder.iterdir():
+            left.unlink()
+        raise
+    (folder / MANIFEST_NAME).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
+    return manifest
+
+
+def _write_parts(
+    folder: Path,
+    tables: Iterable[pa.Table],
+    rows_per_file: int,
+    origin: str,
+    price_conversion: str,
+    size_exponent: int,
+    schema: pa.Schema,
+) -> Manifest:
     symbols: set[str] = set()
     record_count = file_count = 0
     first_event = last_event = 0
     for table in _rechunk(tables, rows_per_file):
         index = pa.array(range(record_count, record_count + table.num_rows), pa.int64())
-        full = table.add_column(0, SCHEMA.field("record_index"), index).select(SCHEMA.names).cast(SCHEMA)
+        full = table.add_column(0, schema.field("record_index"), index).select(schema.names).cast(schema)
         _write_part(part_path(folder, file_count), full, file_count)
         events = full.column("event_at_ns")
         first_event = first_event if file_count else events[0].as_py()
         last_event = events[-1].as_py()
-        symbols.update(full.column("symbol").unique().to_pylist())
+        if "symbol" in schema.names:
+            symbols.update(full.column("symbol").unique().to_pylist())
         record_count += table.num_rows
         file_count += 1
     if not record_count:
         raise RecordingError(f"{origin} contains no records; nothing was written to {folder}")
-    manifest = Manifest(
+    return Manifest(
         record_count=record_count,
         file_count=file_count,
         rows_per_file=rows_per_file,
@@ -159,8 +197,6 @@ def write_recording(
         price_conversion=price_conversion,
         size_exponent=size_exponent,
     )
-    (folder / MANIFEST_NAME).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
-    return manifest
 
 
 def complete(columns: dict[str, pa.Array], row_count: int) -> pa.Table:

@@ -47,6 +47,7 @@ class SourceReporter:
         verifier: of the replay service; receives which tokens it must accept.
         sealer: receives the source's present key; None: the feed does not seal its source packets.
         interval_s: between reports.
+        on_answer: called with each answer, before the next report is made.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class SourceReporter:
         verifier: TokenVerifier,
         sealer: SourceSealer | None,
         interval_s: float = REPORT_INTERVAL_S,
+        on_answer: Callable[[admin_pb2.SourceReported], None] = lambda _answer: None,
     ) -> None:
-        self._verifier, self._sealer, self._interval_s = verifier, sealer, interval_s
+        self._verifier, self._sealer, self._interval_s, self._on_answer = verifier, sealer, interval_s, on_answer
         self._servers = AdminServers(connection.admin)
         self._ca_pem = connection.ca_pem
         self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.credential)
@@ -72,16 +74,21 @@ class SourceReporter:
         self._journal, self._describe = journal, describe
         self._last: tuple[int, float] | None = None
         self._is_cut_off = False
-        self._stopped = threading.Event()
+        self._stopped, self._due = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="source-reports", daemon=True)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
 
+    def hurry(self) -> None:
+        """Send the next report at once. For any thread."""
+        self._due.set()
+
     def stop(self) -> None:
         """Send the last report, which says that the gateway was asked to stop."""
         self._stopped.set()
+        self._due.set()
         self._thread.join(2 * REPORT_TIMEOUT_S)
 
     def _run(self) -> None:
@@ -115,12 +122,14 @@ class SourceReporter:
                 self._tokens.adopt_trust(answer, self._verifier)
                 if self._sealer is not None:
                     use_present_key(self._sealer, answer.source_keys)
+                self._on_answer(answer)
                 self._servers.answered(address)
                 if self._is_cut_off:
                     LOG.info("reporting again", extra={"server": address})
                     self._is_cut_off = False
                 if not is_stopping:
-                    self._stopped.wait(self._interval_s)
+                    self._due.wait(self._interval_s)
+                    self._due.clear()
 
     def _present(self, committed: CommittedEnd | None, *, is_stopping: bool) -> admin_pb2.SourceReport:
         report = admin_pb2.SourceReport(is_stopping=is_stopping)
@@ -128,7 +137,7 @@ class SourceReporter:
         count, position = self._describe(report)
         now_s = time.monotonic()
         if self._last is not None and now_s > self._last[1]:
-            report.packets_per_second = round((count - self._last[0]) / (now_s - self._last[1]))
+            report.packets_per_second = round(max(count - self._last[0], 0) / (now_s - self._last[1]))
         self._last = count, now_s
         if committed is None:
             return report

@@ -102,6 +102,9 @@ CALLS = {
     "Operations/ReadmitAdapter": Call(admin_pb2.ReadmitAdapterRequest(feed=FEED, adapter="a"), REFUSED_STATE),
     "Operations/DrainAdapter": Call(admin_pb2.DrainAdapterRequest(feed=FEED, adapter="a"), REFUSED_REQUEST),
     "Operations/UndrainAdapter": Call(admin_pb2.UndrainAdapterRequest(feed=FEED, adapter="a"), REFUSED_STATE),
+    "Operations/GrantContributions": Call(
+        admin_pb2.GrantContributionsRequest(feed=FEED, gateway="127.0.0.1:1", reason="a test"), REFUSED_REQUEST
+    ),
     "Operations/ThrottleAdapter": Call(
         admin_pb2.ThrottleAdapterRequest(feed=FEED, adapter="a", replay_bytes_per_s=1), REFUSED_REQUEST
     ),

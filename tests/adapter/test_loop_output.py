@@ -1,4 +1,5 @@
-"""What the loop sends, by real sockets: the same datagrams by multicast and unicast, and nothing superfluous."""
+"""What the loop sends, by real sockets: the same datagrams by multicast and unicast, journaled before, and nothing
+superfluous."""
 
 from __future__ import annotations
 
@@ -12,16 +13,17 @@ import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.adapter.idle_channels import IdleChannels
-from tandemfeed.adapter.loop import AdapterLoop
+from tandemfeed.adapter.loop import PACKETS_MAX, AdapterLoop
 from tandemfeed.adapter.mailbox import Mailbox
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.config import EngineConfig
-from tandemfeed.feedcore.replica.effects import Transmit
+from tandemfeed.feedcore.replica.effects import AdapterEffect, Publish, ReleaseLease, Transmit
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
-from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.sealing.announced_starts import SALT_SIZE, AnnouncedStart
@@ -48,6 +50,12 @@ def packet() -> OutputPacket:
     return OutputPacket(0, FEED_ID, CHANNEL, 1, SESSION, 1, 1, 1, 0, (), 0, 0, b"")
 
 
+def decided(input_seq: int) -> OutputPacket:
+    """A packet of one decision without a message."""
+    runs = (Run(1, input_seq, 1, 1, input_seq, 1, 0),)
+    return packet()._replace(first_input_seq=input_seq, runs=runs, payload=encode_runs(runs))
+
+
 class Adapter:
     """A loop without an engine's channels, a multicast receiver, and an admitted unicast client."""
 
@@ -59,6 +67,7 @@ class Adapter:
         sealer.use_key(SealingKey(1, CHANNEL, bytes(32), bytes(32)))
         admitted, client, server = AdmittedClients(), CurveKeys.generate(), CurveKeys.generate()
         admitted.change(SubscriptionsChanged(admitted=[AdmittedClient(client_key=client.public, channel_ids=[1])]), 0)
+        self.log: list[str] = []
         self.unicast = UnicastPublisher(f"{INTERFACE}:0", server, [CHANNEL], admitted)
         self.unicast.keep(0)
         idle_channels = None
@@ -78,7 +87,7 @@ class Adapter:
             mailbox=Mailbox(),
             peers=None,
             stop=self.stop,
-            ask_server=lambda _request: None,
+            ask_server=lambda request: self.log.append(type(request).__name__),
             on_report_due=lambda: None,
             report_interval_ns=100_000_000,
             unicast=self.unicast,
@@ -107,6 +116,19 @@ class Adapter:
         """What arrives by multicast and by unicast."""
         self.loop.perform([Transmit(each) for each in packets])
         return self._received(self.group), self._received(self.client)
+
+    def logged(self, *effects: AdapterEffect) -> list[str]:
+        """What happens, in order: datagrams sent, each with the number of packets in the journal, and requests."""
+        send, self.log = self.loop._sender.send, []
+
+        def send_and_log(group: bytes, datagram: bytes) -> None:
+            self.log.append(f"sent with {len(list(self.journal.replay(CHANNEL, 1, 1_000)))} in the journal")
+            send(group, datagram)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.loop._sender, "send", send_and_log)
+            self.loop.perform(list(effects))
+        return self.log
 
     @staticmethod
     def _received(receiver: MulticastReceiver | UnicastReceiver) -> list[bytes]:
@@ -147,3 +169,21 @@ def test_a_backup_sends_only_heartbeats_on_a_channel_without_subscribers(adapter
 def test_the_active_sends_everything_even_without_subscribers(adapter: Adapter) -> None:
     by_multicast, _ = adapter.sent(packet(), packet())
     assert len(by_multicast) >= 2
+
+
+def test_packets_are_journaled_together_before_any_of_them_is_sent(adapter: Adapter) -> None:
+    log = adapter.logged(Publish([decided(1), decided(2)]), Transmit(heartbeat()), Publish([decided(3)]))
+    assert log[:4] == ["sent with 3 in the journal"] * 4
+
+
+def test_an_effect_of_another_kind_comes_after_the_packets_before_it(adapter: Adapter) -> None:
+    log = adapter.logged(Publish([decided(1)]), ReleaseLease(1), Publish([decided(2)]))
+    request = log.index("ReleaseLease")
+    assert set(log[:request]) == {"sent with 1 in the journal"}
+    assert set(log[request + 1 :]) == {"sent with 2 in the journal"}
+
+
+def test_the_first_of_many_packets_do_not_wait_for_the_last(adapter: Adapter) -> None:
+    log = adapter.logged(*(Publish([decided(number)]) for number in range(1, 2 * PACKETS_MAX + 1)))
+    assert log[0] == f"sent with {PACKETS_MAX} in the journal"
+    assert log[-1] == f"sent with {2 * PACKETS_MAX} in the journal"

@@ -361,6 +361,12 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
             ', line 22: feed[0].source_stream[1].contributions is "7412"; it must be an address HOST:PORT',
         ),
         (
+            'group = "239.192.1.2:5002"',
+            'group = "239.192.1.2:5002"\ncontributions = ["127.0.0.1:7412", "127.0.0.1:7412"]',
+            ", line 22: feed[0].source_stream[1].contributions is "
+            '["127.0.0.1:7412","127.0.0.1:7412"]; expected an address',
+        ),
+        (
             '"127.0.0.1:7411"',
             '"7411"',
             ', line 7: feed[0].source_replay_endpoint is "7411"; it must be an address HOST:PORT',

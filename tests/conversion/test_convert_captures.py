@@ -231,9 +231,22 @@ def test_other_tables_have_the_same_rows(tmp_path: Path, kind: str) -> None:
 
 def test_a_file_compressed_with_zstd_is_read(tmp_path: Path) -> None:
     path = itch_file(tmp_path / "day.itch.zst", 5)
-    path.write_bytes(zstandard.compress(path.read_bytes()))
+    skippable = b"\x50\x2a\x4d\x18\4\0\0\0skip"
+    path.write_bytes(skippable + zstandard.compress(path.read_bytes()))
     assert main(["file", str(path), *ITCH, "--to", str(tmp_path / "out")]) == 0
     assert len(rows(path)) == 10
+
+
+@pytest.mark.parametrize("cut", [1, 20, 1_000])
+def test_a_file_compressed_with_zstd_that_is_cut_off_is_converted_up_to_there(
+    tmp_path: Path, cut: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = itch_file(tmp_path / "day.itch.zst", 50_000)
+    first, second = itch_file(tmp_path / "one", 5).read_bytes(), path.read_bytes()
+    path.write_bytes(zstandard.compress(first) + zstandard.compress(second)[:-cut])
+    assert main(["file", str(path), *ITCH, "--to", str(tmp_path / "out")]) == 3
+    assert 10 <= len(rows(path)) <= 100_010
+    assert "cannot be decompressed further: a zstd frame is cut off" in shown(capsys)
 
 
 def test_records_of_databento_are_read_from_gzip(tmp_path: Path) -> None:

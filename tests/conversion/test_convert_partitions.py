@@ -6,9 +6,10 @@ import struct
 from pathlib import Path
 
 import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 
-from tandemfeed.adapter.convert_command import partitions
+from tandemfeed.adapter.convert_command import partitions, row_groups
 from tandemfeed.adapter.convert_command.cli import main
 
 ITCH = ["--shipped", "itch50", "--session", "20191230"]
@@ -49,6 +50,17 @@ def test_rows_are_in_the_folders_of_their_day_type_and_bucket(
     assert len(bucket_of) == 5
     assert {row["bucket"] for row in rows} == {0, 1, 2}
     assert all(row["bucket"] == bucket_of[row["instrumentId"]] for row in rows)  # with a symbol and without one
+
+
+def test_row_groups_of_a_partition_are_as_large_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_groups, "ROWS_MAX", 10)  # two of these four groups have two rows of each partition
+    monkeypatch.setattr(partitions, "ROWS_MAX", 8)
+    assert convert(tmp_path, 1, "--partition", "5") == 0
+    files = [pyarrow.parquet.ParquetFile(path) for path in sorted((tmp_path / "lake").rglob("*.parquet"))]
+    assert [[each.metadata.row_group(n).num_rows for n in range(each.num_row_groups)] for each in files] == [[8]] * 5
+    rows = files[0].read().to_pylist()
+    assert [row["orderId"] for row in rows] == [5, 5, 10, 10, 15, 15, 20, 20]
+    assert [row["symbol"] for row in rows] == ["STOCK0", None] * 4
 
 
 def test_only_parquet_is_partitioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,11 @@ _CANDIDATES, _CORE, _TERMS = (
 )
 _MERGE = "feedcore/merge"
 _HOLD, _ORDER = "feedcore/hold_queue.py", f"{_MERGE}/source_order.py"
-_COMPARISON = f"{_MERGE}/comparison.py"
+_COMPARISON, _MERGER = f"{_MERGE}/comparison.py", f"{_MERGE}/merger.py"
+_HOT_DELIVERY = (
+    "len(packet.runs) == {} and packet.first_input_seq == next_input_seq and (order.next_source_seqs.get(stream) == "
+    "first_source) and (not run.is_source_gap)"
+)
 _SET_AS_IT_OPENS = "read only while a gap is open, and set when it opens"
 _SAME_PLACE = "both histories agree up to there, so equal input_seq imply equal message_seq"
 _SET_BY_EVERY_GRANT = "read only while the lease is held, and every grant and restoration sets it"
@@ -22,12 +26,13 @@ _SET_BY_HEARING = "read only after contact with an admin server, which sets it"
 _SET_BY_AN_OUTAGE = "read only while the adapter settles after an outage, whose end sets it"
 _SET_BY_THE_GRANT = "read only while an epoch is held, and its grant sets it"
 _SETS_WHAT_IS_SET = "it does not matter which of two equal numbers is kept"
-_ONLY_ITS_TRUTH = "callers use only its truth value"
 _RESTORED = (
     "return OutputPacket({}, {}, channel_id, adapter_id, {}, {}, first_input_seq, first_message, count, runs, {}, {}, "
     "payload)"
 )
 _NOT_COMPARED = "flags, session, epoch and times are not compared"
+_HOT_PATH = "a shortcut for the hot path; the slow path has the same result"
+_HAS_NUMBER = "the number is known there; the other operand only satisfies the type checker"
 _LATER_THAN_ANY_TIME = "the initial value of a minimum may be any number larger than every time"
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
@@ -60,7 +65,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "FeedLease.refusal_to_fail",
         "- others = [each for each in in_sync if each != adapter_id]\n+ others = [each for each in in_sync]",
     ): "an adapter that is the only one in sync was refused above",
-    (_CORE, "FeedLease._may_renew", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _CORE,
         "FeedLease._may_renew",
@@ -85,29 +89,24 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- if packet.first_message_seq < message_seq < packet.end_message_seq:\n"
         "+ if packet.first_message_seq < message_seq <= packet.end_message_seq:",
     ): "a message_seq at either end was handled above",
-    (f"{_MERGE}/declared_gaps.py", "DeclaredGaps.fill", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/forwarders.py",
         "DecidedEnd.within",
         "- if fork is None or fork.first_input_seq >= self.place.input_seq:\n"
         "+ if fork is None or fork.first_input_seq > self.place.input_seq:",
     ): _SAME_PLACE,
-    (f"{_MERGE}/forwarders.py", "Forwarders.may_begin", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/adapter_streams.py",
         "AdapterStreams.on_packet",
         "- if end_input_seq > self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):\n"
         "+ if end_input_seq >= self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):",
     ): "assigns an equal value",
-    (f"{_MERGE}/gap_repair.py", "GapRepair.watch", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
-    (f"{_MERGE}/gap_repair.py", "GapRepair.is_request_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     **{
         (f"{_MERGE}/gap_repair.py", "GapRepair.__init__", f"- {before}\n+ {after}"): _SET_AS_IT_OPENS
         for before, wrong in (
             ("self._first_missing = 0", "self._first_missing = 1"),
             ("self._request_at_ns = 0", "self._request_at_ns = 1"),
             ("self._pause_ns = 0", "self._pause_ns = 1"),
-            ("self._has_asked = False", "self._has_asked = True"),
         )
         for after in ("pass", wrong)
     },
@@ -195,7 +194,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- while index < len(self._firsts) and (first := self._firsts[index]) < end_input_seq:\n"
         "+ while index < len(self._firsts) and (first := self._firsts[index]) <= end_input_seq:",
     ): "a packet that begins at the end does not overlap the copy",
-    (_COMPARISON, "are_equal", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _COMPARISON,
         "_restored",
@@ -211,17 +209,95 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         for wrong in range(6)
     },
     (
-        f"{_MERGE}/merger.py",
+        _MERGER,
         "StreamMerger._take",
         "- if end > gap.known_end_input_seq:\n+ if end >= gap.known_end_input_seq:",
     ): _SAME_PLACE,
     (
-        f"{_MERGE}/merger.py",
+        _MERGER,
         "StreamMerger._on_old",
         "- if self._declared.ranges and self._declared.fill(packet, end, effects):\n"
         "+ if True and self._declared.fill(packet, end, effects):",
     ): "a shortcut: without ranges there is nothing to fill",
-    (f"{_MERGE}/provisional_merge.py", "ProvisionalMerge._take", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (
+        _MERGER,
+        "StreamMerger.has_missing_messages",
+        "- return 0 < (self.next_message_seq or 0) < self._gap.known_end_message_seq\n"
+        "+ return 1 < (self.next_message_seq or 0) < self._gap.known_end_message_seq",
+    ): "a subscription from message 1 knows its place from the start",
+    (
+        _MERGER,
+        "StreamMerger.on_packet",
+        "- elif packet.epoch == self._gate.passing_epoch:\n+ elif False:",
+    ): _HOT_PATH,
+    (
+        _MERGER,
+        "StreamMerger.next_deadline_ns",
+        "- if at_ns is not None and (deadline_ns is None or at_ns < deadline_ns):\n"
+        "+ if at_ns is not None and (deadline_ns is None or at_ns <= deadline_ns):",
+    ): _SETS_WHAT_IS_SET,
+    (
+        _MERGER,
+        "StreamMerger._rewind_to",
+        "- if self.next_input_seq is not None and self.next_input_seq > fork.input_seq:\n"
+        "+ if self.next_input_seq is not None and self.next_input_seq >= fork.input_seq:",
+    ): _SAME_PLACE,
+    **{
+        (_MERGER, function, f"- if {condition}:\n+ if {after}:"): _HOT_PATH
+        for function, condition, after in (
+            ("StreamMerger._take", "self._provisional.gaps", "True"),
+            ("StreamMerger._take", "self._reported_end is not None", "True"),
+            ("StreamMerger._place", "self._held.items", "True"),
+            ("StreamMerger._deliver", _HOT_DELIVERY.format(1), "False"),
+            ("StreamMerger._deliver", _HOT_DELIVERY.format(1), _HOT_DELIVERY.format(0)),
+        )
+    },
+    **{
+        (_MERGER, function, f"- {line.format(0)}\n+ {line.format(1)}"): _HAS_NUMBER
+        for function, line in (
+            ("StreamMerger._take", "effects.append(CaughtUp(self.channel_id, self.next_message_seq or {}))"),
+            (
+                "StreamMerger._report_progress",
+                "next_seq, known_end = (self.next_message_seq or {}, self._gap.known_end_message_seq)",
+            ),
+        )
+    },
+    (
+        _MERGER,
+        "StreamMerger._confirm",
+        "- self._confirmation.passed(self.next_input_seq or 0)\n+ self._confirmation.passed(self.next_input_seq or 1)",
+    ): "nothing ends at or before input_seq 1",
+    **{
+        (_MERGER, "StreamMerger._request", f"- {before}\n+ {after}"): reason
+        for before, after, reason in (
+            (
+                "self._gap.requested_end = ranges[-1][1] if ranges else 0",
+                "self._gap.requested_end = ranges[-1][1] if True else 0",
+                "an open gap has a missing range",
+            ),
+            (
+                "self._gap.requested_end = ranges[-1][1] if ranges else 0",
+                "self._gap.requested_end = ranges[-1][1] if ranges else 1",
+                "an open gap has a missing range",
+            ),
+            (
+                "elif with_numbered and self.next_message_seq is not None:",
+                "elif with_numbered and True:",
+                "a live subscription that has not begun misses no message",
+            ),
+            (
+                "holders = self._confirmation.adapters_with(*ranges[0]) if self._is_confirming and ranges else ()",
+                "holders = self._confirmation.adapters_with(*ranges[0]) if True and ranges else ()",
+                "a shortcut: without confirm=2 no copy waits",
+            ),
+        )
+    },
+    (
+        _MERGER,
+        "StreamMerger._declare",
+        "- if end.input_seq <= first.input_seq if is_begun else end.message_seq <= first.message_seq:\n"
+        "+ if end.input_seq < first.input_seq if is_begun else end.message_seq <= first.message_seq:",
+    ): "a gap without source messages is declared by no event, and ends where it begins",
     (
         f"{_MERGE}/history_gate.py",
         "HistoryGate.__init__",
@@ -248,6 +324,22 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         for after in ("False", "self._waiting[0].first_input_seq > next_input_seq")
     },
     (
+        f"{_MERGE}/confirmation.py",
+        "Confirmation.passed",
+        "- if not self._waiting or self._waiting[0].first_input_seq >= next_input_seq:\n+ if False:",
+    ): "a shortcut: without it, no passed copies are found",
+    (
+        f"{_MERGE}/confirmation.py",
+        "Confirmation.__init__",
+        "- self._longest = 0\n+ self._longest = 1",
+    ): "every packet has at least one source message",
+    (
+        f"{_MERGE}/confirmation.py",
+        "Confirmation.on_packet",
+        "- if known.first_input_seq == piece.first_input_seq and is_same_packet(known, piece):\n"
+        "+ if True and is_same_packet(known, piece):",
+    ): "a payload names its source messages, and one history has them at one input_seq",
+    (
         "admin_server/feed/adapter_starts.py",
         "AdapterStarts.note_counters",
         "- if counter > known and channel_id in self._channel_ids:\n"
@@ -263,8 +355,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): _SET_BY_AN_OUTAGE,
     (_VIEW, "LeaseView.__init__", "- self._valid_until_ns = 0\n+ pass"): _SET_BY_THE_GRANT,
     (_VIEW, "LeaseView.__init__", "- self._valid_until_ns = 0\n+ self._valid_until_ns = 1"): _SET_BY_THE_GRANT,
-    (_VIEW, "LeaseView.on_granted", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
-    (_PEERS, "Peers.note", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 2 << 62"): _LATER_THAN_ANY_TIME,
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 1 << 63"): _LATER_THAN_ANY_TIME,
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 1 << 61"): _LATER_THAN_ANY_TIME,

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 _REPLICA = "feedcore/replica"
-_DECIDING, _FOLLOWING, _ROLE = f"{_REPLICA}/deciding.py", f"{_REPLICA}/following.py", f"{_REPLICA}/role.py"
-_INTAKE, _TRACKER = f"{_REPLICA}/decision_intake.py", f"{_REPLICA}/source_tracker.py"
+_DECIDING, _FOLLOWING, _ROLE = (
+    f"{_REPLICA}/roles/deciding.py",
+    f"{_REPLICA}/roles/following.py",
+    f"{_REPLICA}/roles/role.py",
+)
+_INTAKE, _TRACKER = f"{_REPLICA}/input/decision_intake.py", f"{_REPLICA}/input/source_tracker.py"
+_APPLYING, _PRODUCTION = f"{_REPLICA}/input/applying.py", f"{_REPLICA}/output/production.py"
 _SESSIONS, _CHANNEL, _ENGINE = f"{_REPLICA}/sessions.py", f"{_REPLICA}/channel.py", f"{_REPLICA}/engine.py"
-_ONLY_ITS_TRUTH = "callers use only its truth value"
 _NO_HEIR = "a gap begins at source_seq 1 or later, so neither an end of 0 nor one of 1 is after it"
 _SHORTCUT = "a shortcut for the hot path; the slow path has the same result"
 _SETS_WHAT_IS_SET = "it does not matter which of two equal numbers is kept"
+_TIME_IN_THE_PAST = "any time in the past has the same effect"
+_SET_BY_THE_OFFER = "read only with an offer, which sets it"
+_SET_BY_THE_FIRST_PACKET = "read only while packets are held, and every packet sets it"
+_SET_BY_THE_REPAIR = "read only during a repair, whose beginning sets it"
+_SET_BY_HOLDING = "read only while packets wait, and the first of them sets it"
+_SET_WHEN_A_SESSION_COMES = "read only while a later session is known, and set with it"
 _ONLY_FIRST = "only the first range is read"
 _SOME = "the reason lists some of the buckets as examples"
 
@@ -59,20 +69,17 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "FlapDamper.__init__",
         "- self._silences = 0\n+ self._silences = 1",
     ): "the first silence sets it, and until then one silence has the same effect as none",
-    (f"{_REPLICA}/applying.py", "_leads_past", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
-        f"{_REPLICA}/applying.py",
+        f"{_REPLICA}/input/applying.py",
         "_apply_one",
         "- if tracker.next_source_seq is None or run.end_source_seq > tracker.next_source_seq:\n"
         "+ if False or run.end_source_seq > tracker.next_source_seq:",
     ): "a replica that applies decisions has a position, and so have its trackers; the check satisfies mypy",
-    (f"{_REPLICA}/bucket_repair.py", "BucketRepair.set_if_reached", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
-        f"{_REPLICA}/decision_log.py",
+        f"{_REPLICA}/input/decision_log.py",
         "DecisionLog.__init__",
         "- self._count = 0\n+ self._count = 1",
     ): "a row of zeros is before every position, and is overwritten first",
-    (f"{_REPLICA}/save_schedule.py", "SaveSchedule.is_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _CHANNEL,
         "Channel.take_source",
@@ -84,7 +91,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "DecisionIntake.on_next_input_seq",
         "- if next_input_seq > self._known_end:\n+ if next_input_seq >= self._known_end:",
     ): _SETS_WHAT_IS_SET,
-    (_INTAKE, "DecisionIntake.is_request_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _INTAKE,
         "DecisionIntake._take",
@@ -119,4 +125,219 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "Sessions.__init__",
         "- self._final_heartbeats_at_ns = self._final_heartbeats_often_until_ns = 0\n+ pass",
     ): "read only after final heartbeats, which set it",
+    **{
+        (
+            f"{_REPLICA}/active_view.py",
+            "FlapDamper._hold_ns",
+            "- return 0 if excess <= 0 else min(HOLD_NS_FIRST << min(excess - 1, 8), HOLD_NS_MAX)\n"
+            f"+ return 0 if excess <= 0 else min(HOLD_NS_FIRST << min(excess - 1, {bound}), HOLD_NS_MAX)",
+        ): "the maximum is reached after four doublings; the bound only keeps the number small"
+        for bound in (7, 9)
+    },
+    (
+        f"{_REPLICA}/active_view.py",
+        "ActiveView.on_message",
+        "- return not is_known and self.note_active(adapter_id, epoch)\n"
+        "+ return True and self.note_active(adapter_id, epoch)",
+    ): _SHORTCUT,
+    (
+        _CHANNEL,
+        "Channel.__init__",
+        "- self.ask_lease_store_at_ns = 0\n+ self.ask_lease_store_at_ns = 1",
+    ): _TIME_IN_THE_PAST,
+    (
+        _CHANNEL,
+        "Channel.__init__",
+        "- self._arrivals = 0\n+ self._arrivals = 1",
+    ): "only the order of arrivals matters",
+    (
+        _CHANNEL,
+        "Channel.take_output_packet",
+        "- return\n+ pass",
+    ): "a heartbeat has no runs",
+    **{
+        (
+            _CHANNEL,
+            "Channel.take_output_packet",
+            f"- if packet.epoch > intake.epoch and packet.payload:\n+ if {after}:",
+        ): "a shortcut: a history that is not newer is ignored"
+        for after in ("True and packet.payload", "packet.epoch >= intake.epoch and packet.payload")
+    },
+    (_CHANNEL, "Channel.request_source", "- if requests:\n+ if True:"): _SHORTCUT,
+    (
+        _ENGINE,
+        "AdapterEngine.__init__",
+        "- self._has_accepted = False\n+ pass",
+    ): _SET_BY_THE_OFFER,
+    (
+        _ENGINE,
+        "AdapterEngine.__init__",
+        "- self._has_accepted = False\n+ self._has_accepted = True",
+    ): _SET_BY_THE_OFFER,
+    (
+        _ENGINE,
+        "AdapterEngine.__init__",
+        "- self._ask_to_fail_at_ns = 0\n+ self._ask_to_fail_at_ns = 1",
+    ): _TIME_IN_THE_PAST,
+    (
+        _ENGINE,
+        "AdapterEngine.on_source_datagram",
+        "- return effects + produced if effects else produced\n+ return effects + produced if True else produced",
+    ): _SHORTCUT,
+    (
+        f"{_REPLICA}/replica.py",
+        "ChannelReplica.on_source_packet",
+        "- return self._end(self._role.on_slices(packet.source_stream_id, slices, now_ns), now_ns) if slices else []\n"
+        "+ return self._end(self._role.on_slices(packet.source_stream_id, slices, now_ns), now_ns) if True else []",
+    ): _SHORTCUT,
+    (
+        f"{_REPLICA}/replica.py",
+        "ChannelReplica._next_role",
+        "- assert_never(succession)\n+ pass",
+    ): "unreachable, as the type checker proves",
+    (_SESSIONS, "Sessions.__init__", "- self._look_at_ns = 0\n+ pass"): _SET_WHEN_A_SESSION_COMES,
+    (
+        _SESSIONS,
+        "Sessions.__init__",
+        "- self._look_at_ns = 0\n+ self._look_at_ns = 1",
+    ): _SET_WHEN_A_SESSION_COMES,
+    (
+        _SESSIONS,
+        "Sessions.__init__",
+        "- self._final_heartbeats_at_ns = self._final_heartbeats_often_until_ns = 0\n"
+        "+ self._final_heartbeats_at_ns = self._final_heartbeats_often_until_ns = 1",
+    ): "read only after final heartbeats, which set it",
+    (
+        _SESSIONS,
+        "Sessions.__init__",
+        "- if config.session_state is SessionState.RESET:\n+ if True:",
+    ): "the initial state is not read if sessions carry it over",
+    (
+        _SESSIONS,
+        "Sessions.on_timer",
+        "- if not self._final_heartbeats or now_ns < self._final_heartbeats_at_ns:\n"
+        "+ if False or now_ns < self._final_heartbeats_at_ns:",
+    ): "a shortcut: without final heartbeats, none is sent",
+    (
+        _APPLYING,
+        "apply_decisions",
+        "- if ready and line.provisional is not None and (not _leads_past(channel, line.provisional)):\n"
+        "+ if True and line.provisional is not None and (not _leads_past(channel, line.provisional)):",
+    ): "a shortcut: without decisions there is nothing to apply",
+    (
+        _APPLYING,
+        "apply_decisions",
+        "- if repair is not None and repair.buckets and (not repair.may_apply()):\n"
+        "+ if repair is not None and True and (not repair.may_apply()):",
+    ): _SHORTCUT,
+    **{
+        (_APPLYING, function, f"- {line.format(0)}\n+ {line.format(1)}"): "no packet ends at or before input_seq 1"
+        for function, line in (
+            ("apply_decisions", "is_quiet = run.end_input_seq <= channel.transmitted_ends.get(run.epoch, {})"),
+            ("anticipate", "if packet.end_input_seq > channel.transmitted_ends.get(packet.epoch, {}):"),
+        )
+    },
+    **{
+        (
+            _APPLYING,
+            "forward",
+            f"- {before}\n+ {after}",
+        ): "a shortcut: during a pause, each message is returned to the backlog"
+        for before, after in (
+            ("if is_throttled and (not throttle.may_send(now_ns)):", "if False:"),
+            ("return", "pass"),
+        )
+    },
+    (
+        _APPLYING,
+        "_leads_past",
+        "- if not provisional.is_past(intake.position().next_source_seqs):\n+ if False:",
+    ): "a shortcut: then some message that was sent ahead is still undecided after the last decision",
+    (
+        _APPLYING,
+        "_leads_past",
+        "- known_end = channel.trackers[run.source_stream_id].next_source_seq or 0\n"
+        "+ known_end = channel.trackers[run.source_stream_id].next_source_seq or 1",
+    ): "no run ends at or before source_seq 1",
+    (
+        _INTAKE,
+        "DecisionIntake.__init__",
+        "- self._epoch = 0\n+ self._epoch = 1",
+    ): "read only with a place, which sets it",
+    (
+        _INTAKE,
+        "DecisionIntake.on_lineage",
+        "- self._unjudged.clear()\n+ pass",
+    ): "they would be judged again, with the same result",
+    (
+        _INTAKE,
+        "DecisionIntake.on_runs",
+        "- if run.first_input_seq == self._next_input_seq and run.epoch == self.lineage.epoch and self._is_anchored:\n"
+        "+ if False:",
+    ): _SHORTCUT,
+    (
+        _INTAKE,
+        "DecisionIntake._take",
+        "- if not self._is_anchored or run.end_input_seq > self._next_input_seq:\n"
+        "+ if not self._is_anchored or run.end_input_seq >= self._next_input_seq:",
+    ): "known decisions would be held and immediately removed",
+    (
+        _TRACKER,
+        "SourceTracker.__init__",
+        "- self.known_end = 1\n+ self.known_end = 0",
+    ): "no source_seq is less than 1",
+    (_TRACKER, "SourceTracker.__init__", "- self._arrivals = 0\n+ pass"): _SET_BY_THE_FIRST_PACKET,
+    (_TRACKER, "SourceTracker.__init__", "- self._arrivals = 0\n+ self._arrivals = 1"): _SET_BY_THE_FIRST_PACKET,
+    (_TRACKER, "SourceTracker.on_packet", "- if self._gap_since_ns is not None:\n+ if True:"): _SHORTCUT,
+    (
+        _TRACKER,
+        "SourceTracker.on_packet",
+        "- if expected is not None and end <= expected:\n+ if False:",
+    ): "a copy would be held and immediately removed",
+    (
+        _TRACKER,
+        "SourceTracker.note_end",
+        "- if end_source_seq > self.known_end:\n+ if end_source_seq >= self.known_end:",
+    ): _SETS_WHAT_IS_SET,
+    (
+        _TRACKER,
+        "SourceTracker.lost",
+        "- if self._gap_since_ns is None or self.next_source_seq is None:\n+ if self._gap_since_ns is None or False:",
+    ): "only a stream with a place has a gap; the other operand satisfies mypy",
+    (
+        f"{_REPLICA}/output/bucket_repair.py",
+        "BucketRepair.__init__",
+        "- self._tries_left = self._due_at_ns = 0\n+ pass",
+    ): (_SET_BY_THE_REPAIR),
+    (
+        f"{_REPLICA}/output/bucket_repair.py",
+        "BucketRepair.__init__",
+        "- self._tries_left = self._due_at_ns = 0\n+ self._tries_left = self._due_at_ns = 1",
+    ): _SET_BY_THE_REPAIR,
+    (
+        _PRODUCTION,
+        "ProductionLine.install",
+        "- before = self._converter.snapshot() if snapshot.digests else b''\n"
+        "+ before = self._converter.snapshot() if True else b''",
+    ): "a shortcut: a snapshot without digests is not refused for its state",
+    (
+        _PRODUCTION,
+        "ProductionLine.follow",
+        "- if sent_before:\n+ if True:",
+    ): "a shortcut: packets shifted by nothing are the same",
+    (
+        _PRODUCTION,
+        "ProductionLine._enter",
+        "- if run.epoch != self.lineage.epoch:\n+ if True:",
+    ): "a shortcut: the history up to the present epoch is the present history",
+    (
+        f"{_REPLICA}/output/publish_gate.py",
+        "PublishGate.__init__",
+        "- self._announce_at_ns = 0\n+ pass",
+    ): _SET_BY_HOLDING,
+    (
+        f"{_REPLICA}/output/publish_gate.py",
+        "PublishGate.__init__",
+        "- self._announce_at_ns = 0\n+ self._announce_at_ns = 1",
+    ): _SET_BY_HOLDING,
 }

@@ -1,7 +1,8 @@
 """The small faults: every place in a syntax tree where one can be planted, in a fixed order. Pure.
 
 Strings, annotations, docstrings, assertions and decorators get no faults, because these would not test logic; nor do
-the values of module and class constants, which are configuration.
+the values of module and class constants, which are configuration. A change that differs only for a caller who tells
+`False` from 0 or None is not made either.
 """
 
 from __future__ import annotations
@@ -39,59 +40,85 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """A function of a module or class, with its qualified name."""
+
+    name: str
+    node: Function
+
+    @property
+    def first_line(self) -> int:
+        """The line of its first decorator, or of its `def`; a code object has the same."""
+        return min(part.lineno for part in (self.node, *self.node.decorator_list))
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """A place for one fault.
 
     Attributes:
         kind: what is changed, in a word.
-        function: qualified name of the enclosing function.
+        scope: the enclosing function.
         statement: the innermost enclosing statement.
         plant: changes the tree.
     """
 
     line: int
     kind: str
-    function: str
+    scope: Scope
     statement: ast.stmt
     plant: Callable[[], None]
 
+    @property
+    def lines(self) -> range:
+        """The lines of the statement, without the statements inside it; whoever executes the fault executes one."""
+        inner = [
+            part.lineno
+            for name in ("body", "orelse", "finalbody")
+            for part in getattr(self.statement, name, [])
+            if isinstance(part, ast.stmt)
+        ]
+        last = min(inner) - 1 if inner else self.statement.end_lineno or self.statement.lineno
+        return range(self.statement.lineno, max(last, self.statement.lineno) + 1)
 
-def sites(tree: ast.Module) -> list[Site]:
-    """Every place in the functions of a module, in source order."""
-    return [
-        site
-        for body, name in _functions(tree, "")
-        for site in _of_block(body, name)
-        if site.kind != "return_removed" or site.statement is not body[-1]  # a function returns at its end in any case
-    ]
+
+def sites(scope: Scope) -> list[Site]:
+    """Every place in a function, in source order."""
+    body = scope.node.body
+    # A function returns at its end in any case.
+    return [site for site in _of_block(body, scope) if site.kind != "return_removed" or site.statement is not body[-1]]
 
 
-def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[list[ast.stmt], str]]:
-    """The functions of a module or class; nested functions are part of the function that contains them."""
+def functions(tree: ast.Module) -> list[Scope]:
+    """The functions and methods of a module; those inside a function are part of it."""
+    return list(_functions(tree, ""))
+
+
+def _functions(node: ast.AST, prefix: str) -> Iterator[Scope]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
-            yield child.body, prefix + child.name
+            yield Scope(prefix + child.name, child)
         elif isinstance(child, ast.ClassDef):
             yield from _functions(child, f"{prefix}{child.name}.")
 
 
-def _of_block(block: list[ast.stmt], function: str) -> Iterator[Site]:
+def _of_block(block: list[ast.stmt], scope: Scope) -> Iterator[Site]:
     for place, statement in enumerate(block):
         if isinstance(statement, ast.Assert) or _is_text(statement):
             continue
-        yield from _of_statement(block, place, function)
-        yield from _of_expressions(statement, function)
+        yield from _of_statement(block, place, scope)
+        yield from _of_expressions(statement, scope)
         for name in ("body", "orelse", "finalbody"):
-            yield from _of_block(getattr(statement, name, []), function)
+            yield from _of_block(getattr(statement, name, []), scope)
         for part in [*getattr(statement, "handlers", []), *getattr(statement, "cases", [])]:
-            yield from _of_block(part.body, function)
+            yield from _of_block(part.body, scope)
 
 
 def _is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def _of_statement(block: list[ast.stmt], place: int, function: str) -> Iterator[Site]:
+def _of_statement(block: list[ast.stmt], place: int, scope: Scope) -> Iterator[Site]:
     """Faults of a statement as a whole."""
     statement = block[place]
 
@@ -102,10 +129,10 @@ def _of_statement(block: list[ast.stmt], place: int, function: str) -> Iterator[
         return plant
 
     def site(kind: str, other: ast.stmt) -> Site:
-        return Site(statement.lineno, kind, function, statement, replaced_by(other))
+        return Site(statement.lineno, kind, scope, statement, replaced_by(other))
 
     match statement:
-        case ast.Return(value=ast.expr() as value) if not _is_none(value):
+        case ast.Return(value=ast.expr() as value) if not _is_none_or_false(value):  # callers use only its truth
             yield site("return_none", ast.Return(ast.Constant(None)))
         case ast.Return():
             yield site("return_removed", ast.Pass())
@@ -115,15 +142,15 @@ def _of_statement(block: list[ast.stmt], place: int, function: str) -> Iterator[
             yield site("statement_removed", ast.Pass())
 
 
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
+def _is_none_or_false(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and (value.value is None or value.value is False)
 
 
-def _of_expressions(statement: ast.stmt, function: str) -> Iterator[Site]:
+def _of_expressions(statement: ast.stmt, scope: Scope) -> Iterator[Site]:
     """Faults in the expressions of one statement, without those of the statements inside it."""
     for node in _expressions(statement):
         for kind, plant in [*_of_operators(node), *_of_conditions(node), *_of_values(node)]:
-            yield Site(getattr(node, "lineno", statement.lineno), kind, function, statement, plant)
+            yield Site(getattr(node, "lineno", statement.lineno), kind, scope, statement, plant)
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.AST]:
@@ -164,6 +191,8 @@ def _of_conditions(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
             yield "and_or", _set(node, "op", ast.Or() if isinstance(op, ast.And) else ast.And())
             neutral = isinstance(op, ast.And)
             for place, operand in enumerate(values):
+                if isinstance(operand, ast.Constant) and operand.value == neutral:
+                    continue  # `a or 0` would become `a or False`
                 kept = [*values[:place], _constant(neutral, operand), *values[place + 1 :]]
                 yield "operand_removed", _set(node, "values", kept)
         case ast.If() | ast.While() | ast.IfExp():

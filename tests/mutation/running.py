@@ -1,40 +1,42 @@
-"""Runs a module's tests against one mutant, in a separate process that has the fault only in memory.
+"""Runs the tests of some modules against their mutants, each in a forked process that has the fault only in memory.
 
-The process is forked from one that has imported the test tools and all installed packages that the tests need, but
-nothing of the project. So each mutant costs the time of its tests, without a start of the interpreter.
+One process imports the modules, collects the tests and runs them once, recording which test executes which line. Each
+mutant then gets a fork of this process, which replaces the code of one function and runs only the tests that execute
+the changed lines, fastest first, until one fails. So most mutants cost some milliseconds: no interpreter starts,
+nothing is imported, and few tests run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import functools
+import gc
 import math
 import multiprocessing
 import os
 import resource
 import signal
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType
 
 import pytest
 from hypothesis import Phase, settings
 
-from tests.mutation.mutants import Mutant, mutated_tree
+from tests.mutation.mutants import Mutant, mutated_code
+from tests.mutation.recording import LineRecorder
 
-NO_FAULT = -1
+NOTICED_STATUS = 3
+TIMEOUT_PER_BASELINE, TIMEOUT_S_MIN = 3, 3.0  # per test, in seconds of processor time: ends endless loops
 WAITING_PER_COMPUTING = 20  # a process that waits for so much longer than it may compute is blocked
-# pytest's exit statuses. "Interrupted" and "not found" mean that the fault prevents the import of a test module.
-TESTS_PASSED, TESTS_FAILED, TESTS_INTERRUPTED, TESTS_NOT_FOUND = 0, 1, 2, 4
+LAST_CHECK_TIMEOUT_S = 300.0
+MEMORY_MAX = 1 << 30  # more than the tests need; an endless loop may append to a list
 
 
 class Outcome(StrEnum):
@@ -49,155 +51,237 @@ class CannotRun(Exception):
     """The tests cannot be run; the text gives the reason."""
 
 
-class FaultFinder(importlib.abc.MetaPathFinder):
-    """Imports one module with a fault, and leaves all others to the next finders."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What happened to a mutant.
 
-    def __init__(self, name: str, path: Path, place: int) -> None:
-        self._name, self._path, self._place = name, path, place
+    Attributes:
+        by: the test that noticed it; empty if none did.
+        test_count: how many tests execute its lines.
+    """
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of the faulty module; None for any other."""
-        if fullname != self._name:
-            return None
-        loader = _FaultLoader(fullname, str(self._path), self._place)
-        return importlib.util.spec_from_loader(fullname, loader, origin=str(self._path))
-
-
-class _FaultLoader(importlib.machinery.SourceFileLoader):
-    def __init__(self, name: str, path: str, place: int) -> None:
-        super().__init__(name, path)
-        self._place = place
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Compile the mutated tree, without reading or writing a cache."""
-        source = Path(self.path).read_text()
-        return compile(mutated_tree(source, self._place), self.path, "exec")
+    mutant: Mutant
+    outcome: Outcome
+    by: str
+    test_count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What all runs for the mutants of a module have in common.
+class Recorded:
+    """What one test does without a fault."""
 
-    Attributes:
-        root: the folder to which the other paths are relative.
-        module, tests: paths of the module and of its tests.
-        timeout_s: limit per mutant in seconds of processor time; so a busy machine does not look like an endless loop.
+    test: pytest.Item
+    lines: set[tuple[str, int]]
+    computing_s: float
+
+
+class Runner:
+    """A pytest plugin that runs mutants instead of the collected tests.
+
+    Args:
+        root: the folder to which modules are relative.
+        modules: the paths of the modules to mutate.
+        test_s_max: leave out tests that take longer.
+        last_check: run after the tests that a mutant survived; returns what noticed the fault, or an empty string.
     """
 
-    root: Path
-    module: str
-    tests: tuple[str, ...]
-    timeout_s: float
+    def __init__(
+        self,
+        root: Path,
+        modules: Iterable[str],
+        test_s_max: float = math.inf,
+        last_check: Callable[[], str] | None = None,
+    ) -> None:
+        self._root = root
+        package = root / "tandemfeed"
+        self._files = {module: str((package if (package / module).exists() else root) / module) for module in modules}
+        self._test_s_max, self._last_check = test_s_max, last_check
+        self._recorded: list[Recorded] = []
+        self._recorder = LineRecorder(self._files.values())
+        self._functions: dict[tuple[str, str, int], list[FunctionType]] = {}
+        self._failed = ""
+        self._noticed: Callable[[str], None] | None = None
+        self._use: Callable[[Runner], None] | None = None
+        self._raised: BaseException | None = None
 
+    def run(self, tests: Sequence[str], use: Callable[[Runner], None]) -> None:
+        """Collect and record the tests, and call `use`, which may try mutants.
 
-def baseline_s(job: Job) -> float:
-    """Measure how long the tests take without a fault.
-
-    Raises:
-        CannotRun: the tests fail, or take longer than the job's time-out.
-    """
-    begun_s = time.monotonic()
-    imported, report = multiprocessing.get_context("fork").Pipe(duplex=False)
-    process = _begin(job, NO_FAULT, report)
-    report.close()
-    if not imported.poll(job.timeout_s):
-        process.kill()
-        raise CannotRun(f"{job.module}: its tests take longer than {job.timeout_s:.0f} s without a fault")
-    try:
-        names: list[str] = imported.recv()
-    except EOFError:
-        names = []
-    process.join()
-    if process.exitcode != TESTS_PASSED:
-        raise CannotRun(
-            f"{job.module}: its tests end with status {process.exitcode} without a fault; expected 0: run pytest "
-            f"{' '.join(job.tests)}"
+        Raises:
+            CannotRun: the tests cannot be collected, or fail without a fault.
+        """
+        self._use = use
+        # All runs are alike, and stop at the first failure, without shrinking or storing examples.
+        settings.register_profile(
+            "mutation",
+            phases=[Phase.explicit, Phase.generate],
+            database=None,
+            derandomize=True,
+            deadline=None,
+            report_multiple_bugs=False,
         )
-    spent_s = time.monotonic() - begun_s
-    for name in names:
-        with contextlib.suppress(Exception):  # a module that depends on another is imported with it
-            importlib.import_module(name)
-    return spent_s
+        os.environ["TANDEMFEED_ISOLATED"] = "0"  # pure modules open no sockets
+        settings.load_profile("mutation")  # before the tests are imported, because they derive theirs from it
+        options = ["-q", "--assert=plain", "--tb=native", "--capture=no", "-o", "addopts="]
+        options += [option for name in ("cacheprovider", "xdist", "timeout") for option in ("-p", f"no:{name}")]
+        options += [f"--rootdir={self._root}", "-o", f"pythonpath={self._root}"]
+        with (
+            contextlib.chdir(self._root),
+            open(os.devnull, "w") as silence,
+            contextlib.redirect_stdout(silence),
+            contextlib.redirect_stderr(silence),
+        ):
+            status = int(pytest.main([*options, *tests], plugins=[self]))
+        if self._raised is not None:
+            raise self._raised
+        if self._failed:
+            raise CannotRun(f"{self._failed} fails without a fault: run pytest {self._failed}")
+        if status != 0:
+            raise CannotRun(f"pytest ends with status {status}; expected 0: run pytest {' '.join(tests)}")
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Record the tests, then run mutants in their place."""
+        assert self._use is not None
+        if session.testsfailed:
+            return False
+        try:
+            for place, test in enumerate(session.items):
+                begun_s = time.process_time()
+                with self._recorder:
+                    _run_test(test, session.items[place + 1] if place + 1 < len(session.items) else None)
+                spent_s = time.process_time() - begun_s
+                self._recorded.append(Recorded(test, self._recorder.lines, spent_s))
+                if self._failed:
+                    return True
+            self._recorded.sort(key=lambda each: each.computing_s)
+            self._functions = _functions_of(set(self._files.values()))
+            _forget_cached_values()
+            gc.collect()
+            gc.freeze()  # so that collections in the forks do not copy memory
+            try:
+                self._use(self)
+            finally:
+                gc.unfreeze()
+        except BaseException as raised:  # noqa: BLE001 - pytest would only print it
+            self._raised = raised
+        return True
+
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """Note a failure; in the process of a mutant, end there."""
+        if call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
+            return
+        if self._noticed is not None:
+            self._noticed(item.nodeid)
+        self._failed = self._failed or item.nodeid
+
+    @property
+    def computing_s(self) -> float:
+        """How long all tests take without a fault."""
+        return sum(each.computing_s for each in self._recorded)
+
+    def results(self, mutants: Iterable[Mutant], process_count: int) -> Iterator[Result]:
+        """Try mutants, `process_count` at a time; yields each result as it is known.
+
+        Raises:
+            CannotRun: a mutant cannot be planted, or its process ended with an unexpected status.
+        """
+        waiting = iter(mutants)
+        running: dict[int, tuple[BaseProcess, Connection, Mutant, int, float]] = {}
+        try:
+            while True:
+                while len(running) < process_count and (mutant := next(waiting, None)) is not None:
+                    chosen = self._tests_of(mutant)
+                    computing_s = LAST_CHECK_TIMEOUT_S + sum(map(_timeout_s, chosen))
+                    end_s = time.monotonic() + WAITING_PER_COMPUTING * computing_s
+                    process, report = self._begin(mutant, chosen)
+                    running[process.sentinel] = (process, report, mutant, len(chosen), end_s)
+                if not running:
+                    return
+                first_end_s = min(entry[-1] for entry in running.values())
+                wait(list(running), max(0.0, first_end_s - time.monotonic()))
+                for sentinel, (process, report, mutant, count, end_s) in list(running.items()):
+                    if process.is_alive() and time.monotonic() < end_s:
+                        continue
+                    del running[sentinel]
+                    yield Result(mutant, *_outcome(process, report, mutant), count)
+        finally:
+            for process, *_ in running.values():
+                process.kill()
+
+    def _tests_of(self, mutant: Mutant) -> list[Recorded]:
+        """The tests that execute one of its lines, fastest first."""
+        lines = {(self._files[mutant.module], line) for line in mutant.lines}
+        return [each for each in self._recorded if lines & each.lines and each.computing_s <= self._test_s_max]
+
+    def _begin(self, mutant: Mutant, chosen: list[Recorded]) -> tuple[BaseProcess, Connection]:
+        report, reporter = multiprocessing.Pipe(duplex=False)
+        file = self._files[mutant.module]
+        functions = self._functions[file, *mutant.scope]
+        code = mutated_code(Path(file).read_text(), file, mutant, functions[0].__code__.co_freevars)
+        run = functools.partial(self._run, functions, code, chosen, reporter)
+        process = multiprocessing.get_context("fork").Process(target=run)
+        process.start()
+        reporter.close()
+        return process, report
+
+    def _run(self, functions: list[FunctionType], code: CodeType, chosen: list[Recorded], reporter: Connection) -> None:
+        """In the child: plant the fault, run the tests, and exit at the first that fails."""
+
+        def noticed(name: str) -> None:
+            reporter.send(name)
+            os._exit(NOTICED_STATUS)
+
+        silence = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):
+            os.dup2(silence, descriptor)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_MAX, used + MEMORY_MAX))
+        for function in functions:
+            function.__code__ = code
+        self._noticed = noticed
+        for place, each in enumerate(chosen):
+            signal.setitimer(signal.ITIMER_PROF, _timeout_s(each))
+            _run_test(each.test, chosen[place + 1].test if place + 1 < len(chosen) else None)
+        signal.setitimer(signal.ITIMER_PROF, LAST_CHECK_TIMEOUT_S)
+        if self._last_check is not None and (what := self._last_check()):
+            noticed(what)
+        os._exit(0)
 
 
-def outcomes(job: Job, mutants: Sequence[Mutant], process_count: int) -> Iterator[tuple[Mutant, Outcome]]:
-    """Yield each mutant with its result as it ends; runs `process_count` at a time.
-
-    Raises:
-        CannotRun: a test process ended with an unexpected status.
-    """
-    waiting = list(reversed(mutants))
-    running: dict[int, tuple[BaseProcess, Mutant, float]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < process_count:
-                mutant = waiting.pop()
-                process = _begin(job, mutant.place)
-                end_s = time.monotonic() + WAITING_PER_COMPUTING * job.timeout_s
-                running[process.sentinel] = (process, mutant, end_s)
-            first_end_s = min(end_s for _, _, end_s in running.values())
-            wait(list(running), max(0.0, first_end_s - time.monotonic()))
-            for sentinel, (process, mutant, end_s) in list(running.items()):
-                if process.is_alive() and time.monotonic() < end_s:
-                    continue
-                del running[sentinel]
-                yield mutant, _outcome(process, mutant)
-    finally:
-        for process, _, _ in running.values():
-            process.kill()
+def _run_test(test: pytest.Item, following: pytest.Item | None) -> None:
+    test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
 
 
-def _outcome(process: BaseProcess, mutant: Mutant) -> Outcome:
+def _timeout_s(each: Recorded) -> float:
+    return max(TIMEOUT_S_MIN, TIMEOUT_PER_BASELINE * each.computing_s)
+
+
+def _outcome(process: BaseProcess, report: Connection, mutant: Mutant) -> tuple[Outcome, str]:
     if process.is_alive():
         process.kill()
         process.join()
-        return Outcome.TIMED_OUT
+        return Outcome.TIMED_OUT, ""
     process.join()
-    if process.exitcode == TESTS_PASSED:
-        return Outcome.SURVIVED
-    if process.exitcode == -signal.SIGXCPU:
-        return Outcome.TIMED_OUT
-    if process.exitcode in (TESTS_FAILED, TESTS_INTERRUPTED, TESTS_NOT_FOUND):
-        return Outcome.KILLED
-    raise CannotRun(f"{mutant.id}: the tests ended with status {process.exitcode}; expected 0, 1, 2 or 4")
+    if process.exitcode == 0:
+        return Outcome.SURVIVED, ""
+    if process.exitcode == -signal.SIGPROF:
+        return Outcome.TIMED_OUT, ""
+    if process.exitcode == NOTICED_STATUS:
+        return Outcome.KILLED, str(report.recv())
+    raise CannotRun(f"{mutant.id}: its process ended with status {process.exitcode}; expected 0 or {NOTICED_STATUS}")
 
 
-def _begin(job: Job, place: int, report: Connection | None = None) -> BaseProcess:
-    process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(job, place, report))
-    process.start()
-    return process
+def _functions_of(files: set[str]) -> dict[tuple[str, str, int], list[FunctionType]]:
+    """Every function of the files, whatever decorates it: (file, qualified name, first line) -> its objects."""
+    found: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and (code := each.__code__).co_filename in files:
+            found[code.co_filename, code.co_qualname, code.co_firstlineno].append(each)
+    return dict(found)
 
 
-def _run_tests(job: Job, place: int, report: Connection | None) -> None:
-    """In the child: plant the fault, run the tests, report the imported packages, and exit with the tests' status."""
-    os.chdir(job.root)
-    sys.path.insert(0, str(job.root))
-    silence = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(silence, descriptor)
-    computing_s = math.ceil(job.timeout_s)
-    resource.setrlimit(resource.RLIMIT_CPU, (computing_s, computing_s + 1))
-    name = job.module.removesuffix(".py").replace("/", ".")
-    if (job.root / "tandemfeed" / job.module).exists():
-        name = f"tandemfeed.{name}"
-    if name in sys.modules:
-        raise CannotRun(f"{name} is already imported, so a fault in it would have no effect")
-    if place != NO_FAULT:
-        sys.meta_path.insert(0, FaultFinder(name, job.root / job.module, place))
-    # All runs are alike, and stop at the first failure, without shrinking or storing examples.
-    settings.register_profile(
-        "mutation", phases=[Phase.explicit, Phase.generate], database=None, derandomize=True, deadline=None
-    )
-    settings.load_profile("mutation")
-    options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={job.root}"]
-    status = int(pytest.main([*options, *job.tests]))
-    if report is not None:
-        report.send([name for name, module in list(sys.modules.items()) if _is_installed(module)])
-    os._exit(status)
-
-
-def _is_installed(module: ModuleType) -> bool:
-    """True for modules of installed packages and of the standard library."""
-    return str(getattr(module, "__file__", None) or "").startswith((sys.prefix, sys.base_prefix))
+def _forget_cached_values() -> None:
+    """Clear what the right functions left in caches."""
+    for each in gc.get_objects():
+        if isinstance(each, functools._lru_cache_wrapper) and each.__module__.startswith("tandemfeed."):
+            each.cache_clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tests.mutation.trying import Choice, try_mutants
 from tests.simulation.drawing import draw_plan
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.mutants.hunting import hunt_all, print_hunts
@@ -20,13 +22,20 @@ from tests.simulation.running import Verdict, judge, judge_seeds
 from tests.simulation.shrinking import shrink
 
 TIMELINE_LINES_SHOWN = 60
+SEEDS, SEEDS_PER_SURVIVOR = 2_000, 100
 PROGRESS_INTERVAL_S = 20.0  # without a terminal for a progress bar
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run seeds or one plan; returns 1 if an invariant was violated."""
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="./run simulate", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=2_000, metavar="N", help="number of seeds (default 2,000)")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        help=f"number of seeds (default {SEEDS:,}; with --mutants, {SEEDS_PER_SURVIVOR} for each small fault that "
+        "survives the tests)",
+    )
     parser.add_argument("--first", type=int, default=0, metavar="S", help="first seed (default 0)")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (default: number of cores)"
@@ -34,7 +43,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, metavar="S", help="run only this seed and print its plan")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="run a plan that was saved for a violation")
     parser.add_argument(
-        "--mutants", action="store_true", help="check that the simulator catches each of the planted faults"
+        "--mutants",
+        nargs="?",
+        const="all",
+        choices=("all", "named", "small"),
+        help="plant faults, and check that simulator and tests catch them: the named ones (a minute or two), every "
+        "small one in the pure cores (an hour or more), or all (default)",
+    )
+    parser.add_argument("--resume", action="store_true", help="with --mutants: continue with the small faults")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=math.inf,
+        metavar="S",
+        help="with --mutants: plant no small fault after S seconds",
     )
     parser.add_argument("--no-shrink", action="store_true", help="report a violation without shrinking its plan")
     parser.add_argument(
@@ -49,15 +71,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="write plans and timelines of violations to FOLDER (default %(default)s)",
     )
     arguments = parser.parse_args(argv)
+    if arguments.seeds is None:
+        arguments.seeds = SEEDS_PER_SURVIVOR if arguments.mutants else SEEDS
     for option, count in (("--jobs", arguments.jobs), ("--seeds", arguments.seeds)):
         if count < 1:
             parser.error(f"{option} is {count}; it must be at least 1")
     console = Console()
     if arguments.mutants:
-        return 1 if print_hunts(console, hunt_all(console, MUTANTS, arguments.first)) else 0
+        return _plant(console, arguments)
     if arguments.seed is not None or arguments.plan is not None:
         return _run_one(console, arguments)
     return _run_many(console, arguments)
+
+
+def _plant(console: Console, arguments: argparse.Namespace) -> int:
+    """Plant faults; returns 1 if a named one, or more than a tenth of the small ones, is not caught."""
+    is_enough = True
+    if arguments.mutants != "small":
+        is_enough = print_hunts(console, hunt_all(console, MUTANTS, arguments.first)) == 0
+    if arguments.mutants != "named":
+        choice = Choice(
+            job_count=arguments.jobs,
+            is_resumed=arguments.resume,
+            seed_count=arguments.seeds,
+            end_s=time.monotonic() + arguments.seconds,
+        )
+        is_enough = try_mutants(choice) and is_enough
+    return 0 if is_enough else 1
 
 
 def _run_one(console: Console, arguments: argparse.Namespace) -> int:

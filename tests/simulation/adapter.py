@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
@@ -289,6 +289,12 @@ class AdapterActor:
     def _perform(self, effects: list[AdapterEffect]) -> None:
         self._cluster.on_effects(self, effects)
         perform(effects, self)
+
+    def publish(self, packets: Sequence[OutputPacket]) -> None:
+        """Journal and transmit each packet."""
+        for packet in packets:
+            self.append_to_journal(packet)
+            self.transmit(packet)
 
     def append_to_journal(self, packet: OutputPacket) -> None:
         """Append a packet, which then survives a crash."""

@@ -15,9 +15,9 @@ from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, PACKET_HEAD, RecordKind, stream_folder
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER, Split
 from tandemfeed.spark_feed.numbering.rows.encoding import TickEncoder
 from tandemfeed.spark_feed.numbering.rows.packing import Block
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.recording import Manifest, write_recording
 
@@ -35,14 +35,14 @@ def make_recording(folder: Path, count: int, rows_per_file: int, seed: int = 5) 
     )
 
 
-def batches_of(recording: Path, rule: SplitRule = SplitRule.LETTER) -> Iterator[list[list[Block]]]:
+def batches_of(recording: Path, rule: Split = BY_LETTER) -> Iterator[list[list[Block]]]:
     """Each file of a recording as the micro-batch that Spark would make of it."""
     encoder = TickEncoder(load_source_format(SOURCE_FORMAT), rule, len(FEED.source_stream_ids))
     for part in sorted(recording.glob("part-*.parquet")):
         yield [encoder.encode(pq.read_table(part))]
 
 
-def journal_without_spark(recording: Path, journal: Path, rule: SplitRule = SplitRule.LETTER) -> None:
+def journal_without_spark(recording: Path, journal: Path, rule: Split = BY_LETTER) -> None:
     """Do the work of the job without Spark."""
     plan = numbering_plan(recording, SOURCE_FORMAT, FEED, rule, MESSAGES_MAX)
     with SourceJournalWriter(journal, plan) as writer:

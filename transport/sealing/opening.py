@@ -189,33 +189,48 @@ class ReceivedPacket(NamedTuple):
 
     Attributes:
         digest: the digest that the adapter's signature must list for `counter`.
+        key_id: of the key that sealed it.
     """
 
     packet: OutputPacket
     incarnation: int
     counter: int
     digest: bytes
+    key_id: int
 
 
-class ReceivedSignature(NamedTuple):
+class ReceivedSignature:
     """A signature datagram that a holder of the channel's key made; `verified` checks whether the adapter made it.
+
+    Several subscriptions of a process may take the same one, each in its thread.
+
+    Args:
+        start: the announced start that it names.
 
     Attributes:
         claimed: the unverified content.
-        start: the announced start that it names.
     """
 
-    claimed: SignatureDatagram
-    start: AnnouncedStart
-    public_key: Ed25519PublicKey
+    __slots__ = ("_public_key", "_start", "_verified", "claimed")
+
+    def __init__(self, claimed: SignatureDatagram, start: AnnouncedStart, public_key: Ed25519PublicKey) -> None:
+        self.claimed, self._start, self._public_key = claimed, start, public_key
+        self._verified: SignedDigests | PacketRefused | None = None  # None: not verified yet
 
     def verified(self) -> SignedDigests:
-        """The verified content.
+        """The verified content. Verifies once, however often it is called.
 
         Raises:
             PacketRefused: BAD_SIGNATURE.
         """
-        return self.claimed.verified(self.start, self.public_key)
+        if self._verified is None:
+            try:
+                self._verified = self.claimed.verified(self._start, self._public_key)
+            except PacketRefused as refused:
+                self._verified = refused
+        if isinstance(self._verified, PacketRefused):
+            raise self._verified.with_traceback(None)
+        return self._verified
 
 
 class StreamOpener(_KnownStarts):
@@ -245,7 +260,8 @@ class StreamOpener(_KnownStarts):
         ciphers = self._ciphers.get(place) or self._ciphers_for(place)
         header = datagram[:OUTPUT_HEADER_SIZE]
         payload = _unseal(ciphers.sealing, NONCE.pack(incarnation, counter), datagram, header, key_id)
-        return ReceivedPacket(self._checked_packet(header, payload), incarnation, counter, digest_of(datagram))
+        packet = self._checked_packet(header, payload)
+        return ReceivedPacket(packet, incarnation, counter, digest_of(datagram), key_id)
 
     def _open_signature(self, datagram: bytes) -> ReceivedSignature:
         read = read_signature(datagram)

@@ -19,7 +19,7 @@ same content, and a packet of another trading day is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -56,6 +56,11 @@ class SourceSealer:
         self._counter = 0
         self._current: tuple[int, bytes, AESGCM] | None = None
 
+    @property
+    def salt(self) -> bytes:
+        """Names this start of the gateway."""
+        return self._salt
+
     def use_key(self, key_id: int, key: bytes) -> None:
         """Seal with this source key from now on."""
         if self._current is None or self._current[:2] != (key_id, key):
@@ -77,12 +82,17 @@ class SourceOpener:
         self._feed_id = feed_id
         self._keys: dict[int, bytes] = {}
         self._ciphers: dict[tuple[int, bytes], AESGCM] = {}
+        self._ended: frozenset[bytes] = frozenset()
 
     def use_keys(self, keys: Mapping[int, bytes]) -> None:
         """From now on, open packets sealed with these source keys (by key_id), and no others."""
         if keys != self._keys:
             self._keys = dict(keys)
             self._ciphers.clear()
+
+    def refuse_starts(self, salts: Iterable[bytes]) -> None:
+        """From now on, refuse what these starts seal: they no longer are the source."""
+        self._ended = frozenset(salts)
 
     def open(self, datagram: bytes) -> bytes:
         """The source packet.
@@ -97,6 +107,8 @@ class SourceOpener:
         if len(datagram) > DATAGRAM_SIZE_MAX:
             raise PacketRefused(Refusal.MALFORMED, f"{len(datagram)} bytes; a datagram has at most {DATAGRAM_SIZE_MAX}")
         _, key_id, counter, salt = HEADER.unpack_from(datagram)
+        if salt in self._ended:
+            raise PacketRefused(Refusal.FOREIGN, "the start of the gateway that sealed it has ended")
         cipher = self._ciphers.get((key_id, salt))
         is_fresh = cipher is None
         if cipher is None:

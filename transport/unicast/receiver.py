@@ -22,10 +22,15 @@ class UnicastReceiver:
     Args:
         endpoint: "IPV4:PORT" of the adapter.
         server_key: the CURVE public key of this start; no other server is believed.
-        keys: this subscription's keys, which the adapter admits.
+        keys: the client's, which the adapter admits.
         receive_queue_count_max: datagrams kept for a slow reader. Then TCP slows the adapter down for this client, and
             the adapter drops what does not fit into its own queue.
+
+    Attributes:
+        group: empty: it is not a multicast group.
     """
+
+    group = ""
 
     def __init__(
         self,
@@ -49,10 +54,19 @@ class UnicastReceiver:
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS_MAX)
-        for channel_id in channel_ids:
-            self.socket.subscribe(topic_of(channel_id))
+        self._channel_ids: frozenset[int] = frozenset()
+        self.set_channels(channel_ids)
         self.socket.connect(f"tcp://{endpoint}")
         self._recv = self.socket.recv
+
+    def set_channels(self, channel_ids: Iterable[int]) -> None:
+        """Receive these channels from now on."""
+        wanted = frozenset(channel_ids)
+        for channel_id in wanted - self._channel_ids:
+            self.socket.subscribe(topic_of(channel_id))
+        for channel_id in self._channel_ids - wanted:
+            self.socket.unsubscribe(topic_of(channel_id))
+        self._channel_ids = wanted
 
     def receive(self) -> bytes | None:
         """The next datagram, or None if there is none. Never blocks."""

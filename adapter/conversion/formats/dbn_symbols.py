@@ -6,7 +6,8 @@ messages, so each interval of a mapping becomes a message before the first recor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 import numpy as np
@@ -27,13 +28,12 @@ RECORDS, PLACES = types.Array(types.uint8, 1, "C", readonly=True), types.Array(t
 def _first_from(records, at, places, time):  # type: ignore[no-untyped-def]
     """Where the first record from `at` on begins whose time is not before `time`; the end if there is none.
 
-    A record that is not whole ends the search, so that the reader of the records reports it.
+    Args:
+        records: whole ones.
     """
-    while at + 2 <= records.size:
+    while at < records.size:
         size = np.int64(records[at]) * WORD_SIZE
         place = places[records[at + 1]]
-        if size == 0 or at + size > records.size:
-            break
         if 0 < place <= size - 8:
             found = np.uint64(0)
             for number in range(8):
@@ -45,26 +45,36 @@ def _first_from(records, at, places, time):  # type: ignore[no-untyped-def]
 
 
 def parts_by_day(
-    records: bytes, metadata: DbnMetadata | None, source_format: SourceFormat
+    blocks: Iterable[bytes], metadata: DbnMetadata | None, source_format: SourceFormat
 ) -> Iterator[FrameChunk | bytes]:
     """The records of a file in parts, and before each part the mappings that begin to apply with it.
+
+    Args:
+        blocks: whole records.
 
     Raises:
         FormatError: a symbol of the metadata does not fit.
     """
-    view, places, start = np.frombuffer(records, np.uint8), _places_of_times(source_format), 0
-    mapping = source_format.messages.get(MAPPING)
-    days = [] if metadata is None or mapping is None else _mappings(metadata, mapping)
-    for number, (day, group) in enumerate(groupby(days, key=lambda each: each[0])):
-        if number:
-            end = int(_first_from(view, start, places, _midnight_ns(day)))
-            yield records[start:end]
+    places, mapping = _places_of_times(source_format), source_format.messages.get(MAPPING)
+    found = [] if metadata is None or mapping is None else _mappings(metadata, mapping)
+    days = deque((day, [frame for _, frame in group]) for day, group in groupby(found, key=lambda each: each[0]))
+    if days:
+        yield from _chunks(days.popleft()[1])
+    for block in blocks:
+        view, start = np.frombuffer(block, np.uint8), 0
+        while days and (end := int(_first_from(view, start, places, _midnight_ns(days[0][0])))) < len(block):
+            yield block[start:end]
+            yield from _chunks(days.popleft()[1])
             start = end
-        frames = [frame for _, frame in group]
-        for at in range(0, len(frames), MESSAGE_COUNT_MAX):
-            part = frames[at : at + MESSAGE_COUNT_MAX]
-            yield FrameChunk(b"".join(part), len(part), at + 1)
-    yield records[start:]
+        yield block[start:]
+    for _, frames in days:
+        yield from _chunks(frames)
+
+
+def _chunks(frames: list[bytes]) -> Iterator[FrameChunk]:
+    for at in range(0, len(frames), MESSAGE_COUNT_MAX):
+        part = frames[at : at + MESSAGE_COUNT_MAX]
+        yield FrameChunk(b"".join(part), len(part), at + 1)
 
 
 def _places_of_times(source_format: SourceFormat) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ import numpy as np
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.convert_command.captures.capture_walk import TIME_MAX, CaptureWalk, Datagrams, destination
 from tandemfeed.adapter.convert_command.captures.keys import KeyTable
-from tandemfeed.adapter.convert_command.captures.line_groups import line_groups
+from tandemfeed.adapter.convert_command.captures.line_groups import look_at
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
 from tandemfeed.adapter.convert_command.captures.rows import AT_NS, FLOW, FRAME, Words
 from tandemfeed.adapter.convert_command.captures.stream_merge import Chunk, StreamMerge
@@ -125,9 +125,10 @@ class _Reading:
     def _find_groups(self) -> None:
         if self._protocol.packet is not None:
             return  # the session's name decides
-        groups = line_groups(self._given.paths, self._protocol, self._flows)
-        self._has_groups = not self._protocol.stream_name_size or len(set(groups)) > 1
-        for flow, group in enumerate(groups):
+        lines = self._given.line_groups or look_at(self._given.paths, self._protocol).lines
+        self._has_groups = not self._protocol.stream_name_size or len(set(lines.groups)) > 1
+        for flow, (key, group) in enumerate(zip(lines.flows, lines.groups, strict=True)):
+            self._flows.add(key)
             self._groups = np.append(self._groups, group if self._is_read(flow) else -1)
 
     def _group_name(self, group: int) -> str:

@@ -3,6 +3,8 @@
 The lines of a channel carry the same messages under the same numbers; different channels carry different ones. So
 destinations belong together if one number has the same content on both. If a protocol's header names the channel or
 session, that name decides, unless two destinations use it for different content.
+
+The same look shows which streams each capture has, and so which captures continue each other.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,23 +20,43 @@ from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.convert_command.captures.capture_walk import CaptureWalk, Datagrams
 from tandemfeed.adapter.convert_command.captures.keys import KeyTable
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
-from tandemfeed.adapter.convert_command.captures.rows import APART, FLOW, SEQUENCE, STATUS, STREAM, Words
-from tandemfeed.adapter.convert_command.captures.stream_kernels import digest_rows, read_headers
+from tandemfeed.adapter.convert_command.captures.rows import APART, FLOW, SEQUENCE, SIZE, START, STATUS, STREAM, Words
+from tandemfeed.adapter.convert_command.captures.stream_kernels import GROUP_SIZE, digest_rows, read_headers
 from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 
 DATAGRAMS_MAX = 50_000  # looked at; the lines of a channel differ by milliseconds
 DATAGRAMS_LEAST = 5_000  # of each file, if there are many
 
 
-def line_groups(paths: Sequence[Path], protocol: Protocol, flows: KeyTable) -> list[int]:
-    """The groups of the destinations in the beginning of captures, by flow.
+Stream: TypeAlias = tuple[int, bytes]  # the group of its destinations, and the name in the header
 
-    Args:
-        flows: receives the destinations.
+
+class LineGroups(NamedTuple):
+    """Which destinations belong together; a value that other processes can use.
+
+    Attributes:
+        flows: the key of each destination.
+        groups: by destination, the smallest number of its group; 0 for all if the sessions suffice.
+    """
+
+    flows: tuple[bytes, ...]
+    groups: tuple[int, ...]
+
+
+class Look(NamedTuple):
+    """What the beginnings of captures show. Attributes: streams: by capture; those that it has."""
+
+    lines: LineGroups
+    streams: list[set[Stream]]
+
+
+def look_at(paths: Sequence[Path], protocol: Protocol) -> Look:
+    """Look at the beginnings of captures.
 
     Raises:
         OSError: a file cannot be read.
     """
+    flows, found = KeyTable(), list[set[Stream]]()
     seen = Contents(protocol, flows)
     of_each = max(DATAGRAMS_MAX // len(paths), DATAGRAMS_LEAST)
     for path in paths:
@@ -44,7 +67,10 @@ def line_groups(paths: Sequence[Path], protocol: Protocol, flows: KeyTable) -> l
                 count += len(datagrams.rows)
                 if count >= of_each:
                     break
-    return seen.groups()
+        found.append(seen.take_streams())
+    groups = seen.groups()
+    lines = LineGroups(tuple(flows[number] for number in range(len(flows))), tuple(groups))
+    return Look(lines, [{(groups[flow], name) for flow, name in streams} for streams in found])
 
 
 class Contents:
@@ -53,10 +79,21 @@ class Contents:
     def __init__(self, protocol: Protocol, flows: KeyTable) -> None:
         self._protocol, self._flows, self._sessions = protocol, flows, KeyTable()
         self._rows: list[Words] = []
+        self._streams: set[tuple[int, bytes]] = set()
+
+    def take_streams(self) -> set[tuple[int, bytes]]:
+        """(destination, name in the header) of the streams that were added since the last call."""
+        found, self._streams = self._streams, set()
+        return found
 
     def add(self, datagrams: Datagrams) -> None:
         """Add datagrams."""
         data, rows = datagrams
+        if self._protocol.packet is not None:  # messages without lengths: the compiled walk does not read them
+            for row in rows:
+                name = self._protocol.stream_name(data[row[START] : row[START] + row[SIZE]].tobytes())
+                self._streams.add((int(row[FLOW]), name))
+            return
         protocol, sessions, done = self._protocol, self._sessions, -1
         together = np.zeros(len(self._flows), np.int64)
         while done < len(rows):
@@ -65,6 +102,11 @@ class Contents:
                 data, rows, max(done, 0), together, protocol.parts, protocol.settings, sessions.keys, sessions.slots,
                 sessions.counts,
             )  # fmt: skip
+        read = rows[rows[:, STATUS] <= APART]
+        for pair in np.unique(read[:, FLOW] * len(sessions) + read[:, STREAM]).tolist():
+            flow, session = divmod(pair, len(sessions))
+            name = sessions[session][GROUP_SIZE : GROUP_SIZE + protocol.stream_name_size]
+            self._streams.add((flow, name))
         digests = np.empty(len(rows), np.int64)
         digest_rows(data, rows, protocol.settings, protocol.is_by_packet, digests)
         contents = np.column_stack((rows[:, [STREAM, SEQUENCE, FLOW]], digests))
@@ -74,6 +116,8 @@ class Contents:
     def groups(self) -> list[int]:
         """By flow: the smallest flow of its group; 0 for all if the sessions suffice."""
         flows = list(range(len(self._flows)))
+        if self._protocol.packet is not None:  # the session's name decides
+            return [0 for _ in flows]
         contents = np.concatenate([np.empty((0, 4), np.int64), *self._rows])
         if len(np.unique(contents[:, 2])) < 2:  # there is nothing to compare
             return [0 for _ in flows] if self._protocol.stream_name_size else flows

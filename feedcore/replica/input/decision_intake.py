@@ -58,7 +58,7 @@ class DecisionIntake:
         self._next_input_seq = FIRST_SEQ  # after the last of `ready`
         self._next_message_seq = FIRST_SEQ
         self._next_source_seqs: dict[int, int] = {}
-        self._known_end = FIRST_SEQ  # one past the newest input_seq known to be decided
+        self._known_end = FIRST_SEQ  # one past the newest input_seq known to be decided; may lag while there is no gap
         self._early: HoldQueue[Run] = HoldQueue(config.early_count_max)
         self._unjudged: deque[Run] = deque(maxlen=config.early_count_max)  # of epochs whose history is not known yet
         self._request_at_ns: int | None = None
@@ -183,11 +183,9 @@ class DecisionIntake:
             )
         self.ready.append(run)
         self._epoch = run.epoch
-        self._next_input_seq = end_input_seq = run.end_input_seq
+        self._next_input_seq = run.end_input_seq
         self._next_message_seq = run.end_message_seq
         self._next_source_seqs[run.source_stream_id] = run.end_source_seq
-        if end_input_seq > self._known_end:
-            self._known_end = end_input_seq
 
     def _take(self, run: Run) -> None:
         """Take a run that is not simply the next one."""

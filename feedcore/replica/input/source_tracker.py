@@ -220,7 +220,7 @@ class SourceTracker:
         return slices
 
     def _watch_gap(self, now_ns: int) -> None:
-        if self.next_source_seq is None or (not self._held and self.known_end <= self.next_source_seq):
+        if self.next_source_seq is None or self.known_end <= self.next_source_seq:
             self._gap_since_ns = self._request_at_ns = None
         elif self._gap_since_ns is None:
             self._gap_since_ns = now_ns

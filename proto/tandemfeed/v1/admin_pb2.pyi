@@ -905,6 +905,7 @@ class SourceReport(_message.Message):
     UNSENT_RECORD_COUNT_FIELD_NUMBER: _builtins.int
     HAS_SENT_ALL_FIELD_NUMBER: _builtins.int
     IS_STOPPING_FIELD_NUMBER: _builtins.int
+    GATEWAY_FIELD_NUMBER: _builtins.int
     feed: _builtins.str
     session: _builtins.int
     process_nonce: _builtins.bytes
@@ -923,6 +924,10 @@ class SourceReport(_message.Message):
     def next_source_seqs(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """by source_stream_id"""
 
+    @_builtins.property
+    def gateway(self) -> Global___GatewayReport:
+        """of a contribution gateway"""
+
     def __init__(
         self,
         *,
@@ -936,14 +941,89 @@ class SourceReport(_message.Message):
         unsent_record_count: _builtins.int = ...,
         has_sent_all: _builtins.bool = ...,
         is_stopping: _builtins.bool = ...,
+        gateway: Global___GatewayReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gateway", b"gateway"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "has_sent_all", b"has_sent_all", "host", b"host", "is_stopping", b"is_stopping", "next_source_seqs", b"next_source_seqs", "packets_per_second", b"packets_per_second", "process_id", b"process_id", "process_nonce", b"process_nonce", "session", b"session", "unsent_record_count", b"unsent_record_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "gateway", b"gateway", "has_sent_all", b"has_sent_all", "host", b"host", "is_stopping", b"is_stopping", "next_source_seqs", b"next_source_seqs", "packets_per_second", b"packets_per_second", "process_id", b"process_id", "process_nonce", b"process_nonce", "session", b"session", "unsent_record_count", b"unsent_record_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SourceReport: _TypeAlias = SourceReport  # noqa: Y015
+
+@_typing.final
+class GatewayReport(_message.Message):
+    """A contribution gateway's part (docs/contribution.md, "A second gateway")."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    COPY_ID_FIELD_NUMBER: _builtins.int
+    FORMER_COPY_ID_FIELD_NUMBER: _builtins.int
+    STANDBY_COPY_ID_FIELD_NUMBER: _builtins.int
+    KNOWN_TERM_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    LOG_ENDPOINT_FIELD_NUMBER: _builtins.int
+    LOG_KEY_FIELD_NUMBER: _builtins.int
+    START_SALT_FIELD_NUMBER: _builtins.int
+    PENDING_COUNT_FIELD_NUMBER: _builtins.int
+    WAITING_REASON_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """grows with each report of the process"""
+    state: _builtins.str
+    """spark_feed.contributions.pair.membership.GatewayState value"""
+    term: _builtins.int
+    """that it holds; 0: none"""
+    copy_id: _builtins.bytes
+    """names its copy of the log; empty: it has none"""
+    former_copy_id: _builtins.bytes
+    """of the session before, with whose messages it would begin; empty: none"""
+    standby_copy_id: _builtins.bytes
+    """of a holder: the other copy that has everything acknowledged, as it wants it recorded"""
+    known_term: _builtins.int
+    """the last term of which its copy has something"""
+    log_end: _builtins.int
+    """of its copy"""
+    endpoint: _builtins.str
+    """where it serves Contribution as the holder"""
+    log_endpoint: _builtins.str
+    """where it replicates its log as the holder"""
+    log_key: _builtins.str
+    """its public key (CURVE, Z85) as leader and as follower"""
+    start_salt: _builtins.bytes
+    """with which it seals source packets; empty: they are not sealed"""
+    pending_count: _builtins.int
+    """accepted messages that are not decided"""
+    waiting_reason: _builtins.str
+    """why it acknowledges nothing now; empty: it does"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        state: _builtins.str = ...,
+        term: _builtins.int = ...,
+        copy_id: _builtins.bytes = ...,
+        former_copy_id: _builtins.bytes = ...,
+        standby_copy_id: _builtins.bytes = ...,
+        known_term: _builtins.int = ...,
+        log_end: _builtins.int = ...,
+        endpoint: _builtins.str = ...,
+        log_endpoint: _builtins.str = ...,
+        log_key: _builtins.str = ...,
+        start_salt: _builtins.bytes = ...,
+        pending_count: _builtins.int = ...,
+        waiting_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_id", b"copy_id", "endpoint", b"endpoint", "former_copy_id", b"former_copy_id", "known_term", b"known_term", "log_end", b"log_end", "log_endpoint", b"log_endpoint", "log_key", b"log_key", "number", b"number", "pending_count", b"pending_count", "standby_copy_id", b"standby_copy_id", "start_salt", b"start_salt", "state", b"state", "term", b"term", "waiting_reason", b"waiting_reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GatewayReport: _TypeAlias = GatewayReport  # noqa: Y015
 
 @_typing.final
 class SourceReported(_message.Message):
@@ -952,6 +1032,7 @@ class SourceReported(_message.Message):
     TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
     REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
+    GATEWAY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenKey]:
         """as in RegisterReply"""
@@ -964,20 +1045,85 @@ class SourceReported(_message.Message):
     def revoked_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokensRevoked]:
         """refused by the source's replay service, as by adapters"""
 
+    @_builtins.property
+    def gateway(self) -> Global___GatewayAssignment:
+        """to a contribution gateway; recorded before it is sent"""
+
     def __init__(
         self,
         *,
         token_keys: _abc.Iterable[_common_pb2.TokenKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
         revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
+        gateway: Global___GatewayAssignment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gateway", b"gateway"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway", b"gateway", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SourceReported: _TypeAlias = SourceReported  # noqa: Y015
+
+@_typing.final
+class GatewayAssignment(_message.Message):
+    """Which part a contribution gateway has now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    IS_HOLDER_FIELD_NUMBER: _builtins.int
+    IS_TAKEOVER_FIELD_NUMBER: _builtins.int
+    HOLDER_COPY_ID_FIELD_NUMBER: _builtins.int
+    STANDBY_COPY_ID_FIELD_NUMBER: _builtins.int
+    IS_OVER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    LOG_ENDPOINT_FIELD_NUMBER: _builtins.int
+    LOG_KEY_FIELD_NUMBER: _builtins.int
+    FOLLOWER_KEYS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the report that it answers"""
+    term: _builtins.int
+    """the present one; 0: none was granted yet"""
+    is_holder: _builtins.bool
+    is_takeover: _builtins.bool
+    """the recorded standby is the former holder"""
+    holder_copy_id: _builtins.bytes
+    standby_copy_id: _builtins.bytes
+    is_over: _builtins.bool
+    """the session of the report has ended"""
+    reason: _builtins.str
+    """why it has no part, for people"""
+    log_endpoint: _builtins.str
+    """of the holder"""
+    log_key: _builtins.str
+    @_builtins.property
+    def follower_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """for the holder: of the other gateways"""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        term: _builtins.int = ...,
+        is_holder: _builtins.bool = ...,
+        is_takeover: _builtins.bool = ...,
+        holder_copy_id: _builtins.bytes = ...,
+        standby_copy_id: _builtins.bytes = ...,
+        is_over: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        log_endpoint: _builtins.str = ...,
+        log_key: _builtins.str = ...,
+        follower_keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follower_keys", b"follower_keys", "holder_copy_id", b"holder_copy_id", "is_holder", b"is_holder", "is_over", b"is_over", "is_takeover", b"is_takeover", "log_endpoint", b"log_endpoint", "log_key", b"log_key", "number", b"number", "reason", b"reason", "standby_copy_id", b"standby_copy_id", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GatewayAssignment: _TypeAlias = GatewayAssignment  # noqa: Y015
 
 @_typing.final
 class RegisterRequest(_message.Message):
@@ -1094,6 +1240,7 @@ class RegisterReply(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     LAST_WORD_KEY_FIELD_NUMBER: _builtins.int
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
+    ENDED_SOURCE_STARTS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
     REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
     CONVERSIONS_FIELD_NUMBER: _builtins.int
@@ -1122,6 +1269,10 @@ class RegisterReply(_message.Message):
     def protocol(self) -> Global___FeedProtocol: ...
     @_builtins.property
     def decision_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionKey]: ...
+    @_builtins.property
+    def ended_source_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Salts of contribution gateways' starts whose term has ended: packets that they seal are refused."""
+
     @_builtins.property
     def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]:
         """of the feed's source; channel_id is 0. Empty if its packets are not sealed"""
@@ -1152,6 +1303,7 @@ class RegisterReply(_message.Message):
         protocol: Global___FeedProtocol | None = ...,
         last_word_key: _builtins.bytes = ...,
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
+        ended_source_starts: _abc.Iterable[_builtins.bytes] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
         revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
         conversions: _abc.Iterable[Global___ChannelConversion] | None = ...,
@@ -1160,7 +1312,7 @@ class RegisterReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_keys", b"token_keys", "unicast_listen", b"unicast_listen"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "ended_source_starts", b"ended_source_starts", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_keys", b"token_keys", "unicast_listen", b"unicast_listen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1731,6 +1883,7 @@ class ClusterChanged(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
+    ENDED_SOURCE_STARTS_FIELD_NUMBER: _builtins.int
     TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
     active_adapter_id: _builtins.int
@@ -1743,6 +1896,10 @@ class ClusterChanged(_message.Message):
     def decision_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionKey]: ...
     @_builtins.property
     def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    @_builtins.property
+    def ended_source_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """as in RegisterReply"""
+
     @_builtins.property
     def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenKey]:
         """as in RegisterReply"""
@@ -1760,12 +1917,13 @@ class ClusterChanged(_message.Message):
         epoch: _builtins.int = ...,
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
+        ended_source_starts: _abc.Iterable[_builtins.bytes] | None = ...,
         token_keys: _abc.Iterable[_common_pb2.TokenKey] | None = ...,
         revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "ended_source_starts", b"ended_source_starts", "epoch", b"epoch", "keys", b"keys", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1993,6 +2151,48 @@ class ThrottleAdapterReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ThrottleAdapterReply: _TypeAlias = ThrottleAdapterReply  # noqa: Y015
+
+@_typing.final
+class GrantContributionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    GATEWAY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    gateway: _builtins.str
+    """its address in the cluster file"""
+    reason: _builtins.str
+    """recorded"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        gateway: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "gateway", b"gateway", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrantContributionsRequest: _TypeAlias = GrantContributionsRequest  # noqa: Y015
+
+@_typing.final
+class GrantContributionsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrantContributionsReply: _TypeAlias = GrantContributionsReply  # noqa: Y015
 
 @_typing.final
 class ListClientsRequest(_message.Message):
@@ -2733,6 +2933,7 @@ class SourceStatus(_message.Message):
     HEARD_UNIX_NS_FIELD_NUMBER: _builtins.int
     SILENCE_NS_FIELD_NUMBER: _builtins.int
     IS_DEAD_FIELD_NUMBER: _builtins.int
+    GATEWAY_PART_FIELD_NUMBER: _builtins.int
     identity: _builtins.str
     heard_unix_ns: _builtins.int
     """when it arrived"""
@@ -2740,6 +2941,8 @@ class SourceStatus(_message.Message):
     """how long ago that was"""
     is_dead: _builtins.bool
     """it stopped reporting without being asked to stop"""
+    gateway_part: _builtins.str
+    """of a contribution gateway: "holder", "standby", "behind"; empty: it has none"""
     @_builtins.property
     def report(self) -> Global___SourceReport:
         """the newest"""
@@ -2752,10 +2955,11 @@ class SourceStatus(_message.Message):
         heard_unix_ns: _builtins.int = ...,
         silence_ns: _builtins.int = ...,
         is_dead: _builtins.bool = ...,
+        gateway_part: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heard_unix_ns", b"heard_unix_ns", "identity", b"identity", "is_dead", b"is_dead", "report", b"report", "silence_ns", b"silence_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_part", b"gateway_part", "heard_unix_ns", b"heard_unix_ns", "identity", b"identity", "is_dead", b"is_dead", "report", b"report", "silence_ns", b"silence_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -831,6 +831,11 @@ class OperationsStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterReply.FromString,
                 _registered_method=True)
+        self.GrantContributions = channel.unary_unary(
+                '/tandemfeed.v1.Operations/GrantContributions',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.GrantContributionsRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GrantContributionsReply.FromString,
+                _registered_method=True)
         self.ListClients = channel.unary_unary(
                 '/tandemfeed.v1.Operations/ListClients',
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
@@ -916,6 +921,14 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GrantContributions(self, request, context):
+        """Let a contribution gateway begin the feed's next session although its copy of the log may lack acknowledged messages,
+        because no complete copy will return. It is granted the next term when it reports that session.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListClients(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -992,6 +1005,11 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.ThrottleAdapter,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterReply.SerializeToString,
+            ),
+            'GrantContributions': grpc.unary_unary_rpc_method_handler(
+                    servicer.GrantContributions,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GrantContributionsRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.GrantContributionsReply.SerializeToString,
             ),
             'ListClients': grpc.unary_unary_rpc_method_handler(
                     servicer.ListClients,
@@ -1214,6 +1232,33 @@ class Operations:
             '/tandemfeed.v1.Operations/ThrottleAdapter',
             tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.ThrottleAdapterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GrantContributions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/GrantContributions',
+            tandemfeed_dot_v1_dot_admin__pb2.GrantContributionsRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.GrantContributionsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -315,6 +315,10 @@ class OperationsStub:
     """Limit what adapters spend on replays, so that clients that catch up leave the network to the live streams. They are
     served more slowly, and lose nothing. Durable.
     """
+    GrantContributions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GrantContributionsRequest, _admin_pb2.GrantContributionsReply]
+    """Let a contribution gateway begin the feed's next session although its copy of the log may lack acknowledged messages,
+    because no complete copy will return. It is granted the next term when it reports that session.
+    """
     ListClients: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsReply]
     KickClient: _grpc.UnaryUnaryMultiCallable[_admin_pb2.KickClientRequest, _admin_pb2.KickClientReply]
     """End the streams of a client with PERMISSION_DENIED. It may connect again: the policy says who may."""
@@ -346,6 +350,10 @@ class OperationsAsyncStub(OperationsStub):
     ThrottleAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.ThrottleAdapterRequest, _admin_pb2.ThrottleAdapterReply]  # type: ignore[assignment]
     """Limit what adapters spend on replays, so that clients that catch up leave the network to the live streams. They are
     served more slowly, and lose nothing. Durable.
+    """
+    GrantContributions: _aio.UnaryUnaryMultiCallable[_admin_pb2.GrantContributionsRequest, _admin_pb2.GrantContributionsReply]  # type: ignore[assignment]
+    """Let a contribution gateway begin the feed's next session although its copy of the log may lack acknowledged messages,
+    because no complete copy will return. It is granted the next term when it reports that session.
     """
     ListClients: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsReply]  # type: ignore[assignment]
     KickClient: _aio.UnaryUnaryMultiCallable[_admin_pb2.KickClientRequest, _admin_pb2.KickClientReply]  # type: ignore[assignment]
@@ -417,6 +425,16 @@ class OperationsServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.ThrottleAdapterReply, _abc.Awaitable[_admin_pb2.ThrottleAdapterReply]]:
         """Limit what adapters spend on replays, so that clients that catch up leave the network to the live streams. They are
         served more slowly, and lose nothing. Durable.
+        """
+
+    @_abc_1.abstractmethod
+    def GrantContributions(
+        self,
+        request: _admin_pb2.GrantContributionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GrantContributionsReply, _abc.Awaitable[_admin_pb2.GrantContributionsReply]]:
+        """Let a contribution gateway begin the feed's next session although its copy of the log may lack acknowledged messages,
+        because no complete copy will return. It is granted the next term when it reports that session.
         """
 
     @_abc_1.abstractmethod

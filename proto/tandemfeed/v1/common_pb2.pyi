@@ -537,12 +537,17 @@ class SourceStreamDescription(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     CONTRIBUTION_ENDPOINT_FIELD_NUMBER: _builtins.int
+    CONTRIBUTION_ENDPOINTS_FIELD_NUMBER: _builtins.int
     source_stream_id: _builtins.int
     name: _builtins.str
     group: _builtins.str
     """"239.x.y.z:port" """
     contribution_endpoint: _builtins.str
     """host:port of the contribution gateway that sends it and fills its gaps, in place of the feed's source; empty: none."""
+    @_builtins.property
+    def contribution_endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """All contribution gateways of the stream, of which one at a time sends it."""
+
     def __init__(
         self,
         *,
@@ -550,10 +555,11 @@ class SourceStreamDescription(_message.Message):
         name: _builtins.str = ...,
         group: _builtins.str = ...,
         contribution_endpoint: _builtins.str = ...,
+        contribution_endpoints: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contribution_endpoint", b"contribution_endpoint", "group", b"group", "name", b"name", "source_stream_id", b"source_stream_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contribution_endpoint", b"contribution_endpoint", "contribution_endpoints", b"contribution_endpoints", "group", b"group", "name", b"name", "source_stream_id", b"source_stream_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -575,6 +581,7 @@ class FeedDescription(_message.Message):
     TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_IS_SEALED_FIELD_NUMBER: _builtins.int
     DELAY_NS_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGE_CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
     DELAYED_FROM_FIELD_NUMBER: _builtins.int
     feed_id: _builtins.int
     name: _builtins.str
@@ -589,6 +596,8 @@ class FeedDescription(_message.Message):
     """A delayed feed repeats a real-time feed: its gateway sends no source message earlier than this after the gateway of
     the real-time feed has sent it. 0: this feed is a real-time feed.
     """
+    acknowledge_contributions: _builtins.str
+    """Whether a contribution gateway acknowledges only what another one has as well: "both", "available"."""
     delayed_from: _builtins.str
     """the real-time feed that a delayed feed repeats; not shown to clients"""
     @_builtins.property
@@ -612,11 +621,12 @@ class FeedDescription(_message.Message):
         token_keys: _abc.Iterable[Global___TokenKey] | None = ...,
         source_is_sealed: _builtins.bool = ...,
         delay_ns: _builtins.int = ...,
+        acknowledge_contributions: _builtins.str = ...,
         delayed_from: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "delay_ns", b"delay_ns", "delayed_from", b"delayed_from", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_keys", b"token_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledge_contributions", b"acknowledge_contributions", "channels", b"channels", "datagram_size_max", b"datagram_size_max", "delay_ns", b"delay_ns", "delayed_from", b"delayed_from", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

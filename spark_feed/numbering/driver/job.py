@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.journal.format.named_position import NamedPosition
@@ -28,21 +30,24 @@ from tandemfeed.spark_feed.feed_plan import FeedPlan
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME, NumberingPlan, SourceJournalError
 from tandemfeed.spark_feed.numbering.driver.found_files import FoundFiles
-from tandemfeed.spark_feed.numbering.driver.session import Spark, start_session
+from tandemfeed.spark_feed.numbering.driver.progress import JobProgress, listen
+from tandemfeed.spark_feed.numbering.driver.session import Spark, scratch_of, start_session
+from tandemfeed.spark_feed.numbering.rows.column_split import Split
 from tandemfeed.spark_feed.numbering.rows.screening import Rules
-from tandemfeed.spark_feed.numbering.rows.symbol_split import Split
 from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
 from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
 from tandemfeed.spark_feed.numbering.tasks.running import Tasks, prepare_workers
+from tandemfeed.spark_feed.recordings.format_columns import recording_schema
 from tandemfeed.spark_feed.recordings.recording import Manifest, part_number, restore_file_order
 
 LOG = logging.getLogger(__name__)
 BACK_PRESSURE_POLL_S = 0.02
 NO_RULES = Rules()
 QUARANTINE_NAME = "quarantine"
-BATCH_MESSAGES_MAX = 200_000  # a task's fixed cost is then small beside its work, and takes below a second
+BATCH_MESSAGES_MAX = 1_000_000  # a commit's fixed cost is then small beside its work, and it takes a second or two
+FIRST_BATCH_MESSAGES = 20_000  # so that the gateway can begin; each commit after it may have twice as many
+TASK_MESSAGES_MIN = 50_000  # fewer are not worth another task
 BATCH_COMMITS_MAX = 10  # Spark's planning of a micro-batch, too, is then small beside its work
-TASKS_PER_COMMIT = 4  # at most; a task costs what a task needs for some 20,000 rows
 # Spark's own source of whole files, of which the job takes only the names (`found_files`): it finds the files, cuts
 # micro-batches and remembers what is done. The tasks read the files themselves (`numbering.tasks.reading`).
 FILES_FORMAT = "binaryFile"
@@ -97,11 +102,19 @@ class SourceJob:
 
     Args:
         on_commit: called after each commit.
+        progress: is told how far the job is.
     """
 
-    def __init__(self, options: JobOptions, on_commit: Callable[[CommitLog], None] = lambda log: None) -> None:
+    def __init__(
+        self,
+        options: JobOptions,
+        on_commit: Callable[[CommitLog], None] = lambda log: None,
+        progress: JobProgress | None = None,
+    ) -> None:
         self._options, self._on_commit = options, on_commit
+        self._progress = progress or JobProgress(0)
         self._stopping = threading.Event()
+        self._growing = FIRST_BATCH_MESSAGES  # the messages of the next commit, if there are enough
         self.report = JobReport()
 
     def stop(self) -> None:
@@ -112,7 +125,8 @@ class SourceJob:
         """Run until stopped, or with `until_idle` until the recording is journaled.
 
         Raises:
-            JavaMissing, RecordingError, SourceJournalError, DocumentError, OSError: the text says what to do.
+            JavaMissing, RecordingError, SplitError, SourceJournalError, DocumentError, OSError: the text says what to
+                do.
         """
         options = self._options
         began_at = time.monotonic()
@@ -120,6 +134,9 @@ class SourceJob:
         if restore_file_order(options.recording):
             LOG.info("restored the modification times that order the recording's files")
         source_format = load_source_format(options.source_format)
+        recording_schema(source_format)  # refuses what rows cannot make
+        if first := next(iter(sorted(options.recording.glob("part-*.parquet"))), None):
+            options.split.check(pq.read_schema(first))
         plan = numbering_plan(
             options.recording,
             options.source_format,
@@ -134,12 +151,15 @@ class SourceJob:
                 self._count_quarantined(log)
                 return self.report
             options.checkpoint.mkdir(parents=True, exist_ok=True)
-            spark = start_session(options.master, options.driver_memory, options.checkpoint.parent / "spark-scratch")
+            spark = start_session(options.master, options.driver_memory, scratch_of(options.checkpoint))
             self.report.start_s = time.monotonic() - began_at
+            listen(spark, self._progress)
+            self._progress.on_start(log.last_commit.next_record_index)
             try:
                 self._stream(spark, source_format, log, manifest, on_started)
             finally:
                 spark.stop()
+                self._progress.on_end()
             if options.until_idle and log.last_commit.next_record_index >= manifest.record_count:
                 log.end()
             self._count_quarantined(log)
@@ -174,8 +194,7 @@ class SourceJob:
 
         stream_count, quarantine = len(options.feed.source_stream_ids), self._quarantine.absolute()
         reader = FileReader(source_format, options.split, stream_count, options.rules, rows_per_file, quarantine)
-        rows_min = max(1, options.batch_messages_max // TASKS_PER_COMMIT)
-        tasks = Tasks(spark.sparkContext, reader, options.journal.absolute(), rows_min)
+        tasks = Tasks(spark.sparkContext, reader, options.journal.absolute(), min(TASK_MESSAGES_MIN, self._wanted))
         found = FoundFiles(options.checkpoint)
         checkpoint = str(options.checkpoint.absolute())
         stream = files.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
@@ -206,29 +225,37 @@ class SourceJob:
             extra = {"rows": self.report.quarantined_count, "table": str(self._quarantine)}
             LOG.warning("rows that made no message are in the quarantine table", extra=extra)
 
-    def files_per_commit(self, rows_per_file: int) -> int:
-        """How many files a commit has when the job is behind; fewer when there are fewer."""
+    @property
+    def _wanted(self) -> int:
+        """The messages of a commit when the job is behind."""
         wanted = self._options.batch_messages_max
         if allowed := self._options.ahead_messages_max:
             wanted = min(wanted, allowed // 2)  # so that the job refills before the gateway has sent everything
-        return max(1, wanted // rows_per_file)
+        return wanted
+
+    def files_per_commit(self, rows_per_file: int) -> int:
+        """How many files a commit has at most when the job is behind; fewer when there are fewer."""
+        return max(1, self._wanted // rows_per_file)
 
     def _take_batch(self, log: CommitLog, tasks: Tasks, found: list[str], rows_per_file: int, batch_id: int) -> None:
         """Append and commit the files that Spark has found, except those that are committed."""
         first = log.last_commit.next_record_index // rows_per_file
         numbered = sorted((part_number(uri.rsplit("/", 1)[-1]), uri) for uri in found)
         files = [uri for number, uri in numbered if number >= first]
-        step = self.files_per_commit(rows_per_file)
-        for start in range(0, len(files), step):
+        while files:
             self._wait_for_gateway(log)
+            step = min(self.files_per_commit(rows_per_file), max(1, self._growing // rows_per_file))
+            self._growing *= 2 if len(files) > step else 1
+            taken, files = files[:step], files[step:]
             try:
-                appended = tasks.append(files[start : start + step], log.continuation)
+                appended = tasks.append(taken, log.continuation)
             except SourceJournalError as error:
                 raise SourceJournalError(f"batch {batch_id}: {error}") from error
             added = log.commit(batch_id, appended)
             self.report.record_count += added
             self.report.batch_count += 1
             self._on_commit(log)
+            self._progress.on_commit(log.last_commit.next_record_index)
             LOG.debug("files journaled", extra={"batch_id": batch_id, "record_count": added})
 
     def _wait_for_gateway(self, log: CommitLog) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -55,6 +57,11 @@ SUBMITTED = "PYSPARK_GATEWAY_PORT"  # in the environment of a program that spark
 TASK_TRIES = 4  # as on a cluster; a task whose Python worker was killed finds what it has appended
 
 
+def scratch_of(checkpoint: Path) -> Path:
+    """Where Spark keeps temporary files on one machine."""
+    return checkpoint.parent / "spark-scratch"
+
+
 def retrying(master: str) -> str:
     """A local master that runs a failed task again, as clusters do; others are unchanged."""
     return re.sub(r"^local\[([^],]+)\]$", rf"local[\1,{TASK_TRIES}]", master)
@@ -71,16 +78,51 @@ def class_archive() -> ClassArchive:
     return ClassArchive(find_java_home(), Path(_find_spark_home()) / "jars")
 
 
-def start_session(master: str, driver_memory: str, scratch: Path, archive_options: str | None = None) -> Spark:
-    """Start the Spark driver in this process, and its JVM unless spark-submit has started one.
+def launch_jvm(master: str, driver_memory: str, scratch: Path) -> threading.Thread:
+    """Start the JVM of `start_session` beside this thread, which may import meanwhile what the job needs.
+
+    It saves a second or two. What cannot be started, `start_session` starts again, and says what is wrong.
+    """
+
+    def launch() -> None:
+        with contextlib.suppress(Exception):
+            settings = _prepare(master, driver_memory, scratch, None)
+            from pyspark import SparkConf, SparkContext
+
+            SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))
+
+    thread = threading.Thread(target=launch, name="launch-jvm", daemon=True)
+    thread.start()
+    return thread
+
+
+def start_session(
+    master: str, driver_memory: str, scratch: Path, archive_options: str | None = None, jars: str = ""
+) -> Spark:
+    """Start the Spark driver in this process, and its JVM unless it runs, or spark-submit has started one.
 
     Args:
         master: of Spark; empty: the one that spark-submit was given, or this machine with one core.
         archive_options: of the JVM; None: those with which it uses the archive of classes.
+        jars: further jars, such as a connector's, separated by commas.
 
     Raises:
         JavaMissing: if no usable Java is installed.
     """
+    settings = _prepare(master, driver_memory, scratch, archive_options) | ({"spark.jars": jars} if jars else {})
+    # Spark 4.3 warns at each use that it does not support pandas 3 fully. No tick passes through pandas here, only
+    # through Arrow. So the versions of pandas are not restricted for everything else in the environment.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    from pyspark.sql import SparkSession  # takes a second, so import it only here
+
+    builder = SparkSession.builder.appName("tandemfeed source")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _prepare(master: str, driver_memory: str, scratch: Path, archive_options: str | None) -> dict[str, str]:
+    """Prepare the environment of the JVM and of Python workers; returns Spark's settings."""
     if not master and SUBMITTED not in os.environ:
         master = "local[1]"
     os.environ["JAVA_HOME"] = str(find_java_home())
@@ -90,17 +132,9 @@ def start_session(master: str, driver_memory: str, scratch: Path, archive_option
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors may have it elsewhere
-    # Spark 4.3 warns at each use that it does not support pandas 3 fully. No tick passes through pandas here, only
-    # through Arrow. So the versions of pandas are not restricted for everything else in the environment.
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    from pyspark.sql import SparkSession  # takes a second, so import it only here
-
     archive_options = class_archive().options_to_use() if archive_options is None else archive_options
     settings = SETTINGS | {"spark.driver.memory": driver_memory, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
     settings |= {"spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {archive_options}"}
     if is_local:
         settings |= ONE_MACHINE | {"spark.local.dir": str(scratch)}
-    builder = SparkSession.builder.appName("tandemfeed source")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return (builder.master(retrying(master)) if master else builder).getOrCreate()
+    return settings | ({"spark.master": retrying(master)} if master else {})

@@ -1,4 +1,4 @@
-"""Turns canonical ticks (Arrow) into framed source messages, whole columns at a time. Runs in Spark's executors.
+"""Turns recorded rows (Arrow) into framed source messages, whole columns at a time. Runs in Spark's executors.
 
 Pure: rows in, blocks out; it assigns no numbers. A block has the messages of one source stream, so the shuffle moves a
 few large rows instead of one per message. Invariant: a row's frame and source stream depend only on that row, the
@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat, SourceMessageType
-from tandemfeed.spark_feed.numbering.rows.columns import codes_of, integers_of
+from tandemfeed.spark_feed.numbering.rows.column_split import Split, streams_of_rows
+from tandemfeed.spark_feed.numbering.rows.columns import RecordedRows, Table
 from tandemfeed.spark_feed.numbering.rows.kernels import divide_rows, frame_rows
 from tandemfeed.spark_feed.numbering.rows.packing import EMPTY, Block
-from tandemfeed.spark_feed.numbering.rows.symbol_split import Split, streams_of_rows
-from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, RecordingError
-
-Table: TypeAlias = Any  # pyarrow has no type annotations
+from tandemfeed.spark_feed.recordings.format_columns import columns_of
+from tandemfeed.spark_feed.recordings.recording import NO_TEXT, NULL_PRICE, RecordingError
 
 # A block as a row; `stream` is the place of its source stream in the feed's list, which is also its partition.
 BLOCK_SCHEMA = pa.schema(
@@ -35,16 +34,19 @@ BLOCK_SCHEMA = pa.schema(
 )
 
 
+TEXT = 2  # how `frame_rows` writes a text
+
+
 class EncodingError(RecordingError):
     """A row cannot be encoded in the source format; the text names the record and the column."""
 
 
 class TickEncoder:
-    """Encodes batches of canonical rows.
+    """Encodes batches of recorded rows.
 
     Args:
         source_format: its message names are the kinds of the recording, its field names the columns.
-        rule, stream_count: how rows are assigned to source streams.
+        split, stream_count: how rows are assigned to source streams.
     """
 
     def __init__(self, source_format: SourceFormat, split: Split, stream_count: int) -> None:
@@ -56,108 +58,145 @@ class TickEncoder:
         self._frame_sizes = np.array([message.frame_size for message in self._messages], np.int64)
         self._templates = _templates(self._messages)
 
-    def encode(self, rows: Table, is_good: NDArray[np.bool_] | None = None) -> list[Block]:
-        """Consecutive rows of `recording.SCHEMA` as one block for each source stream.
+    def encode(self, rows: Table | RecordedRows, is_good: NDArray[np.bool_] | None = None) -> list[Block]:
+        """Consecutive rows of a recording as one block for each source stream.
 
         Args:
             is_good: the rows that become messages; None: all of them. The blocks' range has the others too.
 
         Raises:
-            EncodingError: a record is missing, its kind is unknown, or a value is outside the range of its field.
+            EncodingError: a record is missing, its kind is unknown, or a field cannot hold a value.
         """
-        index = integers_of(rows.column("record_index"))
+        recorded = rows if isinstance(rows, RecordedRows) else RecordedRows(rows)
+        index = recorded.integers("record_index")
         _check_consecutive(index)
         first_index, end_index = (int(index[0]), int(index[-1]) + 1) if index.size else (0, 0)
-        if is_good is not None and not is_good.all():
-            rows, index = rows.filter(pa.array(is_good)), index[is_good]
-        symbols, codes = codes_of(rows.column("symbol"))
-        streams = streams_of_rows(self._split, symbols, codes, index, self.stream_count)
-        messages = self._messages_of(rows)
-        columns, counts = _Columns(rows, messages), np.bincount(messages, minlength=len(self._messages)).tolist()
+        if is_good is not None:
+            recorded = recorded.only(is_good)
+            index = recorded.integers("record_index")
+        streams = streams_of_rows(self._split, recorded, index, self.stream_count)
+        messages = self._messages_of(recorded)
+        columns, counts = _Columns(recorded, messages), np.bincount(messages, minlength=len(self._messages)).tolist()
         steps = [columns.steps(place, each) if counts[place] else [] for place, each in enumerate(self._messages)]
         row_bounds, data_bounds = np.empty((2, self.stream_count + 1), np.int64)
         divide_rows(streams, messages, self._frame_sizes, row_bounds, data_bounds)
         order, sizes = np.empty(index.size, np.int64), np.empty(index.size, np.uint32)
         data = np.empty(int(data_bounds[-1]), np.uint8)
         frame_rows(
-            streams, messages, codes, _texts(symbols, self._messages), columns.values(), row_bounds, data_bounds,
-            self._frame_sizes, np.array([step for each in steps for step in each], np.int64).reshape(-1, 4),
+            streams, messages, columns.texts(), columns.addresses(), row_bounds, data_bounds, self._frame_sizes,
+            np.array([step for each in steps for step in each], np.int64).reshape(-1, 5),
             np.cumsum([0, *map(len, steps)]), self._templates, order, sizes, data,
         )  # fmt: skip
-        index_of, event_of = index[order], integers_of(rows.column("event_at_ns"))[order]
+        index_of, event_of = index[order], recorded.integers("event_at_ns")[order]
         parts = zip(pairwise(row_bounds.tolist()), pairwise(data_bounds.tolist()), strict=True)
         return [
             Block(first_index, end_index, index_of[first:end], event_of[first:end], sizes[first:end], data[start:stop])
             for (first, end), (start, stop) in parts
         ]
 
-    def _messages_of(self, rows: Table) -> NDArray[np.int64]:
+    def _messages_of(self, recorded: RecordedRows) -> NDArray[np.int64]:
         """The place of each row's message in the source format."""
-        kinds, codes = codes_of(rows.column("kind"))
-        messages = np.array([*(self._place_of.get(kind, -1) for kind in kinds), -1], np.int64)[codes]
-        unknown = np.flatnonzero(messages < 0)
-        if unknown.size:
-            kind, known = rows.column("kind")[int(unknown[0])].as_py(), ", ".join(self._format.messages)
+        kinds = recorded.coded("kind")
+        messages = np.array([*(self._place_of.get(kind, -1) for kind in kinds.texts), -1], np.int64)[kinds.codes]
+        if messages.size and messages.min() < 0:
+            kind, known = recorded.array("kind")[int(np.argmin(messages))].as_py(), ", ".join(self._format.messages)
             raise EncodingError(f"{self._format.document}: no message named {kind!r}; the messages are {known}")
         return messages
 
 
 class _Columns:
-    """The columns of rows that messages are made of, as integers."""
+    """What messages are made of: columns of integers, and texts."""
 
-    def __init__(self, rows: Table, messages: NDArray[np.int64]) -> None:
-        self._rows, self._messages = rows, messages
-        self._places: dict[tuple[str, int], int] = {}  # by name and by what a null becomes
+    def __init__(self, recorded: RecordedRows, messages: NDArray[np.int64]) -> None:
+        self._recorded, self._messages = recorded, messages
+        self._places: dict[tuple[str, float], int] = {}  # by name and by what a null becomes
         self._columns: list[NDArray[np.int64]] = []
+        self._text_places: dict[tuple[str, int], int] = {}  # by name and length
+        self._texts: list[NDArray[np.uint8]] = []
+        self._text_size = 0
 
-    def values(self) -> NDArray[np.int64]:
-        """The columns of all steps, shape (columns, rows)."""
-        return np.array(self._columns, np.int64).reshape(len(self._columns), len(self._messages))
+    def addresses(self) -> NDArray[np.int64]:
+        """Of the columns of all steps."""
+        return np.array([column.ctypes.data for column in self._columns], np.int64)
 
-    def steps(self, place: int, message: SourceMessageType) -> list[tuple[int, int, int, bool]]:
+    def texts(self) -> NDArray[np.uint8]:
+        """The texts of all steps, one after the other."""
+        return np.concatenate([np.empty(0, np.uint8), *self._texts])
+
+    def steps(self, place: int, message: SourceMessageType) -> list[tuple[int, int, int, int, int]]:
         """How `frame_rows` fills the frame of a message, which is at this place in the source format.
 
         Raises:
-            EncodingError: a value is outside the range of its field.
+            EncodingError: a field cannot hold a value, or has no column.
         """
         steps = []
-        for name, field in message.fields.items():
+        for name, field in columns_of(message).items():
+            if name not in self._recorded.names:
+                raise EncodingError(f"the recording has no column {name!r}, from which {message.name}.{name} is made")
             offset = message.framing.header_size + field.offset
-            if name == "symbol":
-                steps.append((-1, offset, field.length, False))
-            elif name in self._rows.column_names:  # otherwise it is padding
-                column = self._column(name, field)
-                if not field.is_text and field.kind.size < 8:
-                    self._check_range(place, message, name, column)
-                steps.append((column, offset, 1 if field.is_text else field.kind.size, field.is_big_endian))
+            if field.is_text:
+                self._check_lengths(place, message, field)
+                steps.append((self._text_codes(name), offset, field.length, TEXT, self._text_place(field)))
+                continue
+            column = self._column(name, field)
+            if field.kind.is_integer and field.kind.size < 8:
+                self._check_range(place, message, name, column)
+            steps.append((column, offset, field.kind.size, int(field.is_big_endian), 0))
         return steps
 
     def _column(self, name: str, field: SourceField) -> int:
-        key = name, 0 if field.is_text or field.null is None else int(field.null)
+        null = field.null or 0
+        key = f"{name} {field.kind.name}" if field.kind.is_float else name, null
         if key not in self._places:
-            column = self._rows.column(name)
+            values = self._bits(name, field, null) if field.kind.is_float else self._recorded.integers(name, int(null))
             self._places[key] = len(self._columns)
-            self._columns.append(_characters(column) if field.is_text else integers_of(column, key[1]))
+            self._columns.append(np.ascontiguousarray(values, np.int64))
         return self._places[key]
+
+    def _bits(self, name: str, field: SourceField, null: float) -> NDArray[np.int64]:
+        """A column of floats as integers of the same bits."""
+        floats = self._recorded.floats(name, null)
+        return floats.view(np.int64) if field.kind.size == 8 else floats.astype(np.float32).view(np.int32).astype(int)
+
+    def _text_codes(self, name: str) -> int:
+        key = name, -1
+        if key not in self._places:
+            self._places[key] = len(self._columns)
+            self._columns.append(self._recorded.coded(name).codes)
+        return self._places[key]
+
+    def _text_place(self, field: SourceField) -> int:
+        """Where the texts of a column begin, as this field has them."""
+        key = field.name, field.length
+        if key not in self._text_places:
+            null = NO_TEXT.get(field.name, b"") if field.null is None else bytes([int(field.null)])
+            padded = self._recorded.coded(field.name).padded(field.length, null)
+            self._text_places[key] = self._text_size
+            self._texts.append(padded.reshape(-1))
+            self._text_size += padded.size
+        return self._text_places[key]
+
+    def _check_lengths(self, place: int, message: SourceMessageType, field: SourceField) -> None:
+        coded = self._recorded.coded(field.name)
+        if coded.lengths.size and coded.lengths.max() > field.length:
+            is_long = np.append(coded.lengths > field.length, False)[coded.codes]
+            self._refuse(place, message, field.name, is_long, f"it must have at most {field.length} bytes")
 
     def _check_range(self, place: int, message: SourceMessageType, name: str, column: int) -> None:
         """Check values of less than 64 bits; 64-bit ids are the two's complement of unsigned ones, so all are valid."""
         values, kind = self._columns[column], message.fields[name].kind
         low, high = int(kind.minimum), int(kind.maximum)
-        if not values.size or (values.min() >= low and values.max() <= high):
-            return
-        wrong = np.flatnonzero(((values < low) | (values > high)) & (self._messages == place))
+        if values.size and (values.min() < low or values.max() > high):
+            self._refuse(place, message, name, (values < low) | (values > high), f"it must be {low} to {high}")
+
+    def _refuse(
+        self, place: int, message: SourceMessageType, name: str, is_wrong: NDArray[np.bool_], expected: str
+    ) -> None:
+        wrong = np.flatnonzero(is_wrong & (self._messages == place))
         if wrong.size:
-            record = self._rows.column("record_index")[int(wrong[0])].as_py()
-            raise EncodingError(
-                f"record {record}: {message.name}.{name} is {values[wrong[0]]}; it must be {low} to {high}"
-            )
-
-
-def _texts(symbols: list[bytes], messages: Sequence[SourceMessageType]) -> NDArray[np.uint8]:
-    """The symbols as rows of bytes, as long as the longest field for a symbol."""
-    length = max((message.fields["symbol"].length for message in messages if "symbol" in message.fields), default=1)
-    return np.array([*symbols, b""], f"S{length}").view(np.uint8).reshape(-1, length)
+            row = int(wrong[0])
+            record, value = (self._recorded.array(each)[row].as_py() for each in ("record_index", name))
+            raise EncodingError(f"record {record}: {message.name}.{name} is {value}; {expected}")
 
 
 def _templates(messages: Sequence[SourceMessageType]) -> NDArray[np.uint8]:
@@ -210,11 +249,6 @@ def blocks_in(rows: Table) -> list[Block]:
         )
         for first, end, index, event, sizes, data in columns
     ]
-
-
-def _characters(column: Any) -> NDArray[np.int64]:
-    texts, codes = codes_of(column)  # the code of a null is -1
-    return np.array([*(text[0] if text else 0 for text in texts), ord("N")], np.int64)[codes]
 
 
 assert np.iinfo(np.int64).max == NULL_PRICE  # the format's null and the recording's are the same bits

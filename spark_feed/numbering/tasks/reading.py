@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +17,16 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
+from tandemfeed.spark_feed.numbering.rows.column_split import Split, SplitError
+from tandemfeed.spark_feed.numbering.rows.columns import RecordedRows
 from tandemfeed.spark_feed.numbering.rows.encoding import TickEncoder, empty_blocks
 from tandemfeed.spark_feed.numbering.rows.packing import Block
 from tandemfeed.spark_feed.numbering.rows.screening import Refused, Rules, Screen, schema_change
-from tandemfeed.spark_feed.numbering.rows.symbol_split import Split
 from tandemfeed.spark_feed.numbering.tasks.quarantine import Quarantine
+from tandemfeed.spark_feed.recordings.format_columns import recording_schema
 from tandemfeed.spark_feed.recordings.recording import RecordingError, part_number
 
 READ_COUNT = 65_536  # rows at once, whose columns fit in the processor's cache
-TEXT_COLUMNS = ["kind", "symbol", "side", "action"]  # read as codes of a dictionary, as the file has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,45 +46,68 @@ class FileReader:
     rows_per_file: int
     quarantine: Path
 
-    def blocks(self, uri: str) -> Iterator[list[Block]]:
-        """The messages of a file, in parts: a block for each source stream.
+    def blocks(self, *uris: str) -> Iterator[list[Block]]:
+        """The messages of files, in parts: a block for each source stream.
 
         Rows that make no message go to the quarantine table.
 
         Raises:
-            RecordingError: the file cannot be read, or a record is missing.
+            RecordingError: a file cannot be read, or a record is missing.
         """
-        try:
-            yield from self._blocks(uri)
-        except (RecordingError, pa.ArrowException, OSError) as error:
-            raise RecordingError(f"{uri}: {error}") from error
+        reading = _Reading(self)
+        for uri in uris:
+            try:
+                yield from reading.blocks(uri)
+            except (RecordingError, SplitError, pa.ArrowException, OSError) as error:
+                raise RecordingError(f"{uri}: {error}") from error
 
-    def _blocks(self, uri: str) -> Iterator[list[Block]]:
+
+class _Reading:
+    """What a reader needs for all its files."""
+
+    def __init__(self, reader: FileReader) -> None:
+        self._reader = reader
+        self._encoder = TickEncoder(reader.source_format, reader.split, reader.stream_count)
+        self._schema = recording_schema(reader.source_format)
+        self._texts = [field.name for field in self._schema if pa.types.is_string(field.type)]
+        self._columns = [*dict.fromkeys([*self._schema.names, *reader.split.columns, *reader.rules.columns])]
+        self._known: Any = None  # the schema of the last file that is a part of the recording
+
+    def blocks(self, uri: str) -> Iterator[list[Block]]:
+        reader = self._reader
         filesystem, path = FileSystem.from_uri(uri)
         name = PurePosixPath(path).name
-        first_record_index = part_number(name) * self.rows_per_file
-        quarantine = Quarantine(name, first_record_index)
-        with filesystem.open_input_file(path) as opened, pq.ParquetFile(opened, read_dictionary=TEXT_COLUMNS) as file:
-            change = schema_change(file.schema_arrow)
-            encoder, screen = (
-                TickEncoder(self.source_format, self.split, self.stream_count),
-                Screen(self.source_format, self.rules),
-            )
-            row = 0
-            for batch in file.iter_batches(READ_COUNT, use_threads=False):  # a task has one core
-                rows = pa.Table.from_batches([batch])
+        first_record_index = part_number(name) * reader.rows_per_file
+        quarantine, row = Quarantine(name, first_record_index), 0
+        # Texts are read as codes of a dictionary, as the file has them.
+        with filesystem.open_input_file(path) as opened, pq.ParquetFile(opened, read_dictionary=self._texts) as file:
+            change, screen = self._change(file.schema_arrow), Screen(reader.source_format, reader.rules)
+            columns = None if change else self._columns
+            for batch in file.iter_batches(READ_COUNT, columns=columns, use_threads=False):  # a task has one core
+                if not batch.num_rows:
+                    continue
                 if change:
-                    refused = [Refused(place, change) for place in range(rows.num_rows)]
+                    refused = [Refused(place, change) for place in range(batch.num_rows)]
                     first = first_record_index + row
-                    blocks = empty_blocks(first, first + rows.num_rows, self.stream_count)
+                    blocks = empty_blocks(first, first + batch.num_rows, reader.stream_count)
                 else:
+                    rows = RecordedRows(batch)
                     refused = screen.refused(rows)
-                    is_good = np.ones(rows.num_rows, np.bool_)
+                    is_good = np.ones(rows.count, np.bool_)
                     is_good[[each.place for each in refused]] = False
-                    blocks = encoder.encode(rows, is_good)
+                    blocks = self._encoder.encode(rows, is_good)
                 if refused:
-                    quarantine.add(rows, row, refused)
-                row += rows.num_rows
-                if rows.num_rows:
-                    yield blocks
-        quarantine.write(self.quarantine / name)
+                    quarantine.add(batch, row, refused)
+                row += batch.num_rows
+                yield blocks
+        quarantine.write(reader.quarantine / name)
+
+    def _change(self, found: Any) -> str:
+        """Why a file is not a part of the recording; empty if it is."""
+        if self._known is None or not self._known.equals(found):
+            if change := schema_change(found, self._schema):
+                return change
+            if missing := next((name for name in self._columns if name not in found.names), ""):
+                return f"schema change: the file has no column {missing!r}"
+            self._known = found
+        return ""

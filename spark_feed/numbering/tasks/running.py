@@ -1,9 +1,9 @@
 """What Spark's tasks run: files of a recording in, ends of the source streams' journals out.
 
 A single task reads the files and appends to every stream's journal. For many rows, the tasks first share the reading,
-and leave each stream's blocks in files; then a task per stream appends them. Both ways give the same bytes. Blocks do
-not pass through Spark's shuffle, because every task is on the host of the source journal, and its page cache is nearer
-than two JVM threads.
+and leave each stream's blocks in files in memory; then a task per stream appends them. Both ways give the same bytes.
+Blocks do not pass through Spark's shuffle, because every task is on the host of the source journal, and its memory is
+nearer than two JVM threads.
 
 Invariant: one task at a time appends to a stream (`append_to_stream` waits for a twin).
 """
@@ -12,25 +12,30 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
-from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation, append_to_stream, check_host
+from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation, StreamAppender, check_host
 from tandemfeed.spark_feed.numbering.rows.encoding import BLOCK_SCHEMA, blocks_in, row_of
 from tandemfeed.spark_feed.numbering.rows.packing import Block
 from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
 from tandemfeed.spark_feed.numbering.tasks.worker_imports import keep_archive_directories
 from tandemfeed.spark_feed.recordings.recording import RecordingError
 
-BLOCKS_PREFIX = "blocks-"  # of a folder in the source journal's, while tasks hand over blocks
+APPEND_COUNT = 60_000  # records at once, whose packets fit in the processor's cache
+BLOCKS_PREFIX = "blocks-"  # of a folder in which tasks hand over blocks
+IN_MEMORY = Path("/dev/shm")  # Linux's; writing and removing the same files elsewhere takes twice as long
+HANDED_OVER_SIZE = 256  # bytes for each record that there must be room for; most messages need a quarter of it
 
 # What is wrong with the recording or the journal is a result: Spark would run a task that raises again, and wrap its
 # text.
@@ -50,9 +55,11 @@ class Tasks:
 
     def __init__(self, context: Any, reader: FileReader, journal: Path, rows_min: int) -> None:
         self._context, self._reader, self._journal, self._rows_min = context, reader, journal, rows_min
+        self._is_local = str(context.master).startswith("local")
         count = max(context.defaultParallelism, reader.stream_count)
         self._places = context.parallelize(range(count), count)  # tells each task its place
-        for left in journal.glob(f"{BLOCKS_PREFIX}*"):  # by a driver that was killed
+        self._prefix = f"tandemfeed-{hashlib.sha256(bytes(journal)).hexdigest()[:16]}-{BLOCKS_PREFIX}"
+        for left in (*journal.glob(f"{BLOCKS_PREFIX}*"), *IN_MEMORY.glob(f"{self._prefix}*")):  # by a killed driver
             shutil.rmtree(left, ignore_errors=True)
 
     def append(self, files: Sequence[str], continued: Continuation) -> list[Appended]:
@@ -68,9 +75,16 @@ class Tasks:
         if count == 1:
             return self._run(AppendAll(self._reader, files, continued), 1)
         shares = [files[len(files) * place // count : len(files) * (place + 1) // count] for place in range(count)]
-        with tempfile.TemporaryDirectory(prefix=BLOCKS_PREFIX, dir=self._journal, ignore_cleanup_errors=True) as folder:
+        with self._hand_over(len(files)) as folder:
             self._run(Read(self._reader, shares, continued.journal, Path(folder)), count)
             return self._run(AppendOne(continued, Path(folder), count), self._reader.stream_count)
+
+    def _hand_over(self, file_count: int) -> tempfile.TemporaryDirectory[str]:
+        """A folder for blocks: in memory if tasks are processes of this machine, else in the journal's folder."""
+        size = file_count * self._reader.rows_per_file * HANDED_OVER_SIZE
+        is_in_memory = self._is_local and IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > size
+        prefix, place = (self._prefix, IN_MEMORY) if is_in_memory else (BLOCKS_PREFIX, self._journal)
+        return tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
 
     def _task_count(self, file_count: int) -> int:
         cores: int = self._context.defaultParallelism
@@ -111,9 +125,12 @@ class Read:
         (share,) = places
         try:
             check_host(self.journal)
-            parts = [blocks for uri in self.shares[share] for blocks in self.reader.blocks(uri)]
-            for place, blocks in enumerate(zip(*parts, strict=True)):
-                _store_blocks(_blocks_path(self.folder, share, place), place, blocks)
+            with ExitStack() as stack:
+                paths = [_blocks_path(self.folder, share, place) for place in range(self.reader.stream_count)]
+                stores = [stack.enter_context(_Store(path, place)) for place, path in enumerate(paths)]
+                for blocks in self.reader.blocks(*self.shares[share]):
+                    for store, block in zip(stores, blocks, strict=True):
+                        store.write(block)
         except OF_DATA as error:
             yield str(error)
 
@@ -136,7 +153,7 @@ class AppendOne:
         prepare_worker()
         (place,) = places
         paths = [_blocks_path(self.folder, share, place) for share in range(self.share_count)]
-        yield _append(self.continued, place, (block for path in paths for block in _load_blocks(path)))
+        yield from _append_parts(self.continued, [place], ([block] for path in paths for block in _load_blocks(path)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,28 +167,33 @@ class AppendAll:
     def __call__(self, _: Iterator[int]) -> Iterator[Appended | Problem]:
         """Read and append."""
         prepare_worker()
-        try:
-            parts = [blocks for uri in self.files for blocks in self.reader.blocks(uri)]
-        except OF_DATA as error:
-            yield str(error)
-            return
-        for place, blocks in enumerate(zip(*parts, strict=True)):
-            yield _append(self.continued, place, blocks)
+        places = range(self.reader.stream_count)
+        yield from _append_parts(self.continued, places, self.reader.blocks(*self.files))
 
 
 def _blocks_path(folder: Path, share: int, place: int) -> Path:
     return folder / f"{share}-{place}.arrow"
 
 
-def _store_blocks(path: Path, place: int, blocks: Iterable[Block]) -> None:
-    """Store a stream's blocks: whole or not at all, because a twin of the task may do the same."""
-    with (
-        tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file,
-        pa.ipc.new_file(file, BLOCK_SCHEMA) as writer,
-    ):
-        for block in blocks:
-            writer.write_batch(row_of(place, block))
-    Path(file.name).replace(path)
+class _Store:
+    """Stores a stream's blocks in a file: whole or not at all, because a twin of the task may do the same."""
+
+    def __init__(self, path: Path, place: int) -> None:
+        self._path, self._place = path, place
+        self._file = tempfile.NamedTemporaryFile(dir=path.parent, delete=False)  # noqa: SIM115  # closed on exit
+        self._writer = pa.ipc.new_file(self._file, BLOCK_SCHEMA)
+
+    def write(self, block: Block) -> None:
+        self._writer.write_batch(row_of(self._place, block))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, problem: type[BaseException] | None, *_: object) -> None:
+        self._writer.close()
+        self._file.close()
+        if problem is None:
+            Path(self._file.name).replace(self._path)
 
 
 def _load_blocks(path: Path) -> list[Block]:
@@ -180,11 +202,44 @@ def _load_blocks(path: Path) -> list[Block]:
         return blocks_in(pa.ipc.open_file(file).read_all())
 
 
-def _append(continued: Continuation, place: int, blocks: Iterable[Block]) -> Appended | Problem:
+def _append_parts(
+    continued: Continuation, places: Sequence[int], parts: Iterable[Sequence[Block]]
+) -> list[Appended | Problem]:
+    """Append parts of a commit, a few at a time, so that a commit may have more rows than fit in memory.
+
+    Args:
+        places: of the streams, in the feed's list.
+        parts: each has a block for each of these streams.
+    """
+    ids, done = [continued.plan.feed.source_stream_ids[place] for place in places], list[Appended]()
     try:
-        return append_to_stream(continued, continued.plan.feed.source_stream_ids[place], list(blocks))
+        with ExitStack() as stack:
+            appenders = [StreamAppender(continued, stream_id) for stream_id in ids]
+            for appender in appenders:
+                stack.callback(_finish, appender, done)
+            for some in _several(parts, continued.plan.packet_records):
+                for appender, blocks in zip(appenders, zip(*some, strict=True), strict=True):
+                    appender.append(blocks)
     except OF_DATA as error:
-        return str(error)
+        return [str(error)]
+    return sorted(done)
+
+
+def _finish(appender: StreamAppender, done: list[Appended]) -> None:
+    done.append(appender.close())
+
+
+def _several(parts: Iterable[Sequence[Block]], packet_records: int) -> Iterator[list[Sequence[Block]]]:
+    """Consecutive parts of some `APPEND_COUNT` records, which end where packets end in any case."""
+    some, count = list[Sequence[Block]](), 0
+    for part in parts:
+        some.append(part)
+        count += part[0].end_record_index - part[0].first_record_index
+        if count >= APPEND_COUNT and part[0].end_record_index % packet_records == 0:
+            yield some
+            some, count = [], 0
+    if some:
+        yield some
 
 
 def _prepare(_: Iterator[int]) -> None:

@@ -5,6 +5,7 @@ Never changes a value silently: what the field cannot hold exactly is a refused 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat
 from tandemfeed.spark_feed.numbering.rows.screening import Refused
+from tandemfeed.spark_feed.recordings.format_columns import columns_of
 from tandemfeed.spark_feed.spark.errors import TableError
 
-ALWAYS = ("kind", "symbol", "event_at_ns")
+ALWAYS = ("kind", "event_at_ns")
 NS_PER_US = 1_000
 INT64_END = 1 << 63
 
@@ -26,22 +28,23 @@ class FeedRows:
     Args:
         schema: the query's Arrow schema.
         kind: the message of every row, if the query has no column `kind`.
+        also: columns that are needed whatever the source format has.
 
     Raises:
         TableError: a column is missing or has a type that cannot be converted.
     """
 
-    def __init__(self, source_format: SourceFormat, schema: Any, kind: str) -> None:
-        self._kind = kind
+    def __init__(self, source_format: SourceFormat, schema: Any, kind: str, also: Sequence[str] = ()) -> None:
+        self._kind, self._also = kind, also
         kinds = [kind] if kind else list(source_format.messages)
         unknown = [each for each in kinds if each not in source_format.messages]
         if unknown:
             known = ", ".join(source_format.messages)
             raise TableError(f"option 'message' is {kind!r}; the source format's messages are {known}")
-        fields = {name: field for each in kinds for name, field in source_format.messages[each].fields.items()}
+        fields = {name: field for each in kinds for name, field in columns_of(source_format.messages[each]).items()}
         self._fields = {name: field for name, field in fields.items() if name in schema.names}
-        needed = {*ALWAYS, *fields} - ({"kind"} if kind else set())
-        missing = sorted(name for name in needed - {*schema.names} if not name.startswith("pad"))
+        needed = {*ALWAYS, *also, *fields} - ({"kind"} if kind else set())
+        missing = sorted(needed - {*schema.names})
         if missing:
             raise TableError(
                 f"the query has no columns {', '.join(missing)}, which the source format needs; it has "
@@ -59,11 +62,16 @@ class FeedRows:
         columns: dict[str, Any] = {"record_index": pa.array(index)}
         columns["kind"] = pa.array([self._kind] * count, pa.string()) if self._kind else batch.column("kind")
         refused: dict[int, str] = {}
-        for name in dict.fromkeys((*self._fields, "symbol", "event_at_ns")):
+        for name in dict.fromkeys((*self._fields, *self._also, "event_at_ns")):
+            if name in columns:
+                continue
             column = batch.column(name)
             field = self._fields.get(name)
             if _is_text(column.type):
                 columns[name] = column
+                continue
+            if field is not None and field.kind.is_float:
+                columns[name] = column.cast(pa.float64())
                 continue
             values, wrong = _integers(column, field)
             columns[name] = pa.array(values, mask=np.asarray(column.is_null()) | wrong)

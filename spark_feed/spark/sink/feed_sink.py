@@ -22,11 +22,10 @@ from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.spark_feed.feed_plan import FeedPlan, read_feed_plan
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import NumberingPlan
+from tandemfeed.spark_feed.numbering.rows.column_split import LETTER, SYMBOL, Split, SplitError, parse_split
 from tandemfeed.spark_feed.numbering.rows.encoding import TickEncoder
 from tandemfeed.spark_feed.numbering.rows.packing import Block
 from tandemfeed.spark_feed.numbering.rows.screening import Refused, Rules, Screen
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
-from tandemfeed.spark_feed.numbering.rows.symbol_split import Split, SplitError, parse_split
 from tandemfeed.spark_feed.numbering.tasks.quarantine import Quarantine
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.options import count, required
@@ -71,9 +70,14 @@ class FeedWriter(DataSourceStreamArrowWriter):
     rules: Rules
     query: str
 
+    def rows(self) -> FeedRows:
+        """Converts the query's rows."""
+        also = (*self.split.columns, *self.rules.columns)
+        return FeedRows(self.source_format, to_arrow_schema(self.schema, timezone="UTC"), self.kind, also)
+
     def write(self, iterator: Iterator[Any]) -> EncodedRows:
         """Encode a task's rows."""
-        rows_of = FeedRows(self.source_format, to_arrow_schema(self.schema, timezone="UTC"), self.kind)
+        rows_of = self.rows()
         encoder = TickEncoder(self.source_format, self.split, len(self.feed.source_stream_ids))
         screen, done = Screen(self.source_format, self.rules), EncodedRows()
         for batch in iterator:
@@ -126,14 +130,23 @@ class FeedWriter(DataSourceStreamArrowWriter):
 
 def _split(options: Any, feed: FeedPlan) -> Split:
     try:
-        split = parse_split(options.get("split", SplitRule.LETTER.value), feed.source_stream_ids)
+        split = parse_split(
+            options.get("split", LETTER), feed.source_stream_ids, options.get("splitColumn", "") or SYMBOL
+        )
     except SplitError as reason:
         raise TableError(f"option 'split': {reason}") from None
-    if split is SplitRule.INDEX:
+    if split.rule is None:
         raise TableError(
             "option 'split' is 'index'; a query's rows have no order of their own, so choose another split"
         )
     return split
+
+
+def _check_split(split: Split, schema: Any) -> None:
+    try:
+        split.check(schema)
+    except SplitError as reason:
+        raise TableError(f"option 'split': {reason}") from None
 
 
 def feed_writer(options: Any, schema: Any) -> FeedWriter:
@@ -160,7 +173,9 @@ def feed_writer(options: Any, schema: Any) -> FeedWriter:
         rules=Rules(frozenset(Path(symbols).read_bytes().split()) if symbols else frozenset()),
         query=_query_of(options),
     )
-    FeedRows(source_format, to_arrow_schema(schema, timezone="UTC"), writer.kind)  # checks the columns
+    writer.rows()  # checks the columns
+    if writer.split.column != "kind" or not writer.kind:
+        _check_split(writer.split, to_arrow_schema(schema, timezone="UTC"))
     return writer
 
 

@@ -85,7 +85,7 @@ class Caller:
             unused.bind(("127.0.0.1", 0))
             source = f"127.0.0.1:{unused.getsockname()[1]}"
         self.calls = PeerCalls(
-            engine, self.mailbox, peer_input, CA, token("adapter", feeds=("equities",)), {1: address(source)}
+            engine, self.mailbox, peer_input, CA, token("adapter", feeds=("equities",)), {1: [address(source)]}
         )
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._turn, daemon=True)

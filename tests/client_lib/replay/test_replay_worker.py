@@ -14,7 +14,7 @@ from tandemfeed.client_lib.replay.pending_replay import PendingReplay
 from tandemfeed.client_lib.replay.worker import Replayed, ReplayEnded, ReplayWorker
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import CatchingUp, CaughtUp, Gap, RequestReplay
-from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_output_packet
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tandemfeed.transport.calls.server_names import adapter_server
 from tests.client_lib.toy_cluster import (
     CHANNEL_ID,
@@ -153,18 +153,18 @@ def test_provisional_messages_come_from_replay_by_source_range(cluster: ToyClust
 
 def test_received_packets_are_removed_from_the_pending_request() -> None:
     pending = PendingReplay(RequestReplay(CHANNEL_ID, ((1, 11), (20, 21)), (3, 9), source_ranges=((1, 5, 10),)))
-    pending.remove_received([encode_output_packet(packet(3, 3, 4)), b"nonsense"])
+    pending.remove_received([packet(3, 3, 4)])
     message = pending.message()
     assert [(each.first, each.end) for each in message.input_ranges] == [(1, 3), (7, 11), (20, 21)]
     assert (message.message_range.first, message.message_range.end) == (7, 9)
     assert [(each.range.first, each.range.end) for each in message.source_ranges] == [(7, 10)]
-    pending.remove_received([encode_output_packet(packet(1, 1, 30))])
+    pending.remove_received([packet(1, 1, 30)])
     assert pending.is_empty
 
 
 def test_a_provisional_packet_answers_only_source_ranges() -> None:
     pending = PendingReplay(RequestReplay(CHANNEL_ID, ((1, 11),), (1, 11), source_ranges=((1, 1, 11),)))
-    pending.remove_received([encode_output_packet(packet(1, 1, 30, flags=OutputFlag.PROVISIONAL))])
+    pending.remove_received([packet(1, 1, 30, flags=OutputFlag.PROVISIONAL)])
     message = pending.message()
     assert [(each.first, each.end) for each in message.input_ranges] == [(1, 11)]
     assert message.message_range.end == 11

@@ -14,6 +14,7 @@ from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
 from tandemfeed.adapter.conversion.formats.dbn import DbnMapping, DbnMetadata
 from tandemfeed.adapter.conversion.formats.dbn_symbols import parts_by_day
 from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 from tandemfeed.adapter.convert_command.reading import dbn_chunks
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.conversion.formats import test_format_dbn
@@ -34,10 +35,15 @@ def metadata(*mappings: DbnMapping, kinds: tuple[int, int] = (RAW_SYMBOL, INSTRU
     return DbnMetadata(3, "TEST", "trades", 0, None, None, *kinds, False, (), (), (), mappings)
 
 
+def blocks_of(records: bytes) -> list[bytes]:
+    """The same in blocks of two records."""
+    return [records[at : at + 96] for at in range(0, len(records), 96)]
+
+
 def chunks(records: bytes, given: DbnMetadata) -> list[FrameChunk]:
     return [
         part if isinstance(part, FrameChunk) else FrameChunk(part, len(part) // 48, 1)
-        for part in parts_by_day(records, given, FORMAT)
+        for part in parts_by_day(blocks_of(records), given, FORMAT)
         if part
     ]
 
@@ -51,10 +57,11 @@ FILES = ["mbo.v3", "mbp-1.v2", "mbp-10.v1", "tbbo.v3", "bbo-1s.v3", "ohlcv-1m.v3
 
 @pytest.mark.parametrize("name", FILES)
 def test_messages_have_the_symbols_that_the_metadata_gives(name: str) -> None:
-    data = shared_file(f"dbn/test_data.{name}.dbn.zst").read_bytes()
-    said, *records = test_format_dbn.theirs(data)
+    path = shared_file(f"dbn/test_data.{name}.dbn.zst")
+    said, *records = test_format_dbn.theirs(path.read_bytes())
     names = {int(each["symbol"]): symbol for symbol, spans in said.mappings.items() for each in spans}
-    found = interpreted("dbn", dbn_chunks(data, FORMAT))
+    with DecompressedFile(path) as file:
+        found = interpreted("dbn", dbn_chunks(file, FORMAT))
     assert len(found) >= len(records) > 0
     assert {(values["instrumentId"], values.get("symbol")) for _, values in found} == {
         (record.instrument_id, names.get(record.instrument_id)) for record in records
@@ -90,7 +97,7 @@ def test_every_interval_of_a_mapping_becomes_a_message() -> None:
 def test_a_symbol_that_does_not_fit_is_refused() -> None:
     given = metadata(DbnMapping("X" * 72, ((20261121, 20261122, "5"),)))
     with pytest.raises(FormatError, match="has 72 bytes; at most 71 are read"):
-        list(parts_by_day(b"", given, FORMAT))
+        list(parts_by_day([], given, FORMAT))
 
 
 def test_symbol_mapping_records_name_instruments_too() -> None:
@@ -110,4 +117,4 @@ def test_a_source_format_of_ones_own_may_lack_mappings_and_times(tmp_path: Path)
     )
     records = trade(1, day=20) + trade(1, day=21)
     given = metadata(DbnMapping("A", ((20261120, 20261122, "1"),)))
-    assert [part for part in parts_by_day(records, given, load_source_format(path)) if part] == [records]
+    assert [part for part in parts_by_day([records], given, load_source_format(path)) if part] == [records]

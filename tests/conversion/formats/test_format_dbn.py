@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from io import BytesIO
 from typing import Any
 
 import databento_dbn as db
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.dbn import SCHEMAS, DbnFile, read_dbn
+from tandemfeed.adapter.conversion.formats.dbn import SCHEMAS, DbnFile, DbnStream, read_dbn
 from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.real_data import shared_file
@@ -188,4 +192,23 @@ def test_a_damaged_file_is_refused_with_the_offset() -> None:
             read_dbn(damaged)
     for damaged in (data[:-1], data[:360] + b"\3" + data[361:], data[:360] + b"\xff" + data[361:]):
         with pytest.raises(FormatError, match=r"offset \d+: a record has \d+ bytes"):
-            list(read_dbn(damaged).chunks())
+            read_dbn(damaged)
+
+
+@given(st.integers(1, 200), st.booleans(), st.integers(0, 30))
+def test_a_stream_in_blocks_of_any_size_has_every_whole_record(block_size: int, has_send_times: bool, cut: int) -> None:
+    data = shared_file("dbn/test_data.mbo.v3.dbn").read_bytes()
+    records = read_dbn(data).records
+    file = BytesIO((with_send_times(data) if has_send_times else data)[: -cut or None])
+    found = list[bytes]()
+    with pytest.raises(FormatError, match="only") if cut else nullcontext():
+        for block in DbnStream(file).blocks(block_size):
+            found.append(block)
+    assert b"".join(found) == (records[: len(records) // 2] if cut else records)
+
+
+def test_a_record_without_room_for_its_send_time_is_refused() -> None:
+    data = with_send_times(shared_file("dbn/test_data.mbo.v3.dbn").read_bytes())
+    size = 8 + int.from_bytes(data[4:8], "little")
+    with pytest.raises(FormatError, match="offset 0: a record of 16 bytes has no room for 8 bytes of send time"):
+        read_dbn(data[:size] + b"\4" + data[size + 1 :])

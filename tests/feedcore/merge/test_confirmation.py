@@ -94,6 +94,21 @@ def test_alarms_are_remembered_up_to_the_limit() -> None:
     assert len(gatherer.effects) == 2
 
 
+def test_beyond_the_limit_the_oldest_alarm_is_forgotten_and_raised_again() -> None:
+    gatherer = Gatherer(count_max=2)
+
+    def differ(seq: int) -> int:
+        """How many alarms two copies of a source message raise that differ."""
+        count = len(gatherer.effects)
+        gatherer.hear(span(seq, seq))
+        gatherer.hear(span(seq, seq, adapter=2, tail=b"!"))
+        gatherer.waiting()
+        return len(gatherer.effects) - count
+
+    assert [differ(seq) for seq in (3, 5, 3, 5)] == [1, 1, 0, 0]
+    assert [differ(seq) for seq in (7, 5, 3)] == [1, 0, 1]
+
+
 def test_beyond_the_limit_packets_with_the_highest_numbers_are_dropped() -> None:
     gatherer = Gatherer(count_max=2)
     for seq in (3, 7, 9):
@@ -103,6 +118,13 @@ def test_beyond_the_limit_packets_with_the_highest_numbers_are_dropped() -> None
     for seq in (5, 7):
         gatherer.hear(span(seq, seq + 1))
     assert gatherer.waiting() == [(3, 5), (5, 7)]
+
+
+def test_the_limit_drops_the_highest_of_several_packets() -> None:
+    gatherer = Gatherer(count_max=3)
+    for seq in (1, 5, 9, 7):
+        gatherer.hear(span(seq, seq + 1))
+    assert gatherer.waiting() == [(1, 3), (5, 7), (7, 9)]
 
 
 def test_copies_stop_waiting_once_they_are_passed_as_a_whole() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -217,3 +218,37 @@ def test_a_copy_from_before_a_takeover_neither_confirms_nor_contradicts_late_cop
     assert not listener.events(Diverged, Filled)
     listener.hear(packet(4, line(1, 3, stream=2), adapter=3, epoch=2))
     assert listener.delivered == [*line(1, 3), *line(1, 3, stream=2)]
+
+
+def test_a_live_subscription_begins_with_the_first_packet_of_any_adapter() -> None:
+    listener = Listener(CONFIRMING, start=None)
+    listener.hear(packet(5, line(5, 6)), packet(7, line(7, 8)), packet(7, line(7, 8), adapter=2))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, ((5, 7),), copy_count=1, held_adapter_ids=(1,))]
+
+
+def test_if_two_adapters_copies_differ_the_copy_of_one_more_is_requested() -> None:
+    listener = Listener(CONFIRMING)
+    listener.hear(packet(1, line(1, 3), tail=b"!"), packet(1, line(1, 3), adapter=2))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, ((1, 4),), copy_count=1, held_adapter_ids=(1, 2))]
+
+
+def test_a_copy_that_follows_the_delivery_is_compared_and_does_not_wait() -> None:
+    listener = Listener(replace(CONFIRMING, held_count_max=1))
+    listener.hear(packet(1, line(1, 3)), packet(1, line(1, 3), adapter=2), packet(4, line(4, 6)))
+    listener.hear(packet(1, line(1, 3), adapter=3, tail=b"!"))
+    assert listener.count(Counter.MERGE_DUPLICATES) == 1
+    assert len(listener.events(Diverged)) == 1
+    listener.hear(packet(4, line(4, 6), adapter=2))
+    assert listener.delivered == line(1, 6)
+
+
+def test_a_copy_that_differs_from_the_delivered_ones_waits_no_longer() -> None:
+    listener = Listener(replace(CONFIRMING, held_count_max=2))
+    listener.hear(packet(1, line(1, 3), tail=b"!"))
+    for adapter in (2, 3):
+        listener.hear(packet(1, line(1, 3), adapter=adapter))
+    for adapter in (1, 2):
+        listener.hear(packet(4, line(4, 6), adapter=adapter), packet(7, line(7, 9), adapter=adapter))
+    assert listener.delivered == line(1, 9)

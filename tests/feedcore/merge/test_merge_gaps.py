@@ -6,7 +6,7 @@ import pytest
 
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
+from tandemfeed.feedcore.merge.effects import Deliver, Diverged, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
 from tandemfeed.feedcore.merge.gap_repair import GapRepair
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_runs
 from tests.feedcore.merge.merge_feed import FIRST, MS, Listener, heartbeat, line, packet
@@ -215,3 +215,34 @@ def test_late_first_messages_of_a_source_stream_are_filled_too(start: int | None
     assert [each.packet.message_count for each in listener.effects if isinstance(each, Filled)] == [2]
     listener.hear(packet(4, [(2, 1), (2, 2)], adapter=3))
     assert listener.delivered == [*line(1, 3), (2, 3), (2, 4), (2, 1), (2, 2)]
+
+
+def test_a_late_timer_declares_a_gap_without_requesting_it_again() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 2)), packet(4, line(4, 5)))
+    listener.wait(4 * MS)
+    assert len(listener.requests) == 1
+    effects = listener.merger.on_timer(20_000 * MS)
+    assert Gap(1, 3, 4, 3, 4) in effects
+    assert not any(isinstance(effect, RequestReplay) for effect in effects)
+
+
+def test_a_stream_that_ends_within_a_gap_ends_once_the_gap_is_declared() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 2)), heartbeat(5, FIRST, flags=OutputFlag.END_OF_STREAM))
+    listener.wait(5_100 * MS)
+    assert listener.events(Gap, Ended) == [Gap(1, 3, 5, 3, 5), Ended(1, 5, 5)]
+
+
+def test_every_delivered_message_and_every_early_packet_is_counted() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 3)), packet(4, line(4, 5)), packet(7, line(7, 7)), packet(6, line(6, 6)))
+    assert (listener.count(Counter.MERGE_DELIVERED), listener.count(Counter.MERGE_HELD)) == (7, 1)
+
+
+@pytest.mark.parametrize(("first", "last"), [(5, 6), (4, 5)])
+def test_an_early_packet_is_compared_with_a_longer_one_that_contains_it(first: int, last: int) -> None:
+    listener = Listener()
+    listener.hear(packet(first, line(first, last), adapter=2, tail=b"!"), packet(1, line(1, 6)))
+    assert listener.delivered == line(1, 6)
+    assert len(listener.events(Diverged)) == 1

@@ -97,7 +97,7 @@ def test_an_answer_with_the_whole_gap_is_followed_by_nothing() -> None:
 
 
 def test_a_long_history_is_reported_with_each_request_that_follows_progress_and_at_its_end() -> None:
-    listener = Listener(MergerConfig(catching_up_count=5))
+    listener = Listener(MergerConfig(catching_up_count=10))
     listener.hear(packet(10, line(10, 10)))
     listener.wait(4 * MS)
     assert listener.events(CatchingUp) == [CatchingUp(CHANNEL, 1, 11)]
@@ -111,6 +111,8 @@ def test_a_long_history_is_reported_with_each_request_that_follows_progress_and_
     assert listener.events(CatchingUp)[1:] == [CatchingUp(CHANNEL, 9, 11)]
     listener.hear(packet(9, line(9, 9), flags=OutputFlag.RETRANSMISSION))
     assert listener.events(CaughtUp) == [CaughtUp(CHANNEL, 11)]
+    listener.hear(packet(11, line(11, 11)))
+    assert len(listener.events(CaughtUp)) == 1
 
 
 def test_a_short_gap_is_requested_and_not_reported_as_history() -> None:
@@ -120,3 +122,54 @@ def test_a_short_gap_is_requested_and_not_reported_as_history() -> None:
     assert len(listener.requests) == 1
     listener.hear(packet(1, line(1, 9), flags=OutputFlag.RETRANSMISSION))
     assert not listener.events(CatchingUp, CaughtUp)
+
+
+def test_a_gap_far_into_a_channel_is_not_a_long_history() -> None:
+    listener = Listener(MergerConfig(catching_up_count=10), start=None)
+    listener.hear(packet(100, line(100, 100)), packet(103, line(103, 103)))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, ((101, 103),))]
+    assert not listener.events(CatchingUp)
+
+
+@pytest.mark.parametrize(("count", "is_reported"), [(13, True), (14, False)])
+def test_before_the_place_of_its_start_is_known_a_subscription_may_miss_the_whole_channel(
+    count: int, is_reported: bool
+) -> None:
+    listener = Listener(MergerConfig(catching_up_count=count), start=4)
+    listener.hear(heartbeat(14, next_message=10))
+    listener.wait(4 * MS)
+    assert listener.events(CatchingUp) == [CatchingUp(CHANNEL, 4, 10)] * is_reported
+
+
+def test_requests_for_provisional_messages_do_not_report_a_long_history() -> None:
+    listener = Listener(MergerConfig(catching_up_count=10), start=None)
+    listener.hear(heartbeat(50, ((1, 1), (2, 50)), adapter=2, flags=OutputFlag.PROVISIONAL))
+    for seq in (7, 10):
+        listener.hear(packet(43 + seq, line(seq, seq), adapter=2, flags=OutputFlag.PROVISIONAL))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, source_ranges=((1, 8, 10),))]
+    assert not listener.events(CatchingUp)
+
+
+@pytest.mark.parametrize("start", [None, 5])
+def test_a_subscription_that_has_not_begun_misses_nothing_before_its_start(start: int | None) -> None:
+    listener = Listener(start=start)
+    listener.hear(heartbeat(5, ((1, 1), (2, 5)), adapter=2, flags=OutputFlag.PROVISIONAL))
+    assert progress(listener) == (False, 0)
+
+
+def test_a_lineage_alone_shows_how_far_the_channel_reaches() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(30, ((1, 1), (2, 9)), adapter=2, flags=OutputFlag.PROVISIONAL))
+    assert progress(listener) == (True, 8)
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, ((1, 9),))]
+
+
+def test_an_answer_to_a_request_of_another_part_of_the_client_has_what_is_missing_requested_at_once() -> None:
+    listener = Listener()
+    listener.hear(packet(10, line(10, 10)))
+    listener.merger.on_replay_ended(listener.now_ns)
+    listener.wait(0)
+    assert listener.requests == [RequestReplay(1, ((1, 10),))]

@@ -94,7 +94,7 @@ def test_numbered_and_provisional_gaps_are_both_requested() -> None:
     listener.wait(4 * MS)
     assert RequestReplay(1, ((4, 6),)) in listener.requests
     listener.wait(40 * MS)
-    assert any(request.source_ranges for request in listener.requests)
+    assert RequestReplay(1, source_ranges=((2, 2, 4),)) in listener.requests
 
 
 def test_a_provisional_gap_that_no_adapter_fills_is_declared_by_source_and_filled_if_it_arrives() -> None:
@@ -314,3 +314,10 @@ def test_numbers_are_final_for_all_source_streams_only_once_the_last_of_each_is_
     assert not listener.events(Numbered)
     listener.hear(packet(7, [(1, 4)]))
     assert listener.events(Numbered) == [Numbered(1, 1, 8)]
+
+
+def test_after_the_end_no_provisional_message_is_delivered() -> None:
+    listener = numbered_so_far()
+    listener.hear(heartbeat(4, FIRST, flags=OutputFlag.END_OF_STREAM), provisional(4, [(1, 3)]))
+    assert listener.events(Ended) == [Ended(1, 4, 4)]
+    assert (1, 3) not in listener.delivered

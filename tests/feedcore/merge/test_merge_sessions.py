@@ -271,3 +271,58 @@ def test_a_session_that_is_over_is_not_left_before_an_adapter_has_answered() -> 
     answer(reader)
     reader.wait(61 * SECOND)
     assert reader.story == [changed(), (NEW, 1)]
+
+
+def requests_of(reader: Reader) -> list[RequestReplay]:
+    """All requests so far."""
+    return [effect for effect in reader.effects if isinstance(effect, RequestReplay)]
+
+
+def test_the_rest_is_requested_again_only_after_a_pause() -> None:
+    config = MergerConfig()
+    reader = resumed(4, is_over=True, config=config)
+    for now_ns, count in ((0, 1), (config.retry_every_max_ns - 1, 1), (config.retry_every_max_ns, 2)):
+        reader.effects += reader.merger.on_timer(now_ns)
+        assert len(requests_of(reader)) == count
+
+
+def test_the_answer_to_another_request_does_not_end_the_rest() -> None:
+    reader = resumed(4, is_over=True)
+    reader.hear(of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    reader.wait(0)
+    reader.merger.on_replay_ended(RequestReplay(CHANNEL, ((4, 5),)), 0, is_answered=True)
+    reader.wait(60 * SECOND)
+    assert reader.story == []
+
+
+def test_the_rest_of_a_session_in_which_the_place_of_the_start_is_not_known_is_requested_from_its_beginning() -> None:
+    reader = Reader()
+    config = MergerConfig(request_count_max=3)
+    reader.merger = SessionMerger(CHANNEL, OLD, reader.counters, config, 5, is_over=True)
+    reader.hear(of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    reader.wait(0)
+    assert [request.input_ranges for request in requests_of(reader)] == [((1, 4),)]
+    answer(reader)
+    reader.wait(60 * SECOND)
+    assert reader.story == [changed(), (NEW, 1)]
+
+
+def test_after_the_rest_of_a_session_the_next_one_lasts_until_its_own_end() -> None:
+    reader = resumed(4, is_over=True)
+    reader.hear(of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    reader.wait(0)
+    answer(reader)
+    reader.wait(0)
+    reader.hear(heartbeat(1)._replace(session=NEW + 1))
+    assert reader.story == [changed(), (NEW, 1)]
+    reader.hear(of_new(end(3)))
+    assert reader.story[2:] == [SessionChanged(CHANNEL, NEW, NEW + 1, is_complete=True)]
+
+
+def test_a_part_of_an_answer_is_followed_by_a_request_for_the_next_part_without_a_pause() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(10, line(10, 10)))
+    reader.wait(10 * MS)
+    answer(reader, packet(1, line(1, 5)))
+    reader.wait(0)
+    assert [request.input_ranges for request in requests_of(reader)] == [((1, 10),), ((6, 10),)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.effects import Ended, Gap, RequestReplay
+from tandemfeed.feedcore.merge.effects import Ended, Filled, Gap, RequestReplay, Takeover
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge.merge_feed import MS, Listener, Source, heartbeat, line, packet
 
@@ -122,13 +122,46 @@ def test_after_a_takeover_the_start_is_looked_up_in_the_new_history() -> None:
     assert listener.merger.next_input_seq == 9
 
 
-def test_a_subscription_never_begins_before_its_first_message_even_if_a_takeover_withdraws_known_messages() -> None:
+@pytest.mark.parametrize("fork", [3, 4])
+def test_a_subscription_never_begins_before_its_first_message_even_if_a_takeover_withdraws_known_messages(
+    fork: int,
+) -> None:
     listener = Listener(start=4)
     listener.hear(heartbeat(10))
     listener.wait(1_000 * MS)
-    listener.hear(heartbeat(8, ((1, 1), (2, 3), (3, 8)), adapter=3))
+    listener.hear(heartbeat(8, ((1, 1), (2, fork), (3, 8)), adapter=3))
     listener.wait(4_900 * MS)
     assert listener.merger.next_message_seq == 4
     assert listener.merger.next_input_seq is None
     listener.wait(10_000 * MS)
     assert listener.events(Gap) == [Gap(1, 0, 8, 4, 8)]
+
+
+def test_packets_before_the_start_take_no_place_among_those_that_are_held() -> None:
+    listener = Listener(MergerConfig(held_count_max=2), start=9)
+    listener.hear(packet(1, line(1, 1)), packet(3, line(3, 3)), packet(10, line(10, 11)))
+    listener.hear(packet(9, line(9, 9)))
+    assert listener.delivered == line(9, 11)
+
+
+def test_a_live_subscription_that_begins_with_a_source_message_without_message_requests_nothing() -> None:
+    listener = Listener(start=None)
+    listener.hear(packet(1, line(1, 1), silent=line(1, 1)))
+    listener.wait(100 * MS)
+    assert not listener.requests
+    assert listener.merger.next_input_seq == 2
+
+
+def test_a_takeover_before_a_subscription_has_begun_resumes_nowhere() -> None:
+    listener = Listener(start=8)
+    listener.hear(heartbeat(5, ((1, 1), (2, 5)), adapter=2, flags=OutputFlag.FROM_ACTIVE))
+    assert listener.events(Takeover) == [Takeover(1, 2, 2, 5, 0, 0)]
+
+
+@pytest.mark.parametrize(("start", "filled"), [(1, 1), (None, 0)])
+def test_only_a_subscription_from_the_first_message_misses_what_precedes_the_beginning_of_a_source_stream(
+    start: int | None, filled: int
+) -> None:
+    listener = Listener(start=start)
+    listener.hear(packet(1, [(1, 3)]), packet(2, [(1, 1), (1, 2)]))
+    assert len(listener.events(Filled)) == filled

@@ -361,3 +361,71 @@ def test_while_a_later_session_waits_the_adapter_checks_at_every_heartbeat() -> 
     say(joining, 1, 1, [3], MS, session=NEXT)
     joining.engine.on_timer(MS)
     assert joining.engine.next_deadline_ns() == 11 * MS
+
+
+def in_session(session: int) -> OutputPacket:
+    """A heartbeat of the active, adapter 1, in this session."""
+    active = Adapter(1)
+    active.activate()
+    (beat, *_) = transmitted(active.engine.on_timer(20 * MS))
+    return beat._replace(session=session)
+
+
+def test_sessions_begin_in_their_order_whichever_was_heard_of_first() -> None:
+    active, _ = pair()
+    for session in (NEXT + 1, NEXT):
+        assert not of(say(active, 1, 1, [3], MS, session=session), SessionBegun)
+    effects = say_end(active, {1: 1, 2: 1}, 2 * MS)
+    assert of(effects, SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=True)]
+
+
+def test_a_session_before_one_in_which_an_adapter_is_active_is_refused() -> None:
+    _, backup = pair()
+    say(backup, 1, 1, [3], MS, session=NEXT + 1)
+    say(backup, 1, 1, [3], MS, session=NEXT)
+    assert backup.counters.refusals[Refusal.WRONG_SESSION] == 0, "only the source has begun a later one"
+    backup.engine.on_output_packet(in_session(NEXT + 2), 2 * MS)
+    say(backup, 1, 2, [4], 3 * MS, session=NEXT + 1)
+    assert backup.counters.refusals[Refusal.WRONG_SESSION] == 1
+    say(backup, 1, 1, [3], 3 * MS, session=NEXT + 3)
+    assert backup.counters.refusals[Refusal.WRONG_SESSION] == 1
+
+
+def test_the_grace_of_a_backup_counts_from_the_first_message_of_the_active_in_the_next_session() -> None:
+    _, backup = pair()
+    backup.engine.on_admin_message(0)
+    beat = in_session(NEXT)
+    begun = [
+        now_ns
+        for now_ns in range(100 * MS, 6 * SECOND, 100 * MS)
+        if of(backup.engine.on_output_packet(beat, now_ns), SessionBegun)
+    ]
+    assert begun == [100 * MS + backup.engine.config.session_grace_ns]
+
+
+def test_decisions_of_neither_the_current_nor_the_previous_session_are_refused() -> None:
+    active, _ = pair()
+    position = active.replica.line.position()
+    with pytest.raises(NotActive, match=f"session {NEXT} was requested"):
+        active.engine.runs_since(CHANNEL, position, NEXT)
+    say_end(active, {1: 1, 2: 1}, 0)
+    say(active, 1, 1, [3], MS, session=NEXT)
+    assert active.engine.session == NEXT
+    with pytest.raises(NotActive, match=f"session {NEXT + 1} was requested"):
+        active.engine.runs_since(CHANNEL, position, NEXT + 1)
+
+
+def test_an_adapter_that_lacks_the_end_of_a_session_or_has_failed_sends_no_final_heartbeat() -> None:
+    _, backup = pair()
+    backup.engine.on_admin_message(0)
+    beat = in_session(NEXT)
+    backup.engine.on_output_packet(beat, 30 * MS)
+    effects = backup.engine.on_output_packet(beat, 30 * MS + backup.engine.config.session_grace_ns)
+    assert of(effects, SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=False)]
+    assert not [packet for packet in transmitted(effects) if packet.session == SESSION]
+    _, failed = pair()
+    say_end(failed, {1: 1, 2: 1}, 0)
+    failed.engine.on_failed("an admin says so", MS)
+    effects = failed.engine.on_output_packet(beat, 30 * MS)
+    assert of(effects, SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=True)]
+    assert not transmitted(effects)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel_state import PeerState, RunsRefused
 from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
+    AdapterEffect,
     ReleaseLease,
     RenewLease,
     RequestToFail,
     StateMoved,
     Transmit,
 )
-from tandemfeed.feedcore.replica.engine import NotActive
+from tandemfeed.feedcore.replica.engine import AdapterEngine, NotActive
 from tandemfeed.feedcore.replica.input.decision_log import DecisionLogTooShort
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tandemfeed.feedcore.wire.refusal import Refusal
-from tests.feedcore.replica.engines import CHANNEL, LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
+from tests.feedcore.replica.engines import CHANNEL, LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair, transmitted
 from tests.simulation.toy_feed import FEED_ID, SESSION, encode_source
 
 
@@ -72,6 +75,7 @@ def test_an_adapter_learns_nothing_from_its_own_state() -> None:
     active, _ = pair()
     state = replace(active.report(30 * MS), adapter_id=1)
     assert active.engine.on_peer_state(state, 31 * MS) == []
+    assert active.engine.peers.fresh(31 * MS) == []
 
 
 def test_a_newer_epoch_ends_the_term_unless_its_packets_are_provisional() -> None:
@@ -96,6 +100,47 @@ def test_a_paused_active_fences_itself_before_anything_else() -> None:
     assert isinstance(effects[0], StateMoved)
     assert not any(packet.flags & OutputFlag.FROM_ACTIVE for packet in data(effects))
     assert active.counters.counts[Counter.LEASE_LAPSED] == 1
+
+
+LATE = 10 * SECOND
+EVENTS: dict[str, Callable[[AdapterEngine], list[AdapterEffect]]] = {
+    "timer": lambda engine: engine.on_timer(LATE),
+    "admin message": lambda engine: engine.on_admin_message(LATE),
+    "admin disconnected": lambda engine: engine.on_admin_disconnected(LATE),
+    "this adapter is active": lambda engine: engine.on_cluster_changed(1, 1, LATE),
+    "no adapter is active": lambda engine: engine.on_cluster_changed(0, 1, LATE),
+    "grant that arrives too late": lambda engine: engine.on_lease_granted(2, LATE, LATE),
+    "grant": lambda engine: engine.on_lease_granted(2, LATE + LEASE_NS, LATE),
+    "offer": lambda engine: engine.on_lease_offered(2, 1, LATE + LEASE_NS, LATE),
+    "order to hand over": lambda engine: engine.on_hand_over(1, 2, LATE),
+    "renewal": lambda engine: engine.on_lease_renewed(1, LATE + LEASE_NS, LATE),
+    "bad source datagram": lambda engine: engine.on_source_datagram(b"", LATE),
+    "own state": lambda engine: engine.on_peer_state(PeerState(1, 1, 1, ()), LATE),
+    "state in an old session": lambda engine: engine.on_peer_state(PeerState(2, 1, 1, (), session=SESSION - 1), LATE),
+    "answer of another session": lambda engine: engine.on_answer(
+        CHANNEL, RunsRefused("too old", session=SESSION + 1), LATE
+    ),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_every_event_first_ends_a_term_that_has_run_out(event: str) -> None:
+    active, _ = pair()
+    move, *_ = of(EVENTS[event](active.engine), StateMoved)
+    assert (move.old, move.reason) == (ReplicaState.ACTIVE, "the lease on epoch 1 ran out")
+
+
+def test_a_grant_that_arrives_while_abstaining_is_used_when_the_promise_has_ended() -> None:
+    _, heir = pair()
+    heir.engine.on_admin_disconnected(30 * MS)
+    assert heir.report(30 * MS).abstains
+    assert heir.engine.on_lease_granted(2, 10 * SECOND, 31 * MS) == []
+    promise_ns = heir.engine._contact.abstains_until_ns
+    heir.engine.on_timer(promise_ns - 1)
+    assert heir.state is not ReplicaState.ACTIVE
+    heir.engine.on_timer(promise_ns)
+    assert heir.state is ReplicaState.ACTIVE
+    assert not of(heir.engine.on_timer(promise_ns + MS), StateMoved)
 
 
 def test_the_active_renews_its_lease_in_time() -> None:
@@ -140,6 +185,15 @@ def test_an_offer_that_expired_or_whose_epoch_has_begun_is_not_accepted() -> Non
     assert not of(heir.engine.on_timer(31 * MS), AcceptOffer), "accepted only once"
 
 
+def test_an_offer_that_expired_leaves_no_deadline() -> None:
+    _, heir = pair()
+    heir.engine.on_lease_offered(2, 1, 30 * MS, 30 * MS)
+    heir.engine.on_timer(30 * MS)
+    deadline_ns = heir.engine.next_deadline_ns()
+    assert deadline_ns is not None
+    assert deadline_ns > 30 * MS
+
+
 def test_an_offer_received_while_abstaining_is_accepted_afterwards_unless_its_epoch_began_elsewhere() -> None:
     for known_epoch, accepted in ((1, [AcceptOffer(2)]), (2, [])):
         _, heir = pair()
@@ -171,8 +225,73 @@ def test_the_active_releases_its_lease_only_if_the_order_names_its_epoch() -> No
     assert not of(active.engine.on_hand_over(2, 2, 30 * MS), ReleaseLease)
     effects = active.engine.on_hand_over(1, 2, 30 * MS)
     assert of(effects, ReleaseLease) == [ReleaseLease(1)]
+    assert not active.engine.lease.is_held
     assert active.counters.counts[Counter.HAND_OVERS] == 1
     assert active.replica.channel.active.adapter_id == 2
+
+
+def test_the_heir_begins_only_at_the_announced_end_of_the_epoch_before_its_own_and_after_accepting() -> None:
+    active, heir = pair()
+    (packet,) = data(active.source(1, 1, [11], 30 * MS))
+    heir.engine.on_lease_offered(2, 1, 30 * MS + LEASE_NS, 30 * MS)
+    heir.engine.on_output_packet(packet, 31 * MS)
+    assert not heir.engine.lease.is_held, "a packet without that announcement"
+    (ended,) = [
+        each for each in transmitted(active.engine.on_hand_over(1, 2, 32 * MS)) if each.flags & OutputFlag.EPOCH_ENDED
+    ]
+    heir.engine.on_output_packet(ended._replace(epoch=0), 33 * MS)
+    assert not heir.engine.lease.is_held, "the end of another epoch"
+    heir.engine.on_output_packet(ended, 33 * MS)
+    assert heir.engine.lease.epoch == 2
+
+
+def test_the_end_of_an_epoch_is_not_the_beginning_of_the_next_while_the_offer_is_not_accepted() -> None:
+    active, heir = pair()
+    heir.engine.on_admin_disconnected(30 * MS)
+    assert heir.report(30 * MS).abstains
+    heir.engine.on_lease_offered(2, 1, 30 * MS + LEASE_NS, 31 * MS)
+    hear(heir, active.engine.on_hand_over(1, 2, 32 * MS), 33 * MS)
+    assert not heir.engine.lease.is_held
+
+
+def test_an_offer_that_waits_for_the_end_of_the_promise_has_a_deadline() -> None:
+    _, heir = pair()
+    heir.engine.on_timer(30 * MS)
+    heir.engine.on_admin_disconnected(30 * MS)
+    assert heir.report(30 * MS).abstains
+    promise_ns = heir.engine._contact.abstains_until_ns
+    heir.engine.on_lease_offered(2, 1, 10 * SECOND, 31 * MS)
+    for now_ns in range(31 * MS, promise_ns, MS):
+        heir.engine.on_timer(now_ns)
+    assert heir.engine.next_deadline_ns() == promise_ns
+    assert of(heir.engine.on_timer(promise_ns), AcceptOffer)
+    deadline_ns = heir.engine.next_deadline_ns()
+    assert deadline_ns is not None
+    assert deadline_ns > promise_ns
+
+
+def test_an_epoch_that_waits_for_the_end_of_a_promise_cannot_be_handed_over() -> None:
+    _, heir = pair()
+    heir.engine.on_admin_disconnected(30 * MS)
+    assert heir.report(30 * MS).abstains
+    heir.engine.on_lease_granted(2, 10 * SECOND, 31 * MS)
+    assert not of(heir.engine.on_hand_over(2, 1, 32 * MS), ReleaseLease)
+    assert heir.engine.lease.epoch == 2
+
+
+def test_a_report_of_an_adapter_in_contact_with_the_admin_server_promises_nothing() -> None:
+    adapter = Adapter(1)
+    adapter.engine.on_admin_message(0)
+    assert not adapter.report(MS).abstains
+    adapter.activate(1, 2 * MS)
+    assert adapter.state is ReplicaState.ACTIVE
+
+
+def test_a_backup_that_is_in_contact_again_renews_nothing() -> None:
+    _, backup = pair()
+    backup.engine.on_admin_disconnected(30 * MS)
+    assert backup.engine.on_admin_message(31 * MS) == []
+    assert not of(backup.engine.on_timer(32 * MS), RenewLease)
 
 
 # ---- who is active ----
@@ -243,3 +362,17 @@ def test_an_unknown_channel_in_a_peers_state_is_ignored() -> None:
     backup.engine.on_peer_state(replace(state, channels=(strange,)), 31 * MS)
     assert backup.state is ReplicaState.SYNCHRONIZED
     assert of(backup.engine.on_timer(40 * MS), Transmit)
+
+
+def test_the_time_of_each_source_streams_last_packet_is_known() -> None:
+    active, _ = pair()
+    active.source(1, 1, [11], 30 * MS)
+    active.source(2, 1, [21], 31 * MS)
+    active.source(1, 2, [12], 32 * MS)
+    assert active.engine.source_heard_at_ns == {1: 32 * MS, 2: 31 * MS}
+
+
+def test_a_state_that_names_no_session_is_of_the_current_one() -> None:
+    active, backup = pair()
+    backup.engine.on_peer_state(replace(active.report(30 * MS), session=0), 31 * MS)
+    assert list(backup.replica.channel.available_at_peers) == [1]

@@ -11,6 +11,8 @@ from tandemfeed.feedcore.replica.output.save_schedule import STATE_SIZE_MAX
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.position import Run
+from tests.feedcore.merge.merge_feed import lineage_of
 from tests.feedcore.replica.engines import MS, SECOND, Adapter, a_channel, data, hear, of, pair, transmitted
 
 CONFIG = ReplicaConfig()
@@ -142,3 +144,58 @@ def test_the_newest_epoch_determines_where_the_session_ends() -> None:
     assert channel.is_at_end
     channel.take_output_packet(heartbeat(channel, 1, 3, first), 0)  # late, of an epoch that has ended
     assert channel.is_at_end
+
+
+# ---- orders of the engine ----
+
+
+def test_a_backup_hears_the_active_until_it_has_been_silent_for_too_long() -> None:
+    active, backup = pair()
+    assert not active.replica.hears_active(0)
+    assert not Adapter(3).replica.hears_active(0)
+    heard_at_ns = backup.replica.channel.active.heard_at_ns
+    assert backup.replica.hears_active(heard_at_ns + CONFIG.detach_after_ns - 1)
+    assert not backup.replica.hears_active(heard_at_ns + CONFIG.detach_after_ns)
+
+
+def test_a_promotion_or_its_loss_ends_the_wait_for_an_epoch_that_was_handed_over() -> None:
+    for order in ("promote", "demote"):
+        _, backup = pair()
+        hand_over = backup.replica.channel.hand_over
+        hand_over.await_end(2, 1, 0)
+        effects = backup.replica.promote(3, 0) if order == "promote" else backup.replica.demote("lost", 0)
+        assert not hand_over.is_awaited
+        assert bool(effects) is (order == "promote")
+
+
+def test_only_the_active_gives_up_an_epoch_and_it_does_not_wait_for_another() -> None:
+    active, backup = pair()
+    assert backup.replica.hand_over(1, 0) == []
+    assert active.replica.promote_when_caught_up(2, 1, 0) == []
+    assert not active.replica.channel.hand_over.is_awaited
+
+
+# ---- decisions of a session that follow another end of the previous one ----
+
+
+@pytest.mark.parametrize(
+    ("history", "heard_epoch", "is_kept"),
+    [
+        (((1, 1), (2, 5)), 1, False),  # epoch 2 decided the end of the previous session again
+        (((1, 1), (2, 8)), 1, False),
+        (((1, 1), (2, 9)), 1, True),  # it decided nothing of it
+        (((1, 1), (2, 5)), 2, True),  # the decisions heard are its own
+    ],
+)
+def test_decisions_that_follow_a_different_end_of_the_previous_session_are_dropped(
+    history: tuple[tuple[int, int], ...], heard_epoch: int, is_kept: bool
+) -> None:
+    before, replica = Adapter(1).replica, Adapter(1).replica
+    before.line.lineage, before.line.next_input_seq = lineage_of(history), 9
+    run = Run(heard_epoch, 1, 1, 1, 1, 2, 2)
+    replica.intake.on_lineage(lineage_of(((heard_epoch, 1),)), replica.line.position())
+    replica.intake.on_runs([run], 0)
+    replica.discard_other_history(before)
+    replica.intake.anchor(replica.line.position())
+    replica.intake.on_runs([], 0)
+    assert list(replica.intake.ready) == [run] * is_kept

@@ -24,7 +24,7 @@ from tandemfeed.offline.reconciliation.result import Reconciliation
 from tandemfeed.offline.reconciliation.source_copy import SourceCopy, read_source
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER
 from tests.spark_feed.source_material import (
     FEED,
     MESSAGES_MAX,
@@ -242,7 +242,7 @@ def test_what_an_adapter_appends_meanwhile_does_not_count(decided: list[OutputPa
 
 def test_rows_that_made_no_message_are_compared_with_the_quarantine_table(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 1_000, 1_000)
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, BY_LETTER, MESSAGES_MAX)
     with SourceJournalWriter(tmp_path / "journal", plan) as writer:
         for batch_id, runs in enumerate(batches_of(tmp_path / "recording")):
             writer.append_batch(batch_id, runs)

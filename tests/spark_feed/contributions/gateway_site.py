@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +15,9 @@ from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.client_lib import Client, connect
 from tandemfeed.deploy.cluster.ports import free_ports
 from tandemfeed.feedcore.range_set import RangeSet
-from tandemfeed.spark_feed.contributions.gateway import ContributionGateway, ContributionOptions
+from tandemfeed.spark_feed.contributions.gateway import ContributionGateway
+from tandemfeed.spark_feed.contributions.holder import Holder
+from tandemfeed.spark_feed.contributions.options import ContributionOptions
 from tandemfeed.spark_feed.sending.gateway import describe_feed
 from tandemfeed.spark_feed.sending.source_reports import SourceReporter
 from tandemfeed.transport.process_shell import Connection
@@ -23,6 +26,7 @@ from tests.spark_feed.contributions.contribution_material import FORMATS, messag
 
 FEED, FEED_ID, TOPIC = "resale", 3, "resale.ticks"
 LOOPBACK = "127.0.0.1"
+PATIENCE_S = 60.0
 CLUSTER = """
 [[feed]]
 feed_id = 3
@@ -99,19 +103,28 @@ class GatewaySite:
         )
 
     @contextmanager
-    def gateway(self, folder: Path | None = None, **options: Any) -> Iterator[ContributionGateway]:
-        """Run the gateway."""
+    def gateway(
+        self, folder: Path | None = None, *, number: int = 0, is_awaited: bool = True, **options: Any
+    ) -> Iterator[ContributionGateway]:
+        """Run a gateway of the feed.
+
+        Args:
+            is_awaited: until it holds the contributions and serves.
+        """
         state = self.server.folder.path
         connection = Connection(
             self.server.endpoint, ca_of(self.server), "source", secret_of(self.server, "source"), LOOPBACK
         )
         description = describe_feed(connection, FEED)
+        endpoint = description.source_streams[0].contribution_endpoints[number]
         gateway = ContributionGateway(
             ContributionOptions(
                 feed=FEED,
                 folder=folder or self.folder,
                 source_format=FORMATS / "contribution.xml",
-                rpc_listen=description.source_streams[0].contribution_endpoint,
+                endpoint=endpoint,
+                rpc_listen=endpoint,
+                log_listen=f"{LOOPBACK}:0",
                 tls_certificate=(state / "certs" / "source.crt").read_bytes(),
                 tls_key=(state / "certs" / "source.key").read_bytes(),
                 **options,
@@ -121,29 +134,52 @@ class GatewaySite:
         )
         stop: Any = _Stop()
         thread = threading.Thread(target=gateway.run, args=(stop,))
-        reporter = SourceReporter(connection, FEED, None, gateway.describe, gateway.verifier, None, 0.1)
+        reporter = SourceReporter(
+            connection, FEED, None, gateway.describe, gateway.verifier, None, 0.1, gateway.on_answer
+        )
+        gateway.report_with(reporter.hurry)
         with ExitStack() as running:
             thread.start()
             running.callback(thread.join)
             running.callback(stop.set)
             reporter.start()
             running.callback(reporter.stop)
+            if is_awaited:
+                holder_of(gateway)
             yield gateway
 
 
 @contextmanager
-def gateway_site(folder: Path) -> Iterator[GatewaySite]:
-    """A site with free ports."""
-    (rpc,) = free_ports(socket.SOCK_STREAM, 1)
+def gateway_site(folder: Path, *, pair: bool = False, settings: str = "") -> Iterator[GatewaySite]:
+    """A site with free ports.
+
+    Args:
+        pair: the feed has two contribution gateways.
+        settings: more lines of the feed's table.
+    """
+    rpc, other = free_ports(socket.SOCK_STREAM, 2)
     group, output = free_ports(socket.SOCK_DGRAM, 2)
     text = CLUSTER.format(formats=FORMATS, rpc=rpc, group=group, output=output)
+    if pair:
+        both = f'contributions = ["{LOOPBACK}:{rpc}", "{LOOPBACK}:{other}"]'
+        text = text.replace(f'contributions = "{LOOPBACK}:{rpc}"', both)
+    text = text.replace("[[feed.table]]", f"{settings}\n[[feed.table]]")
     with running_server(folder / "admin", cluster_text=text, policy_text=POLICY) as server:
         yield GatewaySite(server, folder / "contributions")
 
 
+def holder_of(gateway: ContributionGateway) -> Holder:
+    """The gateway's term, once it has one and is open."""
+    give_up_at_s = time.monotonic() + PATIENCE_S
+    while gateway.holder is None or not gateway.holder.is_open:
+        assert time.monotonic() < give_up_at_s, f"the gateway is {gateway.part.state}: {gateway.part.reason}"
+        time.sleep(0.01)
+    return gateway.holder
+
+
 def sent_messages(gateway: ContributionGateway) -> list[tuple[int, int]]:
     """(source_seq, sequence of the trade) of everything that was sent, as an adapter gets it that fills a gap."""
-    reader = gateway.replay._reader
-    wanted = RangeSet([(1, gateway.index.next_source_seqs[1])])
-    datagrams = gateway.replay._datagrams(gateway.index, reader, 1, wanted)
+    holder = holder_of(gateway)
+    wanted = RangeSet([(1, holder.index.next_source_seqs[1])])
+    datagrams = holder.replay._datagrams(holder.index, holder.replay._reader, 1, wanted)
     return [each for datagram in datagrams for each in messages_in(datagram)]

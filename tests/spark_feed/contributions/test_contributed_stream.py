@@ -1,4 +1,4 @@
-"""A contributed source stream on the disk: numbered once, cancelled for good, whatever the moment of a crash."""
+"""Contributed source streams and their log: numbered once, cancelled for good, whatever the moment of a crash."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 from tandemfeed.spark_feed.contributions.book import ContributionRefused, Limits, Producer, Why
 from tandemfeed.spark_feed.contributions.contributed_stream import Cancelled, ContributedStream
+from tandemfeed.spark_feed.contributions.contribution_log import ContributionLog, log_folder
 from tandemfeed.spark_feed.contributions.records import StreamPlace
-from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
+from tandemfeed.spark_feed.contributions.recovery import Carried, JournalOfOtherStream
 from tandemfeed.spark_feed.journaling.records import PACKET_HEAD
 from tests.spark_feed.contributions.contribution_material import (
     ALICE,
@@ -35,39 +36,43 @@ class Crash(BaseException):
 
 
 class Site:
-    """A stream that a test opens, crashes and opens again; it decides in a thread of its own while a call waits."""
+    """A log that a test opens, crashes and opens again; it takes turns in a thread of its own while a call waits."""
 
-    def __init__(self, folder: Path, place: StreamPlace = PLACE, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, place: StreamPlace = PLACE, carried: Carried | None = None, **options: Any
+    ) -> None:
         self.woken = threading.Event()
         self.now_ns = 1_000 * SECOND
-        self.stream = ContributedStream(
-            folder, place, SOURCE_FORMAT, self.woken.set, clock_ns=lambda: self.now_ns, **options
-        )
+        self.log = ContributionLog(
+            folder, {1: place}, SOURCE_FORMAT, self.woken.set, clock_ns=lambda: self.now_ns,
+            carried=None if carried is None else {1: carried}, **options,
+        )  # fmt: skip
         self.sent: list[tuple[int, int]] = []  # (source_seq, sequence of the trade)
 
-    def close(self) -> None:
-        self.stream.close()
+    @property
+    def stream(self) -> ContributedStream:
+        return self.log.streams[1]
 
-    def crash(self) -> None:
-        """Leave the files as they are, as far as a process can do that to itself."""
-        self.close()
+    def close(self) -> None:
+        self.log.close()
 
     def call(self, function: Any, *arguments: Any) -> Any:
-        """Call while the gateway's thread decides."""
+        """Call while the gateway's thread takes turns."""
         with ThreadPoolExecutor(1) as caller:
             answer = caller.submit(function, *arguments)
             while not answer.done():
                 if self.woken.wait(0.01):
                     self.woken.clear()
-                    self.decide()
+                    self.turn()
             return answer.result()
 
     def open(self, producer: Producer, instance: bytes = A) -> int:
         number: int = self.call(self.stream.open, producer, instance)
         return number
 
-    def decide(self) -> None:
-        for _, record in self.stream.decide():
+    def turn(self) -> None:
+        self.log.take_turn()
+        for _, record in self.log.finish_turn():
             self.sent += messages_in(record[PACKET_HEAD.size :])
 
 
@@ -79,52 +84,65 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def contribute(site: Site, producer: Producer, first: int, count: int, hold_ns: int = 0) -> int:
     messages = [trade(number) for number in range(first, first + count)]
-    return site.stream.contribute(producer, A, first, messages, hold_ns)
+    number: int = site.call(site.stream.contribute, producer, A, first, messages, hold_ns)
+    return number
 
 
 def test_contributed_messages_are_numbered_in_order_and_only_once(site: Site) -> None:
     assert site.open(ALICE) == 1
     assert contribute(site, ALICE, 1, 40) == 41
     assert contribute(site, ALICE, 31, 20) == 51  # a retry, with ten more
-    site.decide()
     assert site.sent == [(number, number) for number in range(1, 51)]
     assert site.stream.pending_count == 0
-    assert site.stream.decide() == []
+    site.turn()
+    assert len(site.sent) == 50
 
 
 def test_after_a_restart_nothing_is_repeated_and_nothing_is_missing(tmp_path: Path) -> None:
     with closing(Site(tmp_path)) as first:
         first.open(ALICE)
         contribute(first, ALICE, 1, 10)
-        first.decide()
-        contribute(first, ALICE, 11, 5)
+        contribute(first, ALICE, 11, 5, hold_ns=1)
     with closing(Site(tmp_path)) as second:
-        assert [each[:2] for each in second.stream.recovered] == [(1, 10)]
+        assert [each[:2] for each in second.log.recovered[1]] == [(1, 10)]
         assert second.open(ALICE) == 16
+        second.now_ns += SECOND
+        second.turn()
         assert contribute(second, ALICE, 9, 8) == 17
-        second.decide()
         assert second.sent == [(number, number) for number in range(11, 17)]
 
 
-@pytest.mark.parametrize("moment", ["before the journal", "before the queue"])
-def test_a_crash_between_two_steps_of_a_decision_numbers_nothing_twice(
-    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def crash(*_: Any, **__: Any) -> None:
-        raise Crash
-
-    with closing(Site(tmp_path)) as first:
+def test_a_turn_that_a_crash_ended_is_in_the_log_as_a_whole_and_a_retry_repeats_nothing(tmp_path: Path) -> None:
+    with closing(Site(tmp_path)) as first, ThreadPoolExecutor(1) as caller:
         first.open(ALICE)
-        contribute(first, ALICE, 1, 3)
-        monkeypatch.setattr(first.stream, "_append" if moment == "before the journal" else "_settle", crash)
-        with pytest.raises(Crash):
-            first.decide()
+        first.woken.clear()
+        answer = caller.submit(first.stream.contribute, ALICE, A, 1, [trade(1), trade(2)], 0)
+        assert first.woken.wait(60)
+        first.log.take_turn()  # the log has it; the crash comes before the answer
+        first.close()
+        with pytest.raises(ContributionRefused) as refused:
+            answer.result(60)
+        assert refused.value.why is Why.BUSY
     with closing(Site(tmp_path)) as second:
-        second.decide()
-        numbered = [(number, number) for number in range(1, 4)]
-        assert second.sent == (numbered if moment == "before the journal" else [])
-        assert second.stream.next_source_seq == 4
-        assert second.stream.pending_count == 0
+        assert contribute(second, ALICE, 1, 3) == 4
+        assert [each[:2] for each in second.log.recovered[1]] == [(1, 2)]
+        assert second.sent == [(3, 3)]
+
+
+def test_a_request_is_not_answered_before_its_turn_is_finished(site: Site) -> None:
+    site.open(ALICE)
+    site.woken.clear()
+    with ThreadPoolExecutor(1) as caller:
+        answer = caller.submit(site.stream.contribute, ALICE, A, 1, [trade(1)], 0)
+        assert site.woken.wait(60)
+        site.log.take_turn()
+        with pytest.raises(ContributionRefused) as refused:
+            site.stream.contribute(ALICE, A, 1, [trade(1)], 0)
+        assert refused.value.why is Why.BUSY
+        assert not answer.done()
+        site.log.finish_turn()
+        assert answer.result(60) == 2
+    assert site.stream.contribute(ALICE, A, 1, [trade(1)], 0) == 2
 
 
 def test_a_cancelled_message_is_never_sent_and_its_number_never_used_again(tmp_path: Path) -> None:
@@ -138,31 +156,9 @@ def test_a_cancelled_message_is_never_sent_and_its_number_never_used_again(tmp_p
         assert second.open(ALICE) == 6
         assert contribute(second, ALICE, 4, 2) == 6  # a retry of what was cancelled
         second.now_ns += SECOND
-        second.decide()
+        second.turn()
         assert second.sent == [(1, 1), (2, 3)]
         assert second.call(second.stream.cancel, "alice", "model", [1, 2, 3]) == Cancelled(0, [2])
-
-
-def test_a_crash_before_the_queue_knows_of_a_cancellation_does_not_undo_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(Site(tmp_path)) as first:
-        first.open(ALICE)
-        contribute(first, ALICE, 1, 2, hold_ns=SECOND)
-        with ThreadPoolExecutor(1) as caller, monkeypatch.context() as patched:
-            patched.setattr(first.stream, "_settle", lambda *_: (_ for _ in ()).throw(Crash))
-            first.woken.clear()
-            answer = caller.submit(first.stream.cancel, "alice", None, None)
-            assert first.woken.wait(60)
-            with pytest.raises(Crash):
-                first.decide()
-            first.close()
-            with pytest.raises(ContributionRefused):
-                answer.result(60)
-    with closing(Site(tmp_path)) as second:
-        second.now_ns += 2 * SECOND
-        second.decide()
-        assert second.sent == []
 
 
 def test_a_message_that_does_not_fit_the_source_format_is_refused_with_all_of_its_request(site: Site) -> None:
@@ -189,18 +185,16 @@ def test_the_rate_of_the_stream_keeps_messages_pending(tmp_path: Path) -> None:
         site.open(ALICE)
         site.open(BOB)
         contribute(site, ALICE, 1, 500)
-        site.decide()
         contribute(site, BOB, 1, 1)
         contribute(site, ALICE, 501, 500)
-        site.decide()
         assert (len(site.sent), site.stream.pending_count) == (500, 501)
         assert site.stream.next_deadline_ns() == site.now_ns + round(4.9 * SECOND)
         site.now_ns += 5 * SECOND
-        site.decide()
+        site.turn()
         assert [number for _, number in site.sent[500:503]] == [501, 1, 502] or site.sent[500][1] == 1
 
 
-def test_a_full_queue_accepts_nothing_and_blocks_nobody(tmp_path: Path) -> None:
+def test_a_contributor_with_too_much_pending_blocks_nobody_else(tmp_path: Path) -> None:
     with closing(Site(tmp_path, limits=Limits(pending_count_max=10))) as site:
         site.open(ALICE)
         contribute(site, ALICE, 1, 10, hold_ns=SECOND)
@@ -225,14 +219,13 @@ def test_the_next_session_continues_with_what_is_pending_and_with_the_numbers_of
     with closing(Site(tmp_path / "day 1")) as first:
         first.open(ALICE)
         contribute(first, ALICE, 1, 3)
-        first.decide()
-        contribute(first, ALICE, 4, 2)
+        contribute(first, ALICE, 4, 2, hold_ns=1)
         carried = first.stream.carried()
     with closing(Site(tmp_path / "day 2", NEXT_DAY, carried=carried)) as second:
-        second.decide()
+        second.now_ns += SECOND
+        second.turn()
         assert second.sent == [(1, 4), (2, 5)]
         assert contribute(second, ALICE, 4, 3) == 7  # of the same process: two of them were accepted the day before
-        second.decide()
         assert second.sent[2:] == [(3, 6)]
     with closing(Site(tmp_path / "day 2", NEXT_DAY, carried=carried)) as again:
         assert again.stream.pending_count == 0  # what was left counts only once
@@ -242,19 +235,21 @@ def test_the_next_session_continues_with_what_is_pending_and_with_the_numbers_of
 def test_a_crash_while_a_session_begins_carries_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Site(tmp_path / "day 1")) as first:
         first.open(ALICE)
-        contribute(first, ALICE, 1, 2)
+        contribute(first, ALICE, 1, 2, hold_ns=1)
         carried = first.stream.carried()
     with monkeypatch.context() as patched:
         patched.setattr(StreamPlace, "begin_record", lambda _self: (_ for _ in ()).throw(Crash))
         with pytest.raises(Crash):
             Site(tmp_path / "day 2", NEXT_DAY, carried=carried)
+    assert log_folder(tmp_path / "day 2").exists()
     with closing(Site(tmp_path / "day 2", NEXT_DAY, carried=carried)) as second:
-        second.decide()
+        second.now_ns += SECOND
+        second.turn()
         assert second.sent == [(1, 1), (2, 2)]
 
 
 def test_a_session_that_has_ended_is_not_opened_again(tmp_path: Path) -> None:
     with closing(Site(tmp_path)) as first:
-        first.stream.end()
+        first.log.end()
     with pytest.raises(JournalOfOtherStream, match="has ended"):
         Site(tmp_path)

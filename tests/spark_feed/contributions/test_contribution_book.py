@@ -37,6 +37,7 @@ def send(book: ContributionBook, producer: Producer, count: int, *, hold_ns: int
     assert book.begin(producer, A, first, [10] * count, hold_ns) == 0
     release = NOW + hold_ns if hold_ns else 0
     book.accept((Contribution(item + at, producer, first + at, release, bytes(10)) for at in range(count)), NOW)
+    book.finish(producer)
 
 
 def refusal(book: ContributionBook, *arguments: object) -> Why:
@@ -64,7 +65,7 @@ def test_while_a_request_is_in_progress_another_of_its_producer_waits() -> None:
     book.begin(ALICE, A, 1, [10], 0)
     assert refusal(book, ALICE, A, 1, [10], 0) is Why.BUSY
     assert book.begin(BOB, A, 1, [10], 0) == 0
-    book.abandon(ALICE)
+    book.finish(ALICE)
     assert book.begin(ALICE, A, 1, [10], 0) == 0
 
 
@@ -157,15 +158,11 @@ class BookMachine(RuleBasedStateMachine):
 
     @rule(
         producer=st.sampled_from([ALICE, BOB]), back=st.integers(0, 3), count=st.integers(1, 4), hold=st.integers(0, 3),
-        fails=st.booleans(),
     )  # fmt: skip
-    def contribute(self, producer: Producer, back: int, count: int, hold: int, fails: bool) -> None:
+    def contribute(self, producer: Producer, back: int, count: int, hold: int) -> None:
         first = max(self.book.next_number(producer) - back, 1)
         repeated = self.book.begin(producer, A, first, [1] * count, hold * SECOND)
         if repeated == count:
-            return
-        if fails:
-            self.book.abandon(producer)
             return
         release = self.now + hold * SECOND if hold else 0
         new = [
@@ -174,6 +171,8 @@ class BookMachine(RuleBasedStateMachine):
         ]
         self.items += len(new)
         self.book.accept(new, self.now)
+        assert self.book.is_busy(producer)
+        self.book.finish(producer)
         self.accepted += new
 
     @rule(producer=st.sampled_from([ALICE, BOB]), numbers=st.lists(st.integers(1, 30), max_size=4))

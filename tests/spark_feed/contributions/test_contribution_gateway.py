@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,17 @@ from tandemfeed.client_lib import (
 from tandemfeed.client_lib.commands import contribute
 from tandemfeed.spark_feed.contributions.book import Limits
 from tandemfeed.spark_feed.contributions.gateway import ContributionGateway
+from tandemfeed.spark_feed.contributions.pair.membership import GatewayState
 from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
 from tests.spark_feed.contributions.contribution_material import MESSAGES, messages_in, trade
-from tests.spark_feed.contributions.gateway_site import POLICY, TOPIC, GatewaySite, gateway_site, sent_messages
+from tests.spark_feed.contributions.gateway_site import (
+    POLICY,
+    TOPIC,
+    GatewaySite,
+    gateway_site,
+    holder_of,
+    sent_messages,
+)
 
 PATIENCE_S = 60.0
 HOUR_S = 3_600.0
@@ -41,7 +50,7 @@ def site(tmp_path: Path) -> Iterator[GatewaySite]:
 
 def await_sent(gateway: ContributionGateway, count: int) -> list[tuple[int, int]]:
     give_up_at_s = time.monotonic() + PATIENCE_S
-    while gateway.index.next_source_seqs[1] <= count:
+    while holder_of(gateway).index.next_source_seqs[1] <= count:
         assert time.monotonic() < give_up_at_s, "the gateway does not send"
         time.sleep(0.01)
     return sent_messages(gateway)
@@ -152,7 +161,7 @@ def test_who_loses_the_right_contributes_nothing_more_and_both_are_on_record(sit
             while time.monotonic() < give_up_at_s:
                 contribution.send(trade(2))
         await_sent(gateway, 1)
-        end = gateway.index.next_source_seqs[1]
+        end = holder_of(gateway).index.next_source_seqs[1]
         kept.send(trade(3))
         assert await_sent(gateway, end)[-1] == (end, 3)
     audit = [json.loads(line) for line in (site.server.folder.path / "audit.jsonl").read_text().splitlines()]
@@ -227,7 +236,7 @@ def test_a_contributor_continues_in_the_next_session_and_adapters_fill_gaps_of_t
             contribution.send(trade(5))
             assert sorted(number for _, number in await_sent(gateway, 2)) == [4, 5]
             assert contribution.cancel(ContributionId("default", 3)) == [ContributionId("default", 3)]
-            previous = gateway.replay._previous
+            previous = holder_of(gateway).replay._previous
             assert previous is not None
             assert previous.index.next_source_seqs == {1: 3}
             (datagram,) = previous.reader.packets(previous.index.covering(1, 2, 3).stretches, 1, 2, 3)
@@ -240,3 +249,36 @@ def test_a_contributor_continues_in_the_next_session_and_adapters_fill_gaps_of_t
             site.gateway(session=20261122, folder=elsewhere, former_folder=former),
         ):
             pass
+
+
+def test_with_both_a_call_waits_for_the_second_gateway_and_says_so(tmp_path: Path) -> None:
+    settings = 'acknowledge_contributions = "both"'
+    with gateway_site(tmp_path, pair=True, settings=settings) as site, site.connect() as client:
+        with site.gateway(is_awaited=False):
+            with pytest.raises(ContributionInDoubt, match="no second gateway has a complete copy of the log"):
+                client.contribute(TOPIC, timeout_s=10)
+            with site.gateway(tmp_path / "second", number=1, is_awaited=False) as second:
+                contribution = client.contribute(TOPIC, timeout_s=PATIENCE_S)
+                assert contribution.send(trade(1)) == ContributionId("default", 1)
+                assert second.part.log.copy
+        assert [*(tmp_path / "second").iterdir()] == [tmp_path / "second" / "log"]
+
+
+def test_a_holder_that_stops_hands_over_at_once_with_what_is_pending(tmp_path: Path) -> None:
+    with gateway_site(tmp_path, pair=True) as site, site.connect() as client, ExitStack() as running:
+        first = running.enter_context(ExitStack())
+        first.enter_context(site.gateway())
+        second = running.enter_context(site.gateway(tmp_path / "second", number=1, is_awaited=False))
+        contribution = client.contribute(TOPIC, timeout_s=PATIENCE_S)
+        contribution.send(trade(1))
+        held = contribution.send(trade(2), hold_s=HOUR_S)
+        give_up_at_s = time.monotonic() + PATIENCE_S
+        while second.part.state is not GatewayState.STANDBY:
+            assert time.monotonic() < give_up_at_s, second.part.reason
+            time.sleep(0.01)
+        first.close()
+        assert contribution.send(trade(3)) == ContributionId("default", 3)
+        assert contribution.cancel(held) == [held]
+        assert await_sent(second, 2) == [(1, 1), (2, 3)]
+        audit = (site.server.folder.path / "audit.jsonl").read_text()
+        assert audit.count('"event":"contribution gateway"') >= 3  # the first term, the standby, the second term

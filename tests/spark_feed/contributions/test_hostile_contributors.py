@@ -15,7 +15,7 @@ from tandemfeed.spark_feed.contributions.service import CALLS_OF_ONE_MAX, MESSAG
 from tandemfeed.transport.calls.server_names import source_gateway
 from tandemfeed.v1 import contribution_pb2, contribution_pb2_grpc
 from tests.spark_feed.contributions.contribution_material import A, B, trade
-from tests.spark_feed.contributions.gateway_site import FEED, TOPIC, GatewaySite, gateway_site
+from tests.spark_feed.contributions.gateway_site import FEED, TOPIC, GatewaySite, gateway_site, holder_of
 
 PATIENCE_S = 60.0
 DAY_NS = 86_400_000_000_000
@@ -45,7 +45,11 @@ def code_of(call: Any, request: Any) -> grpc.StatusCode:
 
 def test_requests_that_break_the_rules_are_refused_and_change_nothing(tmp_path: Path) -> None:
     invalid, cancel = grpc.StatusCode.INVALID_ARGUMENT, contribution_pb2.CancelContributionsRequest
-    with gateway_site(tmp_path) as site, site.gateway() as gateway, stub_of(site, gateway.endpoint, "alice") as stub:
+    with (
+        gateway_site(tmp_path) as site,
+        site.gateway() as gateway,
+        stub_of(site, holder_of(gateway).endpoint, "alice") as stub,
+    ):
         opening = contribution_pb2.OpenProducerRequest(topic=TOPIC, producer="p", instance=A)
         assert code_of(stub.Contribute, contribute_request()) is grpc.StatusCode.FAILED_PRECONDITION  # not open
         assert code_of(stub.Open, opening) is grpc.StatusCode.OK
@@ -67,11 +71,11 @@ def test_requests_that_break_the_rules_are_refused_and_change_nothing(tmp_path: 
 
 def test_an_identity_cannot_take_the_threads_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with gateway_site(tmp_path) as site, site.gateway() as gateway, ExitStack() as opened:
-        alice = opened.enter_context(stub_of(site, gateway.endpoint, "alice"))
-        bob = opened.enter_context(stub_of(site, gateway.endpoint, "bob"))
+        alice = opened.enter_context(stub_of(site, holder_of(gateway).endpoint, "alice"))
+        bob = opened.enter_context(stub_of(site, holder_of(gateway).endpoint, "bob"))
         bob.Open(contribution_pb2.OpenProducerRequest(topic=TOPIC, producer="p", instance=A), timeout=PATIENCE_S)
         arrived, may_continue = threading.Semaphore(0), threading.Event()
-        (stream,) = gateway._streams.values()
+        (stream,) = holder_of(gateway)._log.streams.values()
         cancel = stream.cancel
 
         def wait_then_cancel(*arguments: Any) -> Any:

@@ -15,8 +15,9 @@ from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER
 from tandemfeed.spark_feed.numbering.rows.screening import Rules
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.tasks import reading, running
 from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
 from tandemfeed.spark_feed.numbering.tasks.running import AppendAll, AppendOne, Problem, Read, Tasks
 from tandemfeed.spark_feed.recordings.recording import RecordingError
@@ -34,7 +35,7 @@ from tests.spark_feed.source_material import (
 @pytest.fixture
 def reader(tmp_path: Path) -> FileReader:
     return FileReader(
-        load_source_format(SOURCE_FORMAT), SplitRule.LETTER, 2, Rules(), 900, tmp_path / "journal" / "quarantine"
+        load_source_format(SOURCE_FORMAT), BY_LETTER, 2, Rules(), 900, tmp_path / "journal" / "quarantine"
     )
 
 
@@ -64,7 +65,7 @@ def test_a_file_becomes_a_block_for_each_source_stream(tmp_path: Path, reader: F
 def test_one_task_for_all_files_and_a_task_per_stream_append_the_same_bytes(tmp_path: Path, reader: FileReader) -> None:
     make_recording(tmp_path / "recording", 3_600, 900)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, BY_LETTER, MESSAGES_MAX)
     files = _uris(tmp_path / "recording")
     with CommitLog(tmp_path / "alone", plan) as log:
         alone = list(AppendAll(reader, files, log.continuation)(iter([0])))
@@ -78,7 +79,7 @@ def test_one_task_for_all_files_and_a_task_per_stream_append_the_same_bytes(tmp_
 @pytest.mark.parametrize("one_task", [True, False])
 def test_a_damaged_file_is_reported_and_nothing_is_appended(tmp_path: Path, reader: FileReader, one_task: bool) -> None:
     make_recording(tmp_path / "recording", 1_800, 900)
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, BY_LETTER, MESSAGES_MAX)
     files = _uris(tmp_path / "recording")
     (tmp_path / "recording" / "part-00000001.parquet").write_bytes(b"not Parquet")
     with CommitLog(tmp_path / "journal", plan) as log:
@@ -118,6 +119,57 @@ def test_few_rows_are_the_work_of_one_task(
         given = [first_task.files] if expected == 1 else first_task.shares
         assert [uri for share in given for uri in share] == [f"part-{number}" for number in range(file_count)]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("master", "free", "place"),
+    [
+        ("local[2,4]", 1 << 30, "memory"),
+        ("local[2,4]", 1 << 20, "journal"),
+        ("spark://10.0.0.5:7077", 1 << 30, "journal"),
+    ],
+)
+def test_blocks_are_handed_over_in_memory_if_it_is_this_machines_and_has_room(
+    tmp_path: Path, reader: FileReader, monkeypatch: pytest.MonkeyPatch, master: str, free: int, place: str
+) -> None:
+    folders = {name: tmp_path / name for name in ("memory", "journal")}
+    for folder in folders.values():
+        folder.mkdir()
+    monkeypatch.setattr(running, "IN_MEMORY", folders["memory"])
+    monkeypatch.setattr(running.shutil, "disk_usage", lambda _: Mock(free=free))
+    spark = Mock(defaultParallelism=2, master=master)
+    spark.runJob.return_value = []
+    Tasks(spark, replace(reader, rows_per_file=10_000), folders["journal"], 50_000).append(["a"] * 10, Mock())
+    read, append = (call.args[1] for call in spark.runJob.call_args_list)
+    assert read.folder == append.folder
+    assert read.folder.parent == folders[place]
+    (folders[place] / read.folder.name).mkdir()  # as a killed driver leaves it
+    Tasks(spark, reader, folders["journal"], 50_000)
+    assert not any(list(folder.iterdir()) for folder in folders.values())
+
+
+def test_a_commit_is_appended_in_parts_with_the_bytes_of_a_whole(
+    tmp_path: Path, reader: FileReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_recording(tmp_path / "recording", 5_400, 900)
+    journal_without_spark(tmp_path / "recording", tmp_path / "expected")
+    monkeypatch.setattr(running, "APPEND_COUNT", 1_000)
+    monkeypatch.setattr(reading, "READ_COUNT", 400)  # packets must not end where a part of a file does
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, BY_LETTER, MESSAGES_MAX)
+    files = _uris(tmp_path / "recording")
+    with CommitLog(tmp_path / "journal", plan) as log:
+        (tmp_path / "recording" / "part-00000003.parquet").rename(tmp_path / "away")
+        assert all(isinstance(each, Problem) for each in AppendAll(reader, files, log.continuation)(iter([0])))
+        for stream_id, records in stream_records_of(tmp_path / "journal").items():
+            assert records, "what is before the problem is appended"
+            assert records == stream_records_of(tmp_path / "expected")[stream_id][: len(records)]
+        (tmp_path / "away").rename(tmp_path / "recording" / "part-00000003.parquet")
+        for _ in range(2):  # a task that runs again finds it all
+            done = [
+                each for each in AppendAll(reader, files, log.continuation)(iter([0])) if isinstance(each, Appended)
+            ]
+        log.commit(0, done)
+    assert stream_records_of(tmp_path / "journal") == stream_records_of(tmp_path / "expected")
 
 
 def test_a_file_with_a_record_missing_is_reported(tmp_path: Path, reader: FileReader) -> None:

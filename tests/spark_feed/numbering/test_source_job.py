@@ -23,7 +23,7 @@ from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, POSITION_NAME, RecordKind
 from tandemfeed.spark_feed.numbering.driver.java import JavaMissing, find_java_home
 from tandemfeed.spark_feed.numbering.driver.job import JobOptions, SourceJob, numbering_plan
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER
 from tandemfeed.spark_feed.recordings.recording import part_path, restore_file_order
 from tests.kill_rounds import kill_rounds
 from tests.spark_feed.source_material import (
@@ -47,7 +47,8 @@ PATIENCE_S = 240.0
 SMALL_BATCHES = ("--batch-messages-max", "800")
 
 
-def _start_job(folder: Path, *more: str) -> subprocess.Popen[str]:
+def start_job(folder: Path, *more: str, until_idle: bool = True) -> subprocess.Popen[str]:
+    """The command, for the recording in a folder."""
     (folder / "cluster.toml").write_text(CLUSTER)
     command = [
         sys.executable,
@@ -56,7 +57,7 @@ def _start_job(folder: Path, *more: str) -> subprocess.Popen[str]:
     ]
     command += ["--recording", str(folder / "recording"), "--source-format", str(SOURCE_FORMAT)]
     command += ["--feed-description", f"{folder / 'cluster.toml'}#equities", "--journal", str(folder / "journal")]
-    command += ["--checkpoint", str(folder / "checkpoint"), "--until-idle", *more]
+    command += ["--checkpoint", str(folder / "checkpoint"), *(["--until-idle"] if until_idle else []), *more]
     with (folder / "job.log").open("ab") as log:
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
 
@@ -101,10 +102,10 @@ def test_a_driver_that_is_killed_twice_writes_the_same_journal(tmp_path: Path) -
     make_recording(tmp_path / "recording", 24_000, 400)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
     for commits in (3, 12):
-        _kill_after(tmp_path, _start_job(tmp_path, *SMALL_BATCHES), commits)
+        _kill_after(tmp_path, start_job(tmp_path, *SMALL_BATCHES), commits)
         for stream_id, records in stream_records_of(tmp_path / "journal").items():
             assert records == stream_records_of(tmp_path / "expected")[stream_id][: len(records)]
-    events = _finish(_start_job(tmp_path), tmp_path)
+    events = _finish(start_job(tmp_path), tmp_path)
     assert [line["event"] for line in events] == ["ready", "journaled"]
     _assert_equal(tmp_path, 24_000)
 
@@ -115,9 +116,9 @@ def test_a_driver_that_is_killed_twice_writes_the_same_journal(tmp_path: Path) -
 def test_a_job_that_lost_its_checkpoint_completes_the_journal_without_repeating_a_record(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 4_000, 400)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
-    _kill_after(tmp_path, _start_job(tmp_path, *SMALL_BATCHES), 2)
+    _kill_after(tmp_path, start_job(tmp_path, *SMALL_BATCHES), 2)
     (tmp_path / "checkpoint").rename(tmp_path / "lost")
-    _finish(_start_job(tmp_path), tmp_path)
+    _finish(start_job(tmp_path), tmp_path)
     _assert_equal(tmp_path, 4_000)
 
 
@@ -132,7 +133,7 @@ def test_drivers_and_python_workers_killed_at_random_leave_the_bytes_of_an_undis
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
     chance = random.Random(rounds)
     for number in range(rounds):
-        job = _start_job(tmp_path, *SMALL_BATCHES, "--master", "local[2]")
+        job = start_job(tmp_path, *SMALL_BATCHES, "--master", "local[2]")
         with Tailer(tmp_path / "journal" / COMMITS_NAME) as commits:
             commits.to_end()
             assert commits.wait(PATIENCE_S), (tmp_path / "job.log").read_text()[-4_000:]
@@ -141,7 +142,7 @@ def test_drivers_and_python_workers_killed_at_random_leave_the_bytes_of_an_undis
             _kill_workers(job)
             time.sleep(chance.uniform(0, 1))
         _kill(job)
-    _finish(_start_job(tmp_path, "--master", "local[2]"), tmp_path)
+    _finish(start_job(tmp_path, "--master", "local[2]"), tmp_path)
     _assert_equal(tmp_path, count)
 
 
@@ -159,7 +160,7 @@ def _kill_workers(job: subprocess.Popen[str]) -> None:
 def test_a_missing_file_is_reported_in_one_sentence(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 2_000, 400)
     (tmp_path / "recording" / "part-00000001.parquet").unlink()
-    job = _start_job(tmp_path)
+    job = start_job(tmp_path)
     job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 2
     last = json.loads((tmp_path / "job.log").read_text().splitlines()[-1])
@@ -174,7 +175,7 @@ def _options(folder: Path, ahead_messages_max: int) -> JobOptions:
         checkpoint=folder / "checkpoint",
         source_format=SOURCE_FORMAT,
         feed=FEED,
-        split=SplitRule.LETTER,
+        split=BY_LETTER,
         packet_messages_max=MESSAGES_MAX,
         until_idle=False,
         ahead_messages_max=ahead_messages_max,
@@ -185,7 +186,7 @@ def _options(folder: Path, ahead_messages_max: int) -> JobOptions:
 def test_the_job_waits_when_it_is_as_far_ahead_of_the_gateway_as_allowed(tmp_path: Path, restarted: bool) -> None:
     make_recording(tmp_path / "recording", 800, 200)
     job = SourceJob(_options(tmp_path, 400))
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, BY_LETTER, MESSAGES_MAX)
     first, second, third, _ = batches_of(tmp_path / "recording")
     with contextlib.ExitStack() as open_writers:
 
@@ -208,7 +209,7 @@ def test_the_job_waits_when_it_is_as_far_ahead_of_the_gateway_as_allowed(tmp_pat
         assert job.is_too_far_ahead(writer)
 
 
-@pytest.mark.parametrize(("ahead", "files"), [(0, 20), (100_000, 5), (5_000, 1)])
+@pytest.mark.parametrize(("ahead", "files"), [(0, 100), (100_000, 5), (5_000, 1)])
 def test_micro_batches_are_smaller_when_the_job_may_not_run_far_ahead(tmp_path: Path, ahead: int, files: int) -> None:
     assert SourceJob(_options(tmp_path, ahead)).files_per_commit(10_000) == files
 
@@ -252,7 +253,7 @@ def test_one_core_and_two_give_equal_numbers_and_refuse_the_same_rows(tmp_path: 
         symbols = ["TOOLONGNAME", *table.column("symbol").to_pylist()[1:]]
         pq.write_table(table.set_column(place, table.schema.field(place), pa.array(symbols)), path)
         restore_file_order(folder / "recording")
-        journaled = _finish(_start_job(folder, *SMALL_BATCHES, "--master", f"local[{cores}]"), folder)[-1]
+        journaled = _finish(start_job(folder, *SMALL_BATCHES, "--master", f"local[{cores}]"), folder)[-1]
         assert (journaled["record_count"], journaled["quarantined_count"]) == (4_000, 1)
         (refused,) = pq.read_table(folder / "journal" / "quarantine").to_pylist()
         assert (refused["file"], refused["row"], refused["record_index"]) == ("part-00000003.parquet", 0, 1_200)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,8 +35,10 @@ from tandemfeed.spark_feed.journaling.records import (
 )
 from tandemfeed.spark_feed.journaling.stream_appender import Appended, append_to_stream
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
+from tandemfeed.spark_feed.numbering.rows.column_split import BY_HASH, BY_LETTER, IN_TURN, Split, streams_of_rows
+from tandemfeed.spark_feed.numbering.rows.columns import RecordedRows
 from tandemfeed.spark_feed.numbering.rows.packing import Block, Packed, pack_stream
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule, assign_streams, streams_of_letters
+from tandemfeed.spark_feed.numbering.rows.split import streams_of_letters
 from tandemfeed.transport.sealing.source_sealing import SOURCE_SEAL_SIZE
 from tandemfeed.transport.settings_file import SettingsError
 from tests.spark_feed.source_material import (
@@ -111,26 +114,24 @@ def test_a_message_that_fits_no_packet_is_refused_with_its_record_number() -> No
 
 @given(st.integers(1, 26), st.text(min_size=1, max_size=5))
 def test_the_alphabet_is_divided_into_ascending_ranges(count: int, text: str) -> None:
-    alphabet = streams_of_letters([bytes([letter]) for letter in range(ord("A"), ord("Z") + 1)], count).tolist()
+    alphabet = streams_of_letters(np.arange(ord("A"), ord("Z") + 1, dtype=np.uint8), count).tolist()
     assert alphabet == sorted(alphabet)
     assert set(alphabet) == set(range(count))
-    assert 0 <= streams_of_letters([text.encode()], count)[0] < count
+    assert 0 <= streams_of_letters(np.frombuffer(text.encode()[:1], np.uint8), count)[0] < count
 
 
 def test_two_streams_divide_the_alphabet_between_m_and_n() -> None:
     tickers = [b"A", b"MZZ", b"N", b"ZZZ", b"m", b"n", b"", b"{", b"1"]
-    assert streams_of_letters(tickers, 2).tolist() == [0, 0, 1, 1, 0, 1, 0, 1, 0]
+    assert streams_of_letters(np.array(tickers, "S1").view(np.uint8), 2).tolist() == [0, 0, 1, 1, 0, 1, 0, 1, 0]
 
 
-@given(st.sampled_from(SplitRule), st.lists(st.integers(0, 2), min_size=1, max_size=50), st.data())
-def test_a_rows_stream_does_not_depend_on_its_neighbours(
-    rule: SplitRule, codes: list[int], data: st.DataObject
-) -> None:
-    symbols = [b"ACME", b"ESH4", b"ZZZ"]
+@given(st.sampled_from([BY_LETTER, BY_HASH, IN_TURN]), st.lists(st.integers(0, 2), min_size=1, max_size=50), st.data())
+def test_a_rows_stream_does_not_depend_on_its_neighbours(rule: Split, codes: list[int], data: st.DataObject) -> None:
+    symbols = [["ACME", "ESH4", "ZZZ"][code] for code in codes]
     index = np.arange(100, 100 + len(codes))
-    whole = assign_streams(rule, symbols, np.array(codes), index, 2)
+    whole = streams_of_rows(rule, RecordedRows(pa.table({"symbol": symbols})), index, 2)
     row = data.draw(st.integers(0, len(codes) - 1))
-    alone = assign_streams(rule, [symbols[codes[row]]], np.array([0]), index[row : row + 1], 2)
+    alone = streams_of_rows(rule, RecordedRows(pa.table({"symbol": [symbols[row]]})), index[row : row + 1], 2)
     assert whole[row] == alone[0]
 
 
@@ -160,7 +161,7 @@ def test_the_bytes_do_not_depend_on_how_many_files_a_micro_batch_has(tmp_path: P
     assert stream_records_of(tmp_path / "several") == stream_records_of(tmp_path / "one")
 
 
-def _recording_plan(folder: Path, rule: SplitRule = SplitRule.LETTER) -> NumberingPlan:
+def _recording_plan(folder: Path, rule: Split = BY_LETTER) -> NumberingPlan:
     return numbering_plan(folder / "recording", SOURCE_FORMAT, FEED, rule, MESSAGES_MAX)
 
 
@@ -298,7 +299,7 @@ def test_different_options_for_an_existing_journal_are_refused_by_name(tmp_path:
     make_recording(tmp_path / "recording", 200, 200)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
     with pytest.raises(SourceJournalError, match="split was 'letter', is 'hash'"):
-        SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path, SplitRule.HASH))
+        SourceJournalWriter(tmp_path / "journal", _recording_plan(tmp_path, BY_HASH))
 
 
 def test_a_feed_is_read_from_the_cluster_file(tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.spark_feed.cli import ticks
+from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER, IN_TURN
 from tandemfeed.spark_feed.numbering.rows.encoding import EncodingError, TickEncoder
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.recordings import ingest_dbn
+from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
 from tandemfeed.spark_feed.recordings.generator import CENT, GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.ingest import ingest
-from tandemfeed.spark_feed.recordings.ingest_columns import IngestOptions
 from tandemfeed.spark_feed.recordings.prices import BadNumber, to_nine_digits
 from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, SCHEMA, Manifest, RecordingError, restore_file_order
 from tandemfeed.spark_feed.recordings.tickers import make_tickers
@@ -174,7 +175,7 @@ def test_null_prices_of_a_real_futures_file_reach_the_wire(tmp_path: Path) -> No
     ingest(file, tmp_path / "r", IngestOptions())
     table = pq.read_table(tmp_path / "r" / "part-00000000.parquet")
     source_format = load_source_format(SOURCE_FORMAT)
-    parts = TickEncoder(source_format, SplitRule.INDEX, 2).encode(table)
+    parts = TickEncoder(source_format, IN_TURN, 2).encode(table)
     by_stream = [part.data.view(source_format.messages["order"].dtype) for part in parts]
     orders = np.empty(8_725, by_stream[0].dtype)
     orders[0::2], orders[1::2] = by_stream
@@ -211,6 +212,20 @@ def changed_dbn(path: Path, schema: str, offset: int, value: bytes, of: Path | N
     raw[at : at + len(value)] = value
     path.write_bytes(raw)
     return path
+
+
+def test_a_dbn_file_is_read_in_pieces_and_leaves_nothing_if_its_end_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = shared_file("futures/esh4-glbx-mdp3-20231224.mbo.dbn.zst")
+    ingest(file, tmp_path / "whole", IngestOptions(), rows_per_file=1_000)
+    monkeypatch.setattr(ingest_dbn, "TABLE_ROWS", 700)
+    ingest(file, tmp_path / "pieces", IngestOptions(), rows_per_file=1_000)
+    assert _rows(tmp_path / "pieces") == _rows(tmp_path / "whole")
+    (tmp_path / "cut.dbn.zst").write_bytes(file.read_bytes()[:-1_000])
+    with pytest.raises(RecordingError, match=r"cut\.dbn\.zst: not a complete DBN file"):
+        ingest(tmp_path / "cut.dbn.zst", tmp_path / "cut", IngestOptions(), rows_per_file=1_000)
+    assert list((tmp_path / "cut").iterdir()) == []
 
 
 def test_a_trade_among_quotes_of_dbn_is_kept(tmp_path: Path) -> None:
@@ -255,9 +270,7 @@ def test_symbols_of_options_and_crypto_are_read_and_encoded_as_long_as_the_forma
     assert [row["symbol"] for row in _rows(tmp_path / "r")] == names
     (tmp_path / "format.xml").write_text(SOURCE_FORMAT.read_text().replace('length="8"', 'length="24"'))
     source_format = load_source_format(tmp_path / "format.xml")
-    (part,) = TickEncoder(source_format, SplitRule.INDEX, 1).encode(
-        pq.read_table(tmp_path / "r" / "part-00000000.parquet")
-    )
+    (part,) = TickEncoder(source_format, IN_TURN, 1).encode(pq.read_table(tmp_path / "r" / "part-00000000.parquet"))
     trades = part.data.view(source_format.messages["trade"].dtype)
     assert trades["symbol"].tolist() == [name.encode() for name in names]
 
@@ -336,4 +349,4 @@ def test_a_value_out_of_range_for_its_field_is_refused_with_its_record(tmp_path:
     place = SCHEMA.get_field_index("size")
     wrong = table.set_column(place, SCHEMA.field("size"), pa.array(sizes, pa.int64()))
     with pytest.raises(EncodingError, match=r"record \d+: trade.size is 1099511627776"):
-        TickEncoder(load_source_format(SOURCE_FORMAT), SplitRule.LETTER, 2).encode(wrong)
+        TickEncoder(load_source_format(SOURCE_FORMAT), BY_LETTER, 2).encode(wrong)

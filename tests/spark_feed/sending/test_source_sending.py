@@ -28,7 +28,7 @@ from tandemfeed.spark_feed.journaling.records import (
 )
 from tandemfeed.spark_feed.journaling.stream_appender import append_to_stream
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
-from tandemfeed.spark_feed.numbering.rows.split import SplitRule
+from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER
 from tandemfeed.spark_feed.sending.fill_service import JournalReader, PreviousSession, SourceReplayService
 from tandemfeed.spark_feed.sending.gateway import session_of
 from tandemfeed.spark_feed.sending.pacing import CATCH_UP_NS, Pacer, RatePacer, SpeedPacer
@@ -297,7 +297,7 @@ def test_reading_resumes_at_every_position(records: list[CommittedRecord], tmp_p
 def test_only_committed_packets_are_read(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 400, 200)
     first, second = batches_of(tmp_path / "recording")
-    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, BY_LETTER, MESSAGES_MAX)
     with (
         SourceJournalWriter(tmp_path / "journal", plan) as writer,
         CommittedRecords(tmp_path / "journal", FEED.source_stream_ids) as reader,

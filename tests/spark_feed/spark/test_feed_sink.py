@@ -168,7 +168,7 @@ def test_a_lost_checkpoint_is_refused_because_batches_would_be_taken_for_old_one
         ({"message": "swap"}, "the source format's messages are trade, quote, order"),
         ({"message": "quote"}, "no columns ask_price, ask_size, bid_price, bid_size"),
         ({"split": "index"}, "a query's rows have no order of their own"),
-        ({"split": "ranges:A,B"}, "2 source streams need 1 symbols"),
+        ({"split": "ranges:A,B"}, "2 source streams need 1 values"),
         ({"checkpointLocation": "nowhere"}, "must be a folder of this host"),
     ],
 )

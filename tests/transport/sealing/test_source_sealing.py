@@ -60,6 +60,16 @@ def test_random_bytes_are_refused_and_have_no_other_effect(data: bytes) -> None:
     refusal_of(SEALED_SOURCE_MAGIC + data, opener())
 
 
+def test_what_a_start_seals_is_refused_once_it_has_ended_and_believed_when_it_holds_a_term_again() -> None:
+    former, present, receiver = sealer(), sealer(), opener()
+    assert receiver.open(former.seal(b"before")) == b"before"
+    receiver.refuse_starts([former.salt])
+    assert refusal_of(former.seal(b"after"), receiver) is Refusal.FOREIGN
+    assert receiver.open(present.seal(b"after")) == b"after"
+    receiver.refuse_starts([present.salt])
+    assert receiver.open(former.seal(b"again")) == b"again"
+
+
 def test_a_packet_in_clear_is_refused_as_foreign_on_a_sealed_line() -> None:
     assert refusal_of(b"TFS1" + bytes(100), opener()) is Refusal.FOREIGN
 

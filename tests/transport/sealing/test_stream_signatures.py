@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from tandemfeed.transport.sealing.stream_signatures import (
     HEARTBEATS_PER_SIGNATURE,
     OVERHEAD,
     SIGNATURE_MAGIC,
+    SignatureDatagram,
     SignedDigests,
     digest_of,
     digests_max,
@@ -212,6 +214,30 @@ def test_a_reader_cannot_sign_as_an_adapter() -> None:
     made = forger()
     made.seal(output_packet(), 12)
     assert refusal_of(made.sign(CHANNEL_ID, 12), stream_opener()) is Refusal.BAD_SIGNATURE
+
+
+@pytest.mark.parametrize("is_forged", [False, True])
+def test_a_signature_is_verified_once_however_many_subscriptions_take_it(
+    monkeypatch: pytest.MonkeyPatch, *, is_forged: bool
+) -> None:
+    made = forger() if is_forged else sealer()
+    made.seal(output_packet(), 12)
+    opened = stream_opener().open(made.sign(CHANNEL_ID, 12))
+    assert isinstance(opened, ReceivedSignature)
+    verify, calls = SignatureDatagram.verified, []
+
+    def counted(*arguments: Any) -> SignedDigests:
+        calls.append(arguments)
+        return verify(*arguments)
+
+    monkeypatch.setattr(SignatureDatagram, "verified", counted)
+    for _ in range(3):
+        if is_forged:
+            with pytest.raises(PacketRefused, match=Refusal.BAD_SIGNATURE.value):
+                opened.verified()
+        else:
+            assert opened.verified().first_counter == 1
+    assert len(calls) == 1
 
 
 def test_a_signature_from_a_sender_without_the_key_is_refused_before_verification() -> None:

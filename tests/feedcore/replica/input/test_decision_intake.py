@@ -221,3 +221,35 @@ def test_the_adapters_own_history_replaces_the_decisions_heard() -> None:
     assert (intake.lineage, intake.has_gap) == (lineage, False)
     intake.on_runs([a_run(5, epoch=3)], 0)
     assert list(intake.ready) == [a_run(5, epoch=3)]
+
+
+@pytest.mark.parametrize("older", [5, 7])
+def test_neither_an_older_report_nor_a_decision_before_the_gap_hides_it(older: int) -> None:
+    intake = at_position_five()
+    intake.on_next_input_seq(11, 0)
+    intake.on_next_input_seq(older, 0)
+    assert intake.has_gap
+    intake.on_runs([a_run(5)], 0)
+    assert intake.has_gap
+    intake.on_runs([a_run(7), a_run(9)], 0)
+    assert not intake.has_gap
+
+
+def test_the_position_is_in_the_epoch_of_the_newest_decision() -> None:
+    intake = at_position_five()
+    intake.on_lineage(Lineage((EpochStart(1, 1, 1), EpochStart(2, 5, 9))), MessageStreamState(1, 5, 9, {1: 5}))
+    intake.on_runs([a_run(5, epoch=2)], 0)
+    assert intake.position() == MessageStreamState(2, 7, 11, {1: 7})
+
+
+@pytest.mark.parametrize("is_anchored", [True, False])
+def test_decisions_held_while_a_newer_history_arrives_still_show_the_gap_before_them(is_anchored: bool) -> None:
+    intake = at_position_five()
+    if not is_anchored:
+        intake.unanchor()
+    intake.on_runs([a_run(9)], 0)
+    position = MessageStreamState(1, 5, 9, {1: 5})
+    intake.on_lineage(Lineage((EpochStart(1, 1, 1), EpochStart(2, 20, 24))), position)
+    if not is_anchored:
+        intake.anchor(position)
+    assert intake.has_gap

@@ -210,3 +210,55 @@ def test_a_packet_in_order_restarts_the_patience_with_messages_still_missing() -
     assert numbers(tracker.on_packet(packet(1, 4), 1, half_ns)) == [(1, 4)]
     assert tracker.lost(CONFIG.declare_after_ns) is None
     assert tracker.lost(half_ns + CONFIG.declare_after_ns) == (5, 9)
+
+
+def test_further_early_messages_do_not_restart_the_patience_with_a_gap() -> None:
+    tracker = a_tracker()
+    tracker.on_packet(packet(3, 1), 1, 0)
+    tracker.on_packet(packet(5, 1), 2, 10 * MS)
+    tracker.note_end(9, 20 * MS)
+    assert tracker.lost(CONFIG.declare_after_ns) == (1, 2)
+
+
+def test_after_a_declared_loss_the_next_gap_has_its_own_patience() -> None:
+    tracker = a_tracker()
+    tracker.note_end(9, 0)
+    assert tracker.skip_to(5, 30 * MS) == []
+    assert tracker.lost(CONFIG.declare_after_ns) is None
+    assert tracker.lost(30 * MS + CONFIG.declare_after_ns) == (5, 8)
+
+
+def test_a_loss_of_messages_that_are_here_by_now_changes_nothing() -> None:
+    tracker = a_tracker()
+    tracker.on_packet(packet(1, 4), 1, 0)
+    tracker.note_end(9, 0)
+    assert tracker.skip_to(5, 30 * MS) == []
+    assert tracker.lost(CONFIG.declare_after_ns) == (5, 8)
+
+
+def test_progress_within_a_gap_does_not_postpone_the_request_for_the_rest() -> None:
+    tracker = a_tracker()
+    tracker.note_end(9, 0)
+    tracker.on_packet(packet(1, 2), 1, AFTER_NS - 1)
+    assert asked(tracker, AFTER_NS) == [(3, 8)]
+
+
+def test_an_early_packet_that_a_longer_one_contains_yields_no_slice() -> None:
+    tracker = a_tracker()
+    tracker.on_packet(packet(3, 2), 1, 0)
+    assert numbers(tracker.on_packet(packet(1, 4), 2, 0)) == [(1, 4)]
+
+
+def test_the_end_of_a_session_is_sought_from_the_place_on_if_nothing_newer_is_known() -> None:
+    tracker = a_tracker(next_source_seq=10)
+    tracker.seek_end(0)
+    assert [first for first, _ in asked(tracker, 0)] == [10]
+
+
+def test_a_stream_without_a_place_is_neither_concluded_nor_is_its_end_sought() -> None:
+    tracker = SourceTracker(STREAM, CONFIG, SESSION)
+    tracker.conclude(0)
+    assert tracker.ended_at is None
+    tracker.seek_end(0)
+    assert asked(tracker, 0) == []
+    assert tracker.next_deadline_ns() is None

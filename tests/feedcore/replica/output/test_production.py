@@ -13,9 +13,14 @@ from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.config import ReplicaConfig
 from tandemfeed.feedcore.replica.input.decision_log import DecisionLogTooShort
 from tandemfeed.feedcore.replica.input.source_tracker import Slice
-from tandemfeed.feedcore.replica.output.production import DIGESTS_KEPT, ConversionDiverged, ProductionLine
+from tandemfeed.feedcore.replica.output.production import (
+    DIGESTS_KEPT,
+    ConversionDiverged,
+    ProductionLine,
+    SnapshotRefused,
+)
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
-from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, encode_runs
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 from tests.feedcore.replica.engines import CHANNEL, a_channel, slices
 from tests.simulation.toy_feed import SESSION
@@ -305,3 +310,47 @@ def test_a_piece_may_begin_inside_its_packet() -> None:
     (packet,) = line.decide(Slice(whole.packet, 0, 1, 1))
     (rest,) = line.decide(Slice(whole.packet, 1, 2, 1))
     assert (packet.runs[0].source_count, rest.runs[0].first_source_seq, rest.runs[0].source_count) == (1, 2, 2)
+
+
+def test_a_packets_payload_begins_with_its_run_and_it_has_no_time_of_its_own() -> None:
+    line, channel = a_line()
+    (packet,) = decide(channel, 1, [11, TWO, NONE])
+    beat = line.heartbeat(OutputFlag.FROM_ACTIVE)
+    gap = line.decide_gap(1, 3)
+    for each in (packet, gap):
+        assert each.payload.startswith(encode_runs(each.runs))
+    assert [(each.source_sent_at_ns, each.sent_at_ns) for each in (packet, gap, beat)] == [(0, 0)] * 3
+
+
+def test_every_packet_is_counted_heartbeats_and_gap_markers_too() -> None:
+    line, channel = a_line()
+    counters = (Counter.PACKETS_OUT, Counter.MESSAGES_OUT)
+    line.heartbeat(OutputFlag.FROM_ACTIVE)
+    assert counted(channel, *counters) == [1, 0]
+    line.decide_gap(1, 3)
+    assert counted(channel, *counters) == [2, 1]
+
+
+def test_messages_that_a_backup_numbers_as_the_active_does_count_as_followed() -> None:
+    line, channel = a_line()
+    (piece,) = slices(channel, 1, 1, [11])
+    line.decide(piece, OutputFlag.NONE)
+    assert counted(channel, Counter.RUNS_DECIDED, Counter.RUNS_FOLLOWED) == [0, 1]
+
+
+def test_a_declared_loss_of_a_newer_epoch_takes_its_history() -> None:
+    line, _ = a_line()
+    history = Lineage((*EPOCH_1.entries, EpochStart(2, 1, 1)))
+    line.follow_gap(Run(2, 1, 1, 1, 1, 3, 1, is_source_gap=True), OutputFlag.NONE, history)
+    assert (line.epoch, line.lineage) == (2, history)
+
+
+def test_a_damaged_snapshot_is_refused_and_changes_nothing() -> None:
+    line, channel = a_line()
+    decide(channel, 1, [11, 12])
+    other, other_channel = a_line()
+    decide(other_channel, 1, [21])
+    snapshot, before = other.snapshot(), (line.digests(), line.position())
+    with pytest.raises(SnapshotRefused, match="is damaged"):
+        line.install(replace(snapshot, digests=tuple(digest ^ 1 for digest in other.digests())))
+    assert (line.digests(), line.position()) == before

@@ -160,3 +160,15 @@ def test_a_term_that_is_cut_off_only_journals_the_waiting_packets() -> None:
     assert not gate.is_holding
     gate.on_acknowledged(3)
     assert taken(channel) == []
+
+
+def test_the_patience_with_the_oldest_packet_that_waits_is_a_deadline() -> None:
+    config = ReplicaConfig(publish=PublishMode.ACKED, ack_timeout_ns=55 * MS, announce_every_ns=10 * MS)
+    gate, channel = a_gate(config)
+    decide(gate, channel, 1)
+    decide(gate, channel, 1, 3 * MS)
+    for now_ns in range(10 * MS, 60 * MS, 10 * MS):
+        assert gate.next_deadline_ns() == now_ns
+        at_timer(gate, channel, now_ns)
+    assert gate.next_deadline_ns() == 55 * MS
+    assert published(at_timer(gate, channel, 55 * MS)) == [2, 3]

@@ -1,0 +1,300 @@
+"""The sockets of one feed, which all subscriptions of a client to this feed share, and what becomes of a datagram: it
+is opened once, and put into the inbox of every subscription that has its channel.
+
+One thread at a time has the sockets. A subscription that is alone uses them itself while it polls, so that no thread
+stands between the network and the application. From the second one on, a thread receives for all: so none waits for
+another, whether that is slow, stopped or never polled. Who changes the sockets asks for them: `_alone`.
+
+It never decides what to believe or what comes next: that is each subscription's own (`Channels`), because `verify`,
+`start` and filters differ.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import zmq
+
+from tandemfeed.client_lib.login.grant import Grant
+from tandemfeed.client_lib.stream.inbox import Arrival, Inbox
+from tandemfeed.client_lib.stream.receivers import Receiver, Receivers
+from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
+from tandemfeed.client_lib.stream.united_grant import united
+from tandemfeed.feedcore.wire.refusal import PacketRefused
+from tandemfeed.transport.dgram import BadGroup
+from tandemfeed.transport.sealing.opening import ReceivedSignature, StreamOpener
+
+# Datagrams per group and turn: 2 to 4 ms of work. A turn in which a late line only repeats what was delivered must be
+# short, because on a busy machine it takes four times as long, and nothing is delivered meanwhile.
+DRAIN_COUNT_MAX = 32
+
+
+class FeedSockets:
+    """Any thread may call its methods; `join`, `apply`, `on_timer` and `leave` wait while the sockets are in use.
+
+    Args:
+        receivers_of: makes the receivers, which have no socket yet.
+
+    Attributes:
+        deadline_ns: when to call `on_timer`.
+        has_more: the last turn left datagrams in the receive queues.
+    """
+
+    def __init__(self, feed_id: int, receivers_of: Callable[[zmq.Context[Any]], Receivers]) -> None:
+        self.deadline_ns: int | None = None
+        self.has_more = False
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._receivers = receivers_of(self._context)
+        self._opener = StreamOpener(feed_id)
+        self._key_ids: set[int] = set()
+        self._grants: dict[Inbox, Grant] = {}  # of the subscriptions, the newest last
+        self._readers: dict[int, tuple[Inbox, ...]] = {}  # by channel
+        self._listeners: dict[str, tuple[Inbox, ...]] = {}  # by group; by unicast: all
+        self._heard: dict[str, int] = {}  # groups where genuine packets arrived since the last timer, and when
+        self._thread: threading.Thread | None = None  # that receives for several subscriptions
+        self._failure: BaseException | None = None  # which ended it
+        self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # of the thread
+        self._changed = threading.Condition()
+        self._is_taken = self._is_closed = False
+        self._wake_holder: Callable[[], None] = self._wake_thread
+        self._asking_count = 0  # threads that want to change the sockets
+
+    # ---- subscriptions ----
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no subscription uses the sockets."""
+        return not self._grants
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The joined multicast groups."""
+        return self._receivers.groups
+
+    @property
+    def unicast_endpoints(self) -> dict[int, str]:
+        """adapter_id -> the address of the unicast connection to it."""
+        return self._receivers.unicast_endpoints
+
+    @property
+    def turn_count_max(self) -> int:
+        """How many arrivals a subscription should handle in one turn."""
+        return DRAIN_COUNT_MAX * max(len(self._receivers.polled), 1)
+
+    def join(self, inbox: Inbox, grant: Grant) -> None:
+        """Receive for another subscription.
+
+        Raises:
+            BadGroup: a group cannot be joined.
+        """
+        with self._alone():
+            for chosen in self._receivers.chosen:  # before it came
+                inbox.put_event(chosen)
+            self._grants[inbox] = grant
+            try:
+                self._apply()
+            except BaseException:
+                del self._grants[inbox]
+                self._apply_rest()
+                raise
+            if len(self._grants) > 1 and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tandemfeed-receiver", daemon=True)
+                self._thread.start()
+
+    def apply(self, inbox: Inbox, grant: Grant) -> None:
+        """A subscription has a new grant.
+
+        Raises:
+            BadGroup: as for `join`.
+        """
+        with self._alone():
+            del self._grants[inbox]
+            self._grants[inbox] = grant
+            self._apply()
+
+    def leave(self, inbox: Inbox) -> None:
+        """Receive no more for a subscription. After the last one, `close` must follow."""
+        with self._alone():
+            if self._grants.pop(inbox, None) is not None:
+                self._apply_rest()
+
+    def close(self) -> None:
+        """Leave every group, and end every connection and the thread. No subscription uses the sockets any more."""
+        with self._alone():
+            self._is_closed = True
+        if self._thread is not None:
+            self._thread.join()
+        self._receivers.close()
+        self._context.destroy(linger=0)
+        os.close(self._waker)
+
+    # ---- what a subscription's loop does ----
+
+    def wait(self, inbox: Inbox, wait_ms: int) -> bool:
+        """Wait for arrivals and letters, at most so long; at most 0 if the inbox is not empty. Returns whether the
+        subscription was woken.
+
+        Args:
+            wait_ms: -1: without a limit.
+        """
+        if self._thread is None and self._take(inbox.wake, for_thread=False):
+            try:
+                return self._receive(inbox.fd, 0 if inbox else wait_ms)
+            finally:
+                self._give_back()
+        inbox.is_waiting = True
+        try:
+            if self._failure is not None:
+                raise RuntimeError("receiving has ended with an error") from self._failure
+            return bool(zmq.zmq_poll([(inbox.fd, zmq.POLLIN)], 0 if inbox else wait_ms))
+        finally:
+            inbox.is_waiting = False
+
+    def on_heard(self, group: str, now_ns: int) -> None:
+        """A genuine packet arrived on a group."""
+        self._heard[group] = now_ns
+
+    def on_timer(self, now_ns: int) -> None:
+        """Connect to the adapters that multicast does not carry here."""
+        if self.deadline_ns is None or now_ns < self.deadline_ns:
+            return
+        with self._alone():
+            heard, self._heard = self._heard, {}
+            for group, heard_at_ns in heard.items():
+                self._receivers.on_heard(group, heard_at_ns)
+            self._publish(self._receivers.on_timer(now_ns, self._drain_whole))
+            self.deadline_ns = self._receivers.next_deadline_ns()
+
+    # ---- whose turn it is ----
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Have the sockets, to change them, as soon as who waits for datagrams has returned them."""
+        with self._changed:
+            self._asking_count += 1
+            try:
+                while self._is_taken:
+                    self._wake_holder()
+                    self._changed.wait()
+                self._is_taken = True
+            finally:  # also if the application's thread is interrupted
+                self._asking_count -= 1
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _take(self, wake: Callable[[], None], *, for_thread: bool) -> bool:
+        """Have the sockets, to wait for datagrams; False: it is not for this caller to do so any more."""
+        with self._changed:
+            while self._is_taken or self._asking_count:
+                self._changed.wait()
+            if self._is_closed or for_thread != (self._thread is not None):
+                return False
+            self._is_taken, self._wake_holder = True, wake
+            return True
+
+    def _give_back(self) -> None:
+        with self._changed:
+            self._is_taken = False
+            self._changed.notify_all()
+
+    def _wake_thread(self) -> None:
+        os.eventfd_write(self._waker, 1)
+
+    def _run(self) -> None:
+        """The thread."""
+        try:
+            while self._take(self._wake_thread, for_thread=True):
+                try:
+                    if self._receive(self._waker, -1):
+                        os.eventfd_read(self._waker)
+                finally:
+                    self._give_back()
+        except BaseException as error:  # noqa: BLE001  each subscription raises it
+            self._failure = error
+            for inbox in list(self._grants):
+                inbox.wake()
+
+    # ---- with the sockets ----
+
+    def _apply(self) -> None:
+        """Match sockets, keys and routes to what the subscriptions may use together."""
+        grant = united(list(self._grants.values()))
+        self._readers = {
+            channel_id: tuple(inbox for inbox, each in self._grants.items() if channel_id in each.topics_by_channel)
+            for channel_id in grant.topics_by_channel
+        }
+        self._listeners = {
+            group: tuple(inbox for inbox, each in self._grants.items() if group in each.groups)
+            for group in grant.groups
+        }
+        for key_id in self._key_ids - grant.keys.keys():
+            self._opener.remove_key(key_id)
+        for key_id in grant.keys.keys() - self._key_ids:
+            self._opener.add_key(grant.keys[key_id].sealing)
+        self._key_ids = set(grant.keys)
+        self._opener.announce(grant.starts)
+        self._publish(self._receivers.apply(grant, time.monotonic_ns(), self._drain_whole))
+        self.deadline_ns = self._receivers.next_deadline_ns()
+
+    def _apply_rest(self) -> None:
+        """As `_apply`, without a subscription that is gone."""
+        if self._grants:
+            with suppress(BadGroup):  # of another subscription, which has raised it
+                self._apply()
+
+    def _publish(self, chosen: Iterable[UnicastChosen]) -> None:
+        for each in chosen:
+            for inbox in self._grants:
+                inbox.put_event(each)
+        self._notify()
+
+    def _notify(self) -> None:
+        for inbox in self._grants:
+            inbox.notify()
+
+    def _receive(self, fd: int, wait_ms: int) -> bool:
+        """Wait for datagrams, or until `fd` is readable; distribute a portion. Returns whether `fd` is readable."""
+        is_woken = has_more = False
+        for socket, _ in zmq.zmq_poll([*self._receivers.polled, (fd, zmq.POLLIN)], wait_ms):
+            receiver = self._receivers.of_socket(socket)
+            if receiver is None:
+                is_woken = True
+            else:
+                has_more |= self._drain(receiver)
+        self.has_more = has_more
+        self._notify()
+        return is_woken
+
+    def _drain(self, receiver: Receiver) -> bool:
+        """Take up to DRAIN_COUNT_MAX datagrams; False if there are no more."""
+        receive, opened_of, readers, group = receiver.receive, self._opener.open, self._readers, receiver.group
+        for _ in range(DRAIN_COUNT_MAX):
+            datagram = receive()
+            if datagram is None:
+                return False
+            try:
+                opened = opened_of(datagram)
+            except PacketRefused as refused:
+                for inbox in self._listeners.get(group, self._grants):
+                    inbox.refuse(refused.reason)
+                continue
+            if isinstance(opened, ReceivedSignature):
+                channel_id, sender = opened.claimed.channel_id, receiver.last_sender
+            else:
+                channel_id, sender = opened.packet.channel_id, ""
+            arrival: Arrival = opened, group, sender
+            for inbox in readers.get(channel_id, ()):
+                inbox.put(arrival)
+        return True
+
+    def _drain_whole(self, receiver: Receiver) -> None:
+        while self._drain(receiver):
+            pass
