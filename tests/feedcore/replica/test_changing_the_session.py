@@ -10,6 +10,7 @@ from tandemfeed.feedcore.replica.effects import (
     AdapterEffect,
     AppendToJournal,
     RequestRuns,
+    RequestSnapshot,
     RequestSource,
     RunsLost,
     SessionBegun,
@@ -429,3 +430,74 @@ def test_an_adapter_that_lacks_the_end_of_a_session_or_has_failed_sends_no_final
     effects = failed.engine.on_output_packet(beat, 30 * MS)
     assert of(effects, SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=True)]
     assert not transmitted(effects)
+
+
+def test_a_session_does_not_end_while_an_epoch_is_about_to_begin() -> None:
+    _, backup = pair()
+    say_end(backup, {1: 1, 2: 1}, 0)
+    say(backup, 1, 1, [3], MS, session=NEXT)
+    assert backup.engine._sessions.change_if_due(2, 10 * SECOND) == []
+    assert backup.engine.session == SESSION
+
+
+def test_an_adapter_whose_epoch_has_not_begun_changes_session_as_a_backup() -> None:
+    active, heir = pair()
+    heir.engine.on_admin_disconnected(30 * MS)
+    assert heir.report(30 * MS).abstains
+    assert heir.engine.on_lease_granted(2, 10 * SECOND, 31 * MS) == [], "its promise to the active has not ended"
+    for adapter in (active, heir):
+        say_end(adapter, {1: 1, 2: 1}, 32 * MS)
+    effects = say(active, 1, 1, [3], 33 * MS, session=NEXT)
+    assert of(hear(heir, effects, 33 * MS), SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=True)]
+
+
+def test_the_grace_of_a_session_that_was_known_early_counts_from_the_beginning_of_the_session_before_it() -> None:
+    active, _ = pair()
+    active.engine.on_lease_renewed(1, 100 * SECOND, 0)
+    for session in (NEXT, NEXT + 1):
+        say(active, 1, 1, [3], MS, session=session)
+    assert of(say_end(active, {1: 1, 2: 1}, 4 * SECOND), SessionBegun)
+    active.engine.on_admin_message(9 * SECOND - 1)
+    active.engine.on_timer(9 * SECOND - 1)
+    assert active.engine.session == NEXT
+    assert of(active.engine.on_timer(9 * SECOND), SessionBegun)
+
+
+def test_messages_that_a_backup_has_are_given_up_only_after_a_second_grace() -> None:
+    active, backup = pair()
+    active.engine.on_lease_renewed(1, 100 * SECOND, 0)
+    active.source(1, 4, [4])
+    backup.source(1, 1, [1, 2, 3, 4])
+    backup.engine.on_admin_message(2 * MS)
+    backup.tell(active, 2 * MS)
+    say(active, 1, 1, [3], 3 * MS, session=NEXT)
+    lost = []
+    for now_ns in (5 * SECOND + 3 * MS, 10 * SECOND + 2 * MS, 10 * SECOND + 3 * MS):
+        active.engine.on_admin_message(now_ns)
+        lost.append(of(active.engine.on_timer(now_ns), RunsLost))
+    assert lost == [[], [], [RunsLost(1, 1, 3)]]
+
+
+def test_after_a_change_of_session_the_final_heartbeat_is_repeated_at_every_heartbeat() -> None:
+    active, _ = pair()
+    active.engine.on_lease_renewed(1, 100 * SECOND, 0)
+    say_end(active, {1: 1, 2: 1}, 0)
+    assert ends_said(say(active, 1, 1, [3], MS, session=NEXT))
+    for now_ns, count in ((11 * MS - 1, 0), (11 * MS, 1), (21 * MS, 1), (SECOND, 1), (SECOND + 10 * MS, 1)):
+        assert len(ends_said(active.engine.on_timer(now_ns))) == count
+    assert not ends_said(active.engine.on_timer(SECOND + 20 * MS)), "now it is repeated once a second"
+
+
+def test_a_backup_that_heard_contradictory_decisions_of_the_next_session_joins_it_by_a_snapshot() -> None:
+    active, backup = pair()
+    say_end(active, {1: 1, 2: 1}, 0)
+    decided = say(active, 1, 1, [3], MS, session=NEXT)
+    heard = [packet for packet in transmitted(decided) if packet.session == NEXT]
+    for packet in heard:
+        runs = tuple(run._replace(first_message_seq=9) for run in packet.runs)
+        backup.engine.on_output_packet(packet._replace(runs=runs), 2 * MS)
+    say_end(backup, {1: 1, 2: 1}, 3 * MS)
+    effects = backup.engine.on_timer(3 * MS)
+    assert (backup.engine.session, backup.state) == (NEXT, ReplicaState.JOINING)
+    assert of(effects + backup.engine.on_timer(4 * MS), RequestSnapshot)
+    assert not backup.replica.status().available_source_seqs, "it has no place"

@@ -141,6 +141,19 @@ def test_a_grant_that_arrives_while_abstaining_is_used_when_the_promise_has_ende
     heir.engine.on_timer(promise_ns)
     assert heir.state is ReplicaState.ACTIVE
     assert not of(heir.engine.on_timer(promise_ns + MS), StateMoved)
+    deadline_ns = heir.engine.next_deadline_ns()
+    assert deadline_ns is not None
+    assert deadline_ns > promise_ns + MS
+
+
+def test_an_epoch_that_ended_elsewhere_while_this_adapter_abstained_does_not_begin() -> None:
+    _, heir = pair()
+    heir.engine.on_admin_disconnected(30 * MS)
+    assert heir.report(30 * MS).abstains
+    heir.engine.on_lease_granted(2, 10 * SECOND, 31 * MS)
+    heir.engine.on_cluster_changed(1, 3, 32 * MS)
+    heir.engine.on_timer(heir.engine._contact.abstains_until_ns)
+    assert heir.state is not ReplicaState.ACTIVE
 
 
 def test_the_active_renews_its_lease_in_time() -> None:
@@ -287,6 +300,18 @@ def test_a_report_of_an_adapter_in_contact_with_the_admin_server_promises_nothin
     assert adapter.state is ReplicaState.ACTIVE
 
 
+def test_an_adapter_that_is_back_in_contact_promises_something_only_to_an_active_that_it_hears() -> None:
+    for hears_active in (True, False):
+        active, backup = pair()
+        active.engine.on_lease_renewed(1, 10 * SECOND, 20 * MS)
+        backup.engine.on_admin_message(20 * MS)
+        backup.engine.on_admin_disconnected(30 * MS)
+        if hears_active:
+            hear(backup, active.engine.on_timer(230 * MS), 230 * MS)
+        backup.engine.on_admin_message(230 * MS)
+        assert backup.report(231 * MS).abstains is hears_active
+
+
 def test_a_backup_that_is_in_contact_again_renews_nothing() -> None:
     _, backup = pair()
     backup.engine.on_admin_disconnected(30 * MS)
@@ -336,6 +361,7 @@ def test_only_the_active_serves_snapshots_and_buckets_and_only_replicas_with_a_p
 
 def test_a_state_reports_the_adapters_identity_health_and_channels() -> None:
     active, _ = pair()
+    assert active.report(MS).health == 1.0
     active.engine.health = 0.5
     state = active.engine.report(30 * MS, 4)
     assert (state.adapter_id, state.incarnation, state.session, state.health) == (1, 4, SESSION, 0.5)

@@ -199,3 +199,20 @@ def test_decisions_that_follow_a_different_end_of_the_previous_session_are_dropp
     replica.intake.anchor(replica.line.position())
     replica.intake.on_runs([], 0)
     assert list(replica.intake.ready) == [run] * is_kept
+
+
+# ---- what a backup takes from others ----
+
+
+def test_a_provisional_packet_decides_nothing() -> None:
+    active, backup = pair()
+    (packet,) = data(active.source(1, 1, [11], 30 * MS))
+    backup.source(1, 1, [11], 30 * MS)
+    assert backup.replica.on_output_packet(packet._replace(flags=OutputFlag.PROVISIONAL), 31 * MS) == []
+    assert data(backup.replica.on_output_packet(packet, 31 * MS))
+
+
+def test_the_first_heartbeat_of_a_backup_is_due_an_interval_after_it_began() -> None:
+    _, backup = pair()
+    assert not transmitted(backup.replica.on_timer(EVERY_NS - 1))
+    assert transmitted(backup.replica.on_timer(EVERY_NS))

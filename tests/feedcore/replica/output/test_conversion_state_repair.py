@@ -61,6 +61,14 @@ def test_the_backup_waits_for_the_answer_and_applies_decisions_up_to_exactly_its
     assert backup.converter.snapshot() == active.converter.snapshot()
 
 
+def test_during_a_repair_a_backup_of_one_source_stream_numbers_nothing_itself() -> None:
+    active, backup = pair((1,), CONFIG)
+    backup.converter.sums[SYMBOL] ^= 1
+    step(active, backup, 1, 30 * MS)
+    assert of(active.tell(backup, 40 * MS), RequestBuckets)
+    assert not data(backup.source(1, 5, [11], 41 * MS))
+
+
 def test_buckets_are_requested_again_if_the_answer_is_from_before_the_backups_position() -> None:
     active, backup = pair(replica=CONFIG)
     early = active.engine.buckets(CHANNEL, (SYMBOL,))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel_state import RunsRefused
 from tandemfeed.feedcore.replica.config import ReplicaConfig
 from tandemfeed.feedcore.replica.effects import RequestSnapshot, RequestSource, SaveState
 from tandemfeed.feedcore.replica.input.source_tracker import SourceTracker, TrackerConfig
@@ -151,3 +154,74 @@ def test_a_resumed_adapter_with_too_many_waiting_messages_requests_a_snapshot() 
     assert not of(restarted.engine.on_timer(31 * MS), RequestSnapshot)
     restarted.source(1, 4, VALUES[:1], 32 * MS)
     assert of(restarted.engine.on_timer(32 * MS), RequestSnapshot)
+
+
+def test_an_adapter_that_rejoins_forgets_what_it_transmitted() -> None:
+    _, backup = pair()
+    backup.replica.channel.transmitted_ends[1] = 5
+    backup.lose_place(30 * MS)
+    assert not backup.replica.channel.transmitted_ends
+
+
+def test_a_snapshot_brings_the_history_and_the_active_counts_as_heard() -> None:
+    active, _ = pair()
+    active.engine.on_lease_renewed(1, 100 * SECOND, 0)
+    joining = Adapter(3)
+    joining.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), 10 * SECOND)
+    assert joining.replica.intake.lineage == active.replica.line.lineage
+    joining.engine.on_admin_message(10 * SECOND + MS)
+    joining.engine.on_timer(10 * SECOND + MS)
+    assert joining.state is ReplicaState.SYNCHRONIZED
+
+
+def test_a_snapshot_that_contradicts_heard_decisions_gives_a_restarted_adapter_no_place() -> None:
+    active, _ = pair()
+    snapshot = active.engine.snapshot(CHANNEL)
+    beat = active.engine.on_timer(20 * MS)
+    (decided,) = data(active.source(1, 1, VALUES, 30 * MS))
+    run = decided.runs[0]._replace(first_message_seq=9)
+    restarted = Adapter(3)
+    hear(restarted, beat, 20 * MS)
+    restarted.engine.on_output_packet(decided._replace(runs=(run,)), 31 * MS)
+    restarted.engine.on_answer(CHANNEL, snapshot, 32 * MS)
+    assert restarted.state is ReplicaState.JOINING
+    assert not restarted.replica.status().available_source_seqs
+
+
+def test_a_snapshot_too_large_to_save_is_used_and_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    active, backup = pair()
+    backup.lose_place(40 * MS)
+    monkeypatch.setattr(backup.replica.channel.save_schedule, "is_small_enough", lambda size: False)
+    assert not of(backup.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), 41 * MS), SaveState)
+    assert backup.state is ReplicaState.SYNCHRONIZED
+
+
+def test_a_new_active_is_asked_for_a_snapshot_as_soon_as_it_is_heard() -> None:
+    joining, heir = Adapter(2), Adapter(3)
+    joining.engine.on_cluster_changed(1, 1, 0)
+    assert of(joining.engine.on_timer(0), RequestSnapshot)
+    hear(joining, heir.activate(2, MS), 2 * MS)
+    assert of(joining.engine.on_timer(2 * MS), RequestSnapshot) == [RequestSnapshot(CHANNEL, 3, SESSION)]
+
+
+def test_an_adapter_that_rejoins_because_decisions_are_gone_does_not_count_as_out_of_sync() -> None:
+    _, backup = pair()
+    backup.engine.on_answer(CHANNEL, RunsRefused("the log is too short"), 30 * MS)
+    assert backup.state is ReplicaState.JOINING
+    assert not backup.replica.channel.out_of_sync_at_ns
+
+
+def test_a_readmitted_adapter_begins_without_earlier_losses_of_sync() -> None:
+    _, backup = pair()
+    backup.replica.channel.out_of_sync_at_ns.append(MS)
+    backup.engine.on_failed("an admin says so", 30 * MS)
+    backup.engine.on_readmitted(31 * MS)
+    assert not backup.replica.channel.out_of_sync_at_ns
+
+
+def test_a_backup_rejoins_only_when_more_source_messages_wait_than_the_limit() -> None:
+    _, backup = pair(replica=ReplicaConfig(backlog_count_max=len(VALUES)))
+    backup.source(1, 1, VALUES, 30 * MS)
+    assert backup.state is ReplicaState.SYNCHRONIZED
+    backup.source(2, 1, [23], 30 * MS)
+    assert backup.state is ReplicaState.JOINING

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot, RunsRefused, RunsReply
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
@@ -14,7 +16,7 @@ from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 from tandemfeed.feedcore.wire.source_packet import decode_source_packet
-from tests.feedcore.replica.engines import CHANNEL, Adapter, data, hear
+from tests.feedcore.replica.engines import CHANNEL, Adapter, data, hear, pair
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
 
 MS = 1_000_000
@@ -90,6 +92,27 @@ def test_a_refusal_or_silence_leads_to_a_snapshot() -> None:
     silent, _ = a_replica(a_snapshot())
     kinds = [kind for step in range(TRIES_MAX + 1) for kind in asked(silent.on_timer(step * 300 * MS))]
     assert kinds == [RequestRuns] * TRIES_MAX + [RequestSnapshot]
+    silent.on_answer(reply(), 5_000 * MS)
+    assert silent.state is ReplicaState.JOINING, "the late answer continues a place that was given up"
+
+
+def test_a_refusal_does_not_repeat_the_request_for_a_snapshot_early() -> None:
+    replica, _ = a_replica(None)
+    assert asked(replica.on_timer(0)) == [RequestSnapshot]
+    replica.on_answer(RunsRefused("the log is too short"), MS)
+    assert asked(replica.on_timer(MS)) == []
+
+
+def test_decisions_that_contradict_the_restart_state_lead_to_a_snapshot() -> None:
+    wrong = Run(2, 101, 109, 1, 101, 1, 1)
+    replica, _ = a_replica(a_snapshot())
+    replica.on_timer(0)
+    replica.on_answer(reply(wrong), MS)
+    assert asked(replica.on_timer(MS)) == [RequestSnapshot]
+    damaged, _ = a_replica(a_snapshot(), (wrong,))  # they are in the journal
+    assert asked(damaged.on_timer(0)) == [RequestSnapshot]
+    assert not damaged.channel.transmitted_ends
+    assert not damaged.status().available_source_seqs, "it has no place"
 
 
 def test_the_restart_state_of_another_table_is_replaced_by_a_snapshot() -> None:
@@ -157,6 +180,60 @@ def test_a_newer_epoch_that_begins_within_a_decision_is_not_resumed() -> None:
     replica, _ = a_replica(a_snapshot(), (decided, within))
     assert list(replica.intake.ready) == []
     assert replica.intake.lineage == Lineage((EpochStart(2, 50, 50),))
+
+
+E2, E3 = 2, 3
+
+
+@pytest.mark.parametrize(
+    ("runs", "kept"),
+    [
+        (((E2, 101, 2), (E2, 104, 1), (E2, 103, 1)), 1),  # it would follow, but comes after a gap
+        (((E2, 101, 2), (E2, 104, 1), (E3, 103, 1)), 1),
+        (((E2, 101, 2), (E2, 103, 2), (E2, 103, 2), (E2, 105, 1)), 2),  # an epoch does not decide twice
+        (((E3, 101, 1), (E2, 102, 1), (E3, 103, 1)), 1),  # an older epoch does not follow a newer one
+    ],
+)
+def test_decisions_in_the_journal_count_up_to_the_first_that_does_not_follow(
+    runs: tuple[tuple[int, int, int], ...], kept: int
+) -> None:
+    decided = tuple(Run(epoch, first, first, 1, first, count, count) for epoch, first, count in runs)
+    replica, _ = a_replica(a_snapshot(), decided)
+    assert tuple(replica.intake.ready) == decided[:kept]
+    assert not replica.intake.has_gap
+
+
+def test_a_newer_epoch_in_the_journal_follows_the_decisions_that_it_did_not_renumber() -> None:
+    runs = tuple(Run(2, first, first, 1, first, 1, 1) for first in (101, 102, 103))
+    renumbered = Run(3, 103, 103, 1, 103, 2, 2)
+    replica, _ = a_replica(a_snapshot(), (*runs, renumbered))
+    assert tuple(replica.intake.ready) == (*runs[:2], renumbered)
+
+
+def test_a_snapshot_replaces_the_restart_state_even_if_it_contradicts_what_was_heard() -> None:
+    active, _ = pair()
+    snapshot = active.engine.snapshot(CHANNEL)
+    (decided,) = data(active.source(1, 1, [11], MS))
+    restarted = Adapter(3)
+    restarted.engine.resume_from(snapshot, decided.runs)
+    assert restarted.replica.channel.transmitted_ends
+    restarted.engine.on_cluster_changed(1, 1, MS)
+    restarted.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), 2 * MS)
+    assert not restarted.replica.channel.transmitted_ends
+    assert restarted.state is ReplicaState.SYNCHRONIZED
+
+
+def test_a_catch_up_that_is_complete_has_no_limit() -> None:
+    active, _ = pair()
+    restarted = Adapter(3)
+    restarted.engine.resume_from(active.engine.snapshot(CHANNEL))
+    restarted.engine.on_cluster_changed(1, 1, MS)
+    restarted.engine.on_timer(MS)
+    logged = active.engine.runs_since(CHANNEL, restarted.replica.intake.position())
+    restarted.engine.on_answer(CHANNEL, logged.reply(), 2 * MS)
+    assert restarted.state is ReplicaState.SYNCHRONIZED
+    restarted.replica.on_timer(2 * MS + CATCH_UP_NS_MAX)
+    assert restarted.state is ReplicaState.DETACHED
 
 
 def test_nothing_is_transmitted_again_after_a_gap_in_the_journal() -> None:

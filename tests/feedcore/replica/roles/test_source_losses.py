@@ -36,6 +36,12 @@ def test_a_loss_is_declared_after_its_time_and_the_messages_after_it_are_decided
     assert backup.replica.line.next_source_seqs[1] == 3
 
 
+def test_the_loss_of_a_single_message_is_declared() -> None:
+    active, _ = lacking(2)
+    gap, _ = data(active.engine.on_timer(DECLARED_AT))
+    assert (gap.runs[0].is_source_gap, gap.runs[0].source_count) == (True, 1)
+
+
 def test_a_loss_longer_than_a_run_is_declared_in_several_runs() -> None:
     active, _ = lacking(RUN_SOURCE_COUNT_MAX + 3)
     effects = active.engine.on_timer(DECLARED_AT)
