@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -92,6 +92,38 @@ class RangeSetAgainstASet(RuleBasedStateMachine):
 
 TestRangeSetAgainstASet = RangeSetAgainstASet.TestCase
 TestRangeSetAgainstASet.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+
+
+NUMBER_COUNT = 6
+WINDOWS = [(first, end) for first in range(NUMBER_COUNT + 1) for end in range(first, NUMBER_COUNT + 1)]
+
+
+def test_every_call_on_every_small_set_does_what_it_does_on_a_plain_set() -> None:
+    for chosen in product((False, True), repeat=NUMBER_COUNT):
+        held = {number for number, is_held in enumerate(chosen) if is_held}
+        made = RangeSet((number, number + 1) for number in held)
+        for first, end in WINDOWS:
+            inside = set(range(first, end))
+            assert (made.covers(first, end), made.overlaps(first, end)) == (inside <= held, bool(inside & held))
+            expected = {
+                "within": (held & inside, held),
+                "missing": (inside - held, held),
+                "take": (held & inside, held - inside),
+                "remove": (None, held - inside),
+                "add": (None, held | inside),
+            }
+            for name, (returned, left) in expected.items():
+                changed = RangeSet(made)
+                result = getattr(changed, name)(first, end)
+                for ranges, numbers in ((changed, left), *(((result, returned),) if returned is not None else ())):
+                    assert_well_formed(ranges)
+                    assert numbers_of(ranges) == numbers, (name, held, first, end)
+        for number in range(NUMBER_COUNT + 1):
+            below, above = RangeSet(made), RangeSet(made)
+            below.truncate_from(number)
+            above.truncate_before(number)
+            assert numbers_of(below) == {each for each in held if each < number}
+            assert numbers_of(above) == {each for each in held if each >= number}
 
 
 @given(st.lists(RANGES, max_size=8).flatmap(lambda ranges: st.tuples(st.just(ranges), st.permutations(ranges))))

@@ -358,5 +358,15 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 2 << 62"): _LATER_THAN_ANY_TIME,
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 1 << 63"): _LATER_THAN_ANY_TIME,
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 1 << 61"): _LATER_THAN_ANY_TIME,
+    **{
+        (_MERGER, f"StreamMerger.{function}", f"- {line.format('LOOKING_FOR_START')}\n+ {line.format('False')}"): (
+            "LOOKING_FOR_START is 0, which equals False"
+        )
+        for function, line in (
+            ("on_replay_ended", "if (self.next_input_seq or {}) != self._requested_from:"),
+            ("_watch", "gap.watch(next_input_seq or {}, now_ns)"),
+            ("_request", "self._requested_from = self.next_input_seq or {}"),
+        )
+    },
     **EQUIVALENT_IN_REPLICA,
 }

@@ -20,6 +20,7 @@ _SET_BY_THE_FIRST_PACKET = "read only while packets are held, and every packet s
 _SET_BY_THE_REPAIR = "read only during a repair, whose beginning sets it"
 _SET_BY_HOLDING = "read only while packets wait, and the first of them sets it"
 _SET_WHEN_A_SESSION_COMES = "read only while a later session is known, and set with it"
+_VOID_OFFER = "an offer of an epoch that is not newer than the newest one known is never taken"
 _ONLY_FIRST = "only the first range is read"
 _SOME = "the reason lists some of the buckets as examples"
 
@@ -340,4 +341,101 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "PublishGate.__init__",
         "- self._announce_at_ns = 0\n+ self._announce_at_ns = 1",
     ): _SET_BY_HOLDING,
+    (
+        _SESSIONS,
+        "Sessions._on_session",
+        "- is_left = any((session < each.session and each.adapter_heard_at_ns is not None for each in "
+        "self.coming.values()))\n"
+        "+ is_left = any((session <= each.session and each.adapter_heard_at_ns is not None for each in "
+        "self.coming.values()))",
+    ): "a session that is known to come was returned above",
+    (
+        _SESSIONS,
+        "Sessions._on_session",
+        "- if session < self.current.session or is_left or len(self.coming) >= COMING_MAX:\n"
+        "+ if session <= self.current.session or is_left or len(self.coming) >= COMING_MAX:",
+    ): "called only for sessions other than the current one",
+    (
+        _SESSIONS,
+        "Sessions._may_leave_for",
+        "- if not replica.channel.is_at_end:\n+ if True:",
+    ): "a channel at its end has nothing to give up",
+    (_ENGINE, "AdapterEngine.on_lease_granted", "- self._offer = None\n+ pass"): _VOID_OFFER,
+    (_ENGINE, "AdapterEngine._take_offer", "- self._offer = None\n+ pass"): _VOID_OFFER,
+    (
+        _ENGINE,
+        "AdapterEngine._change_session_if_due",
+        "- is_deciding = self.lease.is_held and self._promote_at_ns is None\n"
+        "+ is_deciding = True and self._promote_at_ns is None",
+    ): "without a lease its epoch is 0",
+    (
+        f"{_REPLICA}/replica.py",
+        "ChannelReplica.is_holding",
+        "- return isinstance(self._role, Deciding) and self._role.is_holding\n+ return True and self._role.is_holding",
+    ): "asked only of a replica that decides; the other operand satisfies mypy",
+    **{
+        (
+            _CHANNEL,
+            "Channel.take_output_packet",
+            f"- if packet.epoch > intake.epoch and packet.payload:\n+ if {after}:",
+        ): "a shortcut: an empty history, or one that is not newer, changes nothing"
+        for after in (
+            "True",
+            "packet.epoch > intake.epoch or packet.payload",
+            "packet.epoch > intake.epoch and True",
+        )
+    },
+    (
+        _DECIDING,
+        "Deciding.on_output_packet",
+        "- if packet.epoch == lineage.epoch or lineage.holds(packet.epoch, packet.end_input_seq):\n"
+        "+ if False or lineage.holds(packet.epoch, packet.end_input_seq):",
+    ): _SHORTCUT,
+    (
+        _DECIDING,
+        "Deciding._declare_lost",
+        "- end, heir = max(((ends.get(stream, 0), each) for each, ends in channel.available_at_peers.items()), "
+        "default=(0, 0))\n"
+        "+ end, heir = max(((ends.get(stream, 1), each) for each, ends in channel.available_at_peers.items()), "
+        "default=(0, 0))",
+    ): _NO_HEIR,
+    (
+        _FOLLOWING,
+        "PositionedBackup.__init__",
+        "- self._front_since_ns = now_ns\n+ pass",
+    ): "read only while a decision waits, and set when the first one does",
+    **{
+        (
+            _FOLLOWING,
+            "Following._judge",
+            f"- {before}\n+ {after}",
+        ): _SHORTCUT
+        for before, after in (
+            (
+                "if channel.state is ReplicaState.SYNCHRONIZED and channel.active.heard_at_ns == now_ns:",
+                "if False:",
+            ),
+            ("return None", "pass"),
+        )
+    },
+    (
+        _FOLLOWING,
+        "Following._judge",
+        "- if channel.state is ReplicaState.DETACHED and self._may_proceed(now_ns):\n"
+        "+ if True and self._may_proceed(now_ns):",
+    ): "an active that is silent for long enough to proceed is silent for long enough to become DETACHED, above",
+    (
+        f"{_REPLICA}/roles/joining.py",
+        "Joining.apply",
+        "- if self._is_resumed:\n+ if True:",
+    ): "without a place, no decision is ready",
+    (
+        f"{_REPLICA}/roles/joining.py",
+        "Joining._ask",
+        "- if self._is_resumed:\n+ if True:",
+    ): "what is not there is forgotten without effect",
+    **{
+        (_APPLYING, "anticipate", f"- {before}\n+ {after}"): "a shortcut: nothing is taken from the backlog"
+        for before, after in (("if not count:", "if False:"), ("return", "pass"))
+    },
 }

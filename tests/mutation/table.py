@@ -132,7 +132,12 @@ _WIRE = Group(
             )
         ),
     ),
-    ("tests/feedcore/wire", "tests/feedcore/test_range_set.py", "tests/feedcore/test_token_bucket.py"),
+    (
+        "tests/feedcore/wire",
+        "tests/feedcore/test_deadlines.py",
+        "tests/feedcore/test_range_set.py",
+        "tests/feedcore/test_token_bucket.py",
+    ),
     is_simulated=False,
 )
 

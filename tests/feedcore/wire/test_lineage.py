@@ -15,7 +15,7 @@ from tandemfeed.feedcore.wire.lineage import (
     checked_lineage,
     decode_lineage,
 )
-from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.position import SEQ_MAX, Run
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 
 
@@ -106,3 +106,51 @@ def test_a_malformed_lineage_is_refused(payload: bytes) -> None:
 def test_a_lineage_whose_numbers_decrease_or_exceed_the_limit_is_refused(second: tuple[int, int, int]) -> None:
     with pytest.raises(PacketRefused):
         checked_lineage([(1, 10, 10), second])
+
+
+def test_a_history_knows_its_newest_epoch_and_where_that_begins() -> None:
+    assert (HISTORY.epoch, HISTORY.first_input_seq, HISTORY.first_message_seq) == (7, 90, 60)
+    nothing = Lineage()
+    assert (nothing.epoch, nothing.first_input_seq, nothing.first_message_seq) == (0, 1, 1)
+
+
+def test_a_history_up_to_an_epoch_ends_with_it() -> None:
+    assert HISTORY.up_to(4).entries == HISTORY.entries[:3]
+    assert HISTORY.up_to(5).entries == HISTORY.entries[:3]
+    assert HISTORY.up_to(0) == Lineage()
+
+
+def test_two_histories_fork_at_the_first_epoch_that_only_one_has() -> None:
+    renumbered = lineage_of((1, 1, 1), (3, 40, 30), (5, 60, 50))
+    for ours, theirs in ((HISTORY, renumbered), (renumbered, HISTORY)):
+        assert ours.fork_from(theirs) == (4, 40, 30)
+    assert HISTORY.fork_from(HISTORY) is None
+    assert Lineage().fork_from(HISTORY) == (1, 1, 1)
+    assert HISTORY.fork_from(Lineage()) == (1, 1, 1)
+
+
+def test_epochs_that_one_history_has_forgotten_are_no_fork() -> None:
+    newer = Lineage(HISTORY.entries[2:])
+    assert HISTORY.fork_from(newer) is None
+    assert newer.fork_from(HISTORY) is None
+    assert Lineage(HISTORY.entries[1:2]).fork_from(lineage_of((1, 1, 1), (4, 40, 30))) == (3, 40, 30)
+
+
+def test_a_payload_too_small_for_an_entry_contains_none() -> None:
+    assert HISTORY.encode(ENTRY_SIZE - 1) == b""
+    assert HISTORY.encode(ENTRY_SIZE) == Lineage(HISTORY.entries[-1:]).encode(ENTRY_SIZE)
+
+
+def test_more_entries_than_the_limit_are_refused() -> None:
+    most = Lineage(tuple(EpochStart(epoch, 1, 1) for epoch in range(1, ENTRIES_MAX + 1)))
+    payload = most.encode(ENTRIES_MAX * ENTRY_SIZE)
+    assert decode_lineage(payload) == most
+    with pytest.raises(PacketRefused):
+        decode_lineage(payload + lineage_of((ENTRIES_MAX + 1, 1, 1)).encode(ENTRY_SIZE))
+
+
+def test_the_largest_numbers_are_valid_and_larger_ones_are_not() -> None:
+    assert checked_lineage([(1, SEQ_MAX, SEQ_MAX)]).first_input_seq == SEQ_MAX
+    for wrong in ((1, SEQ_MAX + 1, SEQ_MAX), (1, SEQ_MAX, SEQ_MAX + 1)):
+        with pytest.raises(PacketRefused):
+            checked_lineage([wrong])

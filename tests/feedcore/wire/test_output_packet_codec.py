@@ -124,3 +124,16 @@ def test_the_payload_of_a_heartbeat_is_a_lineage(length: int, is_lineage: bool) 
 
 def test_the_header_has_the_documented_size() -> None:
     assert OUTPUT_HEADER.size == OUTPUT_HEADER_SIZE == 72
+
+
+def test_an_announcement_contains_its_runs_and_no_messages() -> None:
+    flags = OutputFlag.FROM_ACTIVE | OutputFlag.ANNOUNCEMENT
+    announcement = HEARTBEAT._replace(flags=flags, message_count=1, runs=GAP_AND_RUN, payload=GOLDEN_RUNS)
+    assert decode_output_packet(encode_output_packet(announcement)) == announcement
+    with_message = announcement._replace(payload=GOLDEN_RUNS + OUTPUT_FRAME.pack(4, 0))
+    assert refusal_of(encode_output_packet(with_message)) is Refusal.MALFORMED
+
+
+def test_the_largest_numbers_are_valid() -> None:
+    last = HEARTBEAT._replace(first_input_seq=SEQ_MAX, first_message_seq=SEQ_MAX)
+    assert decode_output_packet(encode_output_packet(last)) == last
