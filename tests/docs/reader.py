@@ -13,6 +13,7 @@ from tests.docs import documents
 from tests.docs.blocks import ROOT, Block
 from tests.docs.commands import BadExample, Shell, check_command_lines, check_syntax
 from tests.docs.preparations import PREPARATIONS
+from tests.spark_jvm import forget_ended_jvm
 
 PROMPT = "$ "
 
@@ -84,6 +85,8 @@ class Reader:
         code = compile(lines, str(block.page), "exec")
         awaited = block.directives.get("interrupt after", "")
         output = _Output(awaited)
+        if "pyspark" in block.text:
+            forget_ended_jvm()
         with contextlib.chdir(self.shell.folder), contextlib.redirect_stdout(output):
             try:
                 exec(code, self.namespace)

@@ -144,7 +144,7 @@ def work(connection: Any, reader: str, arguments: argparse.Namespace) -> None:
     """Convert the recordings that the connection brings, until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the command ends this one
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        documents = load_documents(argparse.ArgumentParser(), arguments, arguments.shipped)
+        documents = load_documents(argparse.ArgumentParser(allow_abbrev=False), arguments, arguments.shipped)
         while True:
             recording, folder = connection.recv()
             given = replace(input_of(documents, arguments, recording.paths), line_groups=recording.line_groups)
