@@ -33,6 +33,7 @@ _RESTORED = (
 _NOT_COMPARED = "flags, session, epoch and times are not compared"
 _HOT_PATH = "a shortcut for the hot path; the slow path has the same result"
 _HAS_NUMBER = "the number is known there; the other operand only satisfies the type checker"
+_RANGES = "feedcore/range_set.py"
 _LATER_THAN_ANY_TIME = "the initial value of a minimum may be any number larger than every time"
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
@@ -368,5 +369,43 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
             ("_request", "self._requested_from = self.next_input_seq or {}"),
         )
     },
+    (
+        "feedcore/deadlines.py",
+        "earliest",
+        "- if at_ns is not None and (first_ns is None or at_ns < first_ns):\n"
+        "+ if at_ns is not None and (first_ns is None or at_ns <= first_ns):",
+    ): _SETS_WHAT_IS_SET,
+    (
+        _RANGES,
+        "RangeSet.__iter__",
+        "- return zip(self._firsts, self._ends, strict=True)\n+ return zip(self._firsts, self._ends, strict=False)",
+    ): "both lists have the same length",
+    **{
+        (_RANGES, "RangeSet.add", f"- elif first >= firsts[-1]:\n+ elif {after}:"): _HOT_PATH
+        for after in ("False", "first > firsts[-1]")
+    },
+    **{
+        (_RANGES, "RangeSet.remove", f"- if firsts and first <= firsts[0] < end < ends[0]:\n+ if {after}:"): _HOT_PATH
+        for after in (
+            "False",
+            "firsts and first < firsts[0] < end < ends[0]",
+            "firsts and first <= firsts[0] <= end < ends[0]",
+        )
+    },
+    (
+        _RANGES,
+        "RangeSet.truncate_before",
+        "- if self._firsts and self._firsts[0] < number:\n+ if self._firsts and self._firsts[0] <= number:",
+    ): "removes an empty range",
+    (
+        _RANGES,
+        "RangeSet.truncate_from",
+        "- if self._ends and self._ends[-1] > number:\n+ if self._ends and self._ends[-1] >= number:",
+    ): "removes an empty range",
+    (
+        "feedcore/wire/lineage.py",
+        "Lineage.end_of",
+        "- if start.epoch > epoch:\n+ if start.epoch >= epoch:",
+    ): "an equal epoch was handled above",
     **EQUIVALENT_IN_REPLICA,
 }

@@ -190,6 +190,9 @@ class Runner:
         try:
             while True:
                 while len(running) < process_count and (mutant := next(waiting, None)) is not None:
+                    if (self._files[mutant.module], *mutant.scope) not in self._functions:
+                        yield Result(mutant, Outcome.SURVIVED, "", 0)  # no test imports its module
+                        continue
                     chosen = self._tests_of(mutant)
                     computing_s = LAST_CHECK_TIMEOUT_S + sum(map(_timeout_s, chosen))
                     end_s = time.monotonic() + WAITING_PER_COMPUTING * computing_s

@@ -133,6 +133,7 @@ _WIRE = Group(
         ),
     ),
     (
+        "tests/adapter/records/test_provisional_packets_in_the_journal.py",
         "tests/feedcore/wire",
         "tests/feedcore/test_deadlines.py",
         "tests/feedcore/test_range_set.py",

@@ -93,3 +93,26 @@ def test_the_first_messages_may_separate_those_of_one_source_message() -> None:
     assert decode_output_packet(encode_output_packet(first)) == first
     assert [each.body for each in identified_messages(first, 10, 12)] == [b"a", b"b"]
     assert first_messages_of(whole, 3) is whole
+
+
+def test_a_packets_messages_name_the_source_messages_that_made_them() -> None:
+    whole = packet(50, [*line(501, 503), *line(9, 10, stream=2)], first_input=70)
+    assert whole.runs[0].end_message_seq == 53
+    found = [(each.message_seq, each.source_stream_id, each.source_seq) for each in identified_messages(whole, 71, 74)]
+    assert found == [(51, 1, 502), (52, 1, 503), (53, 2, 9)]
+    assert {each.lost_count for each in identified_messages(whole, 71, 74)} == {0}
+
+
+def test_a_packet_is_the_part_of_itself_that_contains_everything() -> None:
+    whole = packet(50, line(501, 503), first_input=70)
+    assert part_of(whole, 70, 73) is whole
+    assert part_of(whole, 60, 90) is whole
+    rest = part_of(whole, 71, 90)
+    assert (rest.first_input_seq, rest.first_message_seq, rest.message_count) == (71, 51, 2)
+    begin = part_of(whole, 60, 72)
+    assert (begin.first_input_seq, begin.first_message_seq, begin.message_count) == (70, 50, 2)
+
+
+def test_the_first_messages_of_a_packet_end_with_their_last_source_message() -> None:
+    first = first_messages_of(packet(50, line(501, 505), first_input=70), 2)
+    assert (first.message_count, first.end_input_seq, first.end_message_seq) == (2, 72, 52)
