@@ -78,7 +78,7 @@ def compiled_once(function: Callable[..., Any]) -> Any:
 
 def kernel_part(function: Callable[..., Any]) -> Any:
     """Compile a part of one generated kernel. It is not stored, because the kernel contains it."""
-    return compile_into(None, function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return _without_literals(compile_into(None, function, no_cpython_wrapper=True, no_cfunc_wrapper=True))
 
 
 def _without_literals(dispatcher: Any) -> Any:
