@@ -24,6 +24,8 @@ PUBLIC = {
     "Subscriber.unicast_key": "a public key",
     "Admission.client_key": "a public key",
     "UnicastPlace.server_key": "a public key",
+    "Leader.key": "a public key",
+    "Neighbours.follower_keys": "public keys",
     "Rule.keys": "a place in the policy file",
 }
 

@@ -21,7 +21,15 @@ from tandemfeed.transport.process_shell import add_login_arguments
 # Module -> the commands that it adds.
 ROOMS = {
     "tandemfeed.admin_server.command.showing": ("status", "watch", "feeds", "adapters", "streams", "history"),
-    "tandemfeed.admin_server.command.operating": ("failover", "fail", "drain", "undrain", "readmit", "throttle"),
+    "tandemfeed.admin_server.command.operating": (
+        "failover",
+        "fail",
+        "drain",
+        "undrain",
+        "readmit",
+        "grant-contributions",
+        "throttle",
+    ),
     "tandemfeed.admin_server.command.access": ("clients", "grants", "keys"),
     "tandemfeed.admin_server.policy.commands": ("policy",),
     "tandemfeed.admin_server.audit.commands": ("audit",),

@@ -10,6 +10,7 @@ import logging
 import shutil
 import socket
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,11 +35,12 @@ LIMITS = Limits(
 UNUSABLE = (FollowerState.DIVERGED, FollowerState.REFUSED)
 
 
-class KeyPair(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KeyPair:
     """A gateway's keys for replication (CURVE)."""
 
     public: bytes
-    secret: bytes
+    secret: bytes = field(repr=False)
 
 
 class Leader(NamedTuple):
