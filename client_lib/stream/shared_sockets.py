@@ -53,8 +53,14 @@ class SharedSockets:
             self._feeds[key] = sockets
             try:
                 sockets.join(inbox, grant)
-            finally:
+            except Exception:
                 self._close_if_empty(sockets)
+                raise
+            except BaseException:  # an interrupt, perhaps while a socket was made
+                # ZeroMQ would wait for that socket, which the traceback still has. It ends with the traceback.
+                if sockets.is_empty:
+                    self._forget(sockets)
+                raise
             return sockets
 
     def leave(self, inbox: Inbox, sockets: FeedSockets) -> None:
@@ -66,4 +72,7 @@ class SharedSockets:
     def _close_if_empty(self, sockets: FeedSockets) -> None:
         if sockets.is_empty:
             sockets.close()
-            self._feeds = {key: each for key, each in self._feeds.items() if each is not sockets}
+            self._forget(sockets)
+
+    def _forget(self, sockets: FeedSockets) -> None:
+        self._feeds = {key: each for key, each in self._feeds.items() if each is not sockets}
