@@ -123,14 +123,20 @@ class FeedSockets:
             if self._grants.pop(inbox, None) is not None:
                 self._apply_rest()
 
-    def close(self) -> None:
-        """Leave every group, and end every connection and the thread. No subscription uses the sockets any more."""
+    def close(self, *, was_interrupted: bool = False) -> None:
+        """Leave every group, and end every connection and the thread. No subscription uses the sockets any more.
+
+        Args:
+            was_interrupted: perhaps while a socket was made. ZeroMQ would wait for that socket, which the interrupt's
+                traceback still has, so its context is left to end with it.
+        """
         with self._alone():
             self._is_closed = True
         if self._thread is not None:
             self._thread.join()
         self._receivers.close()
-        self._context.destroy(linger=0)
+        if not was_interrupted:
+            self._context.destroy(linger=0)
         os.close(self._waker)
 
     # ---- what a subscription's loop does ----

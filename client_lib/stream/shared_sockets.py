@@ -53,13 +53,8 @@ class SharedSockets:
             self._feeds[key] = sockets
             try:
                 sockets.join(inbox, grant)
-            except Exception:
-                self._close_if_empty(sockets)
-                raise
-            except BaseException:  # an interrupt, perhaps while a socket was made
-                # ZeroMQ would wait for that socket, which the traceback still has. It ends with the traceback.
-                if sockets.is_empty:
-                    self._forget(sockets)
+            except BaseException as error:
+                self._close_if_empty(sockets, was_interrupted=not isinstance(error, Exception))
                 raise
             return sockets
 
@@ -69,10 +64,7 @@ class SharedSockets:
             sockets.leave(inbox)
             self._close_if_empty(sockets)
 
-    def _close_if_empty(self, sockets: FeedSockets) -> None:
+    def _close_if_empty(self, sockets: FeedSockets, *, was_interrupted: bool = False) -> None:
         if sockets.is_empty:
-            sockets.close()
-            self._forget(sockets)
-
-    def _forget(self, sockets: FeedSockets) -> None:
-        self._feeds = {key: each for key, each in self._feeds.items() if each is not sockets}
+            sockets.close(was_interrupted=was_interrupted)
+            self._feeds = {key: each for key, each in self._feeds.items() if each is not sockets}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from tandemfeed.client_lib import Client, Subscription, Takeover
 from tandemfeed.client_lib.items import Item
@@ -287,3 +288,20 @@ def test_an_error_while_receiving_is_raised_by_every_subscription(
         for subscription in subscriptions:
             with pytest.raises(RuntimeError, match="receiving has ended"):
                 collect(subscription, lambda _: False)
+
+
+def test_an_interrupt_while_a_socket_is_made_is_raised_at_once(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(context: zmq.Context[Any], socket_type: int) -> None:
+        made = zmq.Socket(context, socket_type)  # the context does not know it yet, and the traceback has it
+        assert not made.closed
+        raise KeyboardInterrupt
+
+    with cluster.connect() as client:
+        with monkeypatch.context() as interrupting:
+            interrupting.setattr(zmq.Context, "socket", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                subscribe(client)
+        subscribe(client)
+        assert has_group_sockets(cluster, 2)
