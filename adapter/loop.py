@@ -44,7 +44,8 @@ from tandemfeed.transport.unicast.publisher import UnicastPublisher
 LOG = logging.getLogger("tandemfeed.adapter.loop")
 # Datagrams per socket and turn: after a flood nothing waits long, and sending keeps pace with receiving.
 DRAIN_COUNT_MAX = 16
-# Packets that are journaled and sent together: a new active, which has much to send, does not wait for all of it.
+# Packets of one segment of the journal. So many are sent together: a new active, which has much to send, does not wait
+# for all of it.
 PACKETS_MAX = 64
 POLL_MS_MAX = 100
 
@@ -182,9 +183,10 @@ class AdapterLoop:
     def _flush(self) -> None:
         """Journal the turn's packets, then send them in order, then the signatures that are due: one takes as long as
         fifty packets."""
-        if self._to_journal:
-            self._journal.append_all(self._to_journal)
-            self._to_journal.clear()
+        if packets := self._to_journal:
+            for first in range(0, len(packets), PACKETS_MAX):  # a full disk then refuses a few, not all that waited
+                self._journal.append_all(packets[first : first + PACKETS_MAX])
+            packets.clear()
         if self._outgoing:
             self._send(self._sealed(self._outgoing))
             self._outgoing.clear()

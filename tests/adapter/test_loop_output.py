@@ -4,7 +4,7 @@ superfluous."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tandemfeed.adapter.mailbox import Mailbox
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.config import EngineConfig
-from tandemfeed.feedcore.replica.effects import AdapterEffect, Publish, ReleaseLease, Transmit
+from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, Publish, ReleaseLease, Transmit
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
@@ -181,6 +181,22 @@ def test_an_effect_of_another_kind_comes_after_the_packets_before_it(adapter: Ad
     request = log.index("ReleaseLease")
     assert set(log[:request]) == {"sent with 1 in the journal"}
     assert set(log[request + 1 :]) == {"sent with 2 in the journal"}
+
+
+def test_packets_that_waited_for_an_acknowledgement_are_journaled_in_small_segments(adapter: Adapter) -> None:
+    half, append_all, sizes = 2 * PACKETS_MAX - 1, adapter.journal.append_all, list[int]()
+
+    def append_and_note(packets: Sequence[OutputPacket]) -> None:
+        sizes.append(len(packets))
+        append_all(packets)
+
+    waited = [decided(number) for number in range(1, 2 * half + 1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adapter.journal, "append_all", append_and_note)
+        adapter.loop.perform([Publish(waited[:half])])
+        adapter.loop.perform([AppendToJournal(each) for each in waited[half:]])
+    assert sizes == [PACKETS_MAX, PACKETS_MAX - 1] * 2
+    assert len(list(adapter.journal.replay(CHANNEL, 1, 1_000))) == len(waited)
 
 
 def test_the_first_of_many_packets_do_not_wait_for_the_last(adapter: Adapter) -> None:
