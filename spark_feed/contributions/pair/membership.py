@@ -111,7 +111,7 @@ class Membership:
         self.number = number
         self._recorded = self._wanted = self._joining = NO_COPY
         self._is_recorded = False  # that the holder's copy is this one
-        self._unanswered: list[Claim] = []
+        self._unanswered: dict[bytes, int] = {}  # standby's copy -> the last report that named it, without an answer
         self._waiting_since_ns: int | None = None
         self._story: list[str] = []
 
@@ -130,7 +130,7 @@ class Membership:
         self.number += 1
         claim = Claim(self.number, self.term, self._wanted)
         if self.state is GatewayState.HOLDER:
-            self._unanswered.append(claim)
+            self._unanswered[claim.standby_copy] = claim.number
         return claim
 
     def on_assignment(self, answer: Assignment, own_copy: bytes, now_ns: int) -> None:
@@ -199,14 +199,14 @@ class Membership:
             self.reason = f"another gateway holds term {answer.term}, after this one's term {self.term}"
             self._move(GatewayState.ENDED, self.reason)
             return
-        self._unanswered = [each for each in self._unanswered if each.number > answer.number]
+        self._unanswered = {copy: number for copy, number in self._unanswered.items() if number > answer.number}
         self._recorded = answer.standby_copy
         self._is_recorded = own_copy != NO_COPY and answer.holder_copy == own_copy
         self._commit(now_ns)
 
     def _required(self) -> set[bytes]:
         """The copies of which any may be, or become, the one that the server grants next."""
-        possible = {self._recorded, self._wanted, self._joining, *(each.standby_copy for each in self._unanswered)}
+        possible = {self._recorded, self._wanted, self._joining, *self._unanswered}
         return possible - {NO_COPY}
 
     def _commit(self, now_ns: int) -> None:

@@ -312,6 +312,8 @@ class Simulation:
                     message = Message(producer, number)
                     if view.next_numbers[producer] == number:
                         self.append(process, Record("accepted", message, process.membership.term))
+                    if view.next_numbers[producer] <= number and self.is_former(process):
+                        continue  # it refuses what another gateway has the beginning of
                     assert view.next_numbers[producer] > number, f"what came before {message} is lost"
                     turn.accepted.append(message)
             for message in list(view.pending):
@@ -326,6 +328,10 @@ class Simulation:
             turn.end_index = len(log)
             process.turn = turn
             process.membership.on_appended(len(log), self.now_ns)
+
+    def is_former(self, process: Process) -> bool:
+        """True if a later term was granted than the one that this gateway believes to hold."""
+        return self.durable is not None and process.membership.term < self.durable.term
 
     def append(self, process: Process, record: Record) -> None:
         assert process.view is not None
