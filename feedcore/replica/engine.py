@@ -91,10 +91,10 @@ class AdapterEngine:
             of_session = sessions.current
             if packet.session != of_session.session:
                 of_session = sessions.on_source_session(packet.session, now_ns)
-            found = of_session.by_stream.get(packet.source_stream_id)
+            found = of_session.readers.get(packet.source_stream_id)
             if found is None:
                 raise PacketRefused(Refusal.UNKNOWN_STREAM, f"source stream {packet.source_stream_id}")
-            replica, converter = found
+            converter, replicas = found
             if packet.message_count and not converter.check(datagram):
                 raise PacketRefused(Refusal.MALFORMED, "the frames do not fill the packet exactly")
         except PacketRefused as refused:
@@ -102,7 +102,9 @@ class AdapterEngine:
             return effects
         self.counters.counts[Counter.SOURCE_PACKETS] += 1
         self.source_heard_at_ns[packet.source_stream_id] = now_ns
-        produced = replica.on_source_packet(packet, now_ns)
+        produced: list[AdapterEffect] = []
+        for replica in replicas:
+            produced += replica.on_source_packet(packet, now_ns)
         if sessions.coming:
             produced += self._change_session_if_due(now_ns)
         return effects + produced if effects else produced
