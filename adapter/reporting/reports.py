@@ -126,8 +126,11 @@ class Reporter:
         counters = self._counters
         errors = sum(counters.refusals[reason] for reason in ERROR_REFUSALS)
         errors += sum(counters.counts[counter] for counter in ERROR_COUNTERS)
-        lag = sum(replica.source_lag() for replica in self._engine.replicas.values())
-        return Counts(counters.counts[Counter.MESSAGES_OUT], errors, lag)
+        lags: dict[int, int] = {}  # of a stream that several channels read, the greatest
+        for replica in self._engine.replicas.values():
+            for stream_id, lag in replica.source_lags().items():
+                lags[stream_id] = max(lag, lags.get(stream_id, 0))
+        return Counts(counters.counts[Counter.MESSAGES_OUT], errors, sum(lags.values()))
 
 
 def forgery_metric(counts: Mapping[int, int]) -> Metric:
