@@ -91,11 +91,10 @@ def test_a_backup_follows_the_decisions_of_each_channel() -> None:
     assert next_source_seqs(backup) == next_source_seqs(active)
 
 
-def test_each_channel_requests_what_it_lacks_and_one_answer_serves_all() -> None:
+def test_what_several_channels_lack_is_requested_once_and_the_answer_serves_all() -> None:
     active = an_active()
     take(active, 3, [11], MS)
-    requests = of(active.on_timer(4 * MS), RequestSource)
-    assert requests == 2 * [RequestSource(1, 1, 2, SESSION)]  # the shell has one call at a time for a stream
+    assert of(active.on_timer(4 * MS), RequestSource) == [RequestSource(1, 1, 2, SESSION)]
     effects = take(active, 1, [13, 17], 5 * MS)
     assert [(channel, input_seq) for channel, input_seq, *_ in numbers(effects)] == [
         (BOTH, 1), (BOTH, 3), (FIRST_ONLY, 1), (FIRST_ONLY, 3)
