@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tandemfeed.admin_server.command.status_page import print_feeds
 from tandemfeed.admin_server.feed.descriptions import describe_feed
+from tandemfeed.admin_server.policy.document import load_policy
 from tandemfeed.admin_server.settings import FeedSettings, load_cluster
 from tandemfeed.transport.settings_file import SettingsError
 from tandemfeed.v1 import admin_pb2
@@ -139,3 +140,15 @@ def test_contributions_to_a_shared_stream_go_to_its_owner(tmp_path: Path) -> Non
     feed = loaded(tmp_path, text + table("ticks", EXAMPLES / "source-format.xml"))
     assert [channel.channel_id for channel in feed.contributed_channels] == [2]
     assert describe_feed(feed, feed.session).source_streams[1].owner_channel_id == 2
+
+
+def test_the_example_has_two_tables_for_its_streams_and_grants_their_channels_separately() -> None:
+    folder = EXAMPLES.parent / "two-tables"
+    (feed,) = load_cluster(folder / "cluster.toml").values()
+    policy = load_policy(folder / "policy.toml", {feed.name: feed})
+    granted = [channel.topic for channel in feed.channels if policy.extent("day-reader", channel.topic, 0)]
+    assert granted == ["demo.days"]
+    assert {channel.topic: channel.read_stream_ids for channel in feed.channels} == {
+        "demo.trades": (1, 2),
+        "demo.days": (1, 2),
+    }
