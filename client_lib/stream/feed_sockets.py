@@ -142,7 +142,7 @@ class FeedSockets:
     # ---- what a subscription's loop does ----
 
     def wait(self, inbox: Inbox, wait_ms: int) -> bool:
-        """Wait for arrivals and letters, but not if the inbox has some already. Returns whether the subscription was woken.
+        """Wait for arrivals and letters, unless the inbox has some. Returns whether the subscription was woken.
 
         Args:
             wait_ms: the longest wait; -1: without a limit.
