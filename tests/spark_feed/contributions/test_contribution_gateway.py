@@ -7,7 +7,7 @@ import io
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -49,11 +49,16 @@ def site(tmp_path: Path) -> Iterator[GatewaySite]:
 
 
 def await_sent(gateway: ContributionGateway, count: int) -> list[tuple[int, int]]:
-    give_up_at_s = time.monotonic() + PATIENCE_S
-    while holder_of(gateway).index.next_source_seqs[1] <= count:
-        assert time.monotonic() < give_up_at_s, "the gateway does not send"
-        time.sleep(0.01)
+    await_part(gateway, lambda: holder_of(gateway).index.next_source_seqs[1] > count)
     return sent_messages(gateway)
+
+
+def await_part(gateway: ContributionGateway, is_so: Callable[[], bool]) -> None:
+    """Wait for what the gateway's thread does."""
+    give_up_at_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < give_up_at_s, gateway.part.reason
+        time.sleep(0.01)
 
 
 def numbered(first: int, end: int) -> list[tuple[int, int]]:
@@ -267,7 +272,7 @@ def test_with_both_a_call_waits_for_the_second_gateway_and_says_so(tmp_path: Pat
             with site.gateway(tmp_path / "second", number=1, is_awaited=False) as second:
                 contribution = client.contribute(TOPIC, timeout_s=PATIENCE_S)
                 assert contribution.send(trade(1)) == ContributionId("default", 1)
-                assert second.part.log.copy
+                await_part(second, lambda: second.part.log.copy)
         assert [*(tmp_path / "second").iterdir()] == [tmp_path / "second" / "log"]
 
 
@@ -279,10 +284,7 @@ def test_a_holder_that_stops_hands_over_at_once_with_what_is_pending(tmp_path: P
         contribution = client.contribute(TOPIC, timeout_s=PATIENCE_S)
         contribution.send(trade(1))
         held = contribution.send(trade(2), hold_s=HOUR_S)
-        give_up_at_s = time.monotonic() + PATIENCE_S
-        while second.part.state is not GatewayState.STANDBY:
-            assert time.monotonic() < give_up_at_s, second.part.reason
-            time.sleep(0.01)
+        await_part(second, lambda: second.part.state is GatewayState.STANDBY)
         first.close()
         assert contribution.send(trade(3)) == ContributionId("default", 3)
         assert contribution.cancel(held) == [held]
