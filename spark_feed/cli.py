@@ -20,11 +20,15 @@ from tandemfeed.spark_feed.feed_plan import read_feed_plan
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.numbering.driver.java import JavaMissing
 from tandemfeed.spark_feed.numbering.rows.column_split import LETTER, SYMBOL, SplitError, parse_split
-from tandemfeed.spark_feed.recordings.file_columns import TIME_UNITS, IngestOptions
+from tandemfeed.spark_feed.progress_bar import terminal
+from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.ingest import ingest
+from tandemfeed.spark_feed.recordings.ingest_progress import IngestProgress
 from tandemfeed.spark_feed.recordings.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
+from tandemfeed.spark_feed.recordings.times import TIME_UNITS
 from tandemfeed.transport.calls.reachability import failure_text
+from tandemfeed.transport.ending import Ended, ended_by_signals
 from tandemfeed.transport.metrics import serve_metrics
 from tandemfeed.transport.process_shell import (
     StopSignal,
@@ -61,10 +65,14 @@ def ticks(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     _add_generate(commands.add_parser("generate", allow_abbrev=False, help="generate realistic ticks from a seed"))
-    _add_ingest(commands.add_parser("ingest", allow_abbrev=False, help="convert a Parquet, CSV or DBN file"))
+    _add_ingest(commands.add_parser("ingest", allow_abbrev=False, help="convert Parquet, CSV or DBN files"))
     arguments = parser.parse_args(argv)
     try:
-        manifest = _generate(arguments) if arguments.command == "generate" else _ingest(arguments)
+        with ended_by_signals():
+            manifest = _generate(arguments) if arguments.command == "generate" else _ingest(arguments)
+    except Ended as ended:
+        print(f"tandemfeed ticks: {ended}; nothing was written", file=sys.stderr)
+        return ended.status
     except (RecordingError, DocumentError, ValueError, OSError) as error:
         print(f"tandemfeed ticks: {error}", file=sys.stderr)
         return 2
@@ -110,7 +118,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
 def _add_rows_per_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows-per-file",
-        type=int,
+        type=_row_count,
         default=ROWS_PER_FILE,
         metavar="N",
         help="rows per file; a micro-batch has whole files (default %(default)s)",
@@ -136,7 +144,13 @@ def _generate(arguments: argparse.Namespace) -> Manifest:
 
 
 def _add_ingest(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help=".parquet, .csv, .dbn or .dbn.zst")
+    parser.add_argument(
+        "files",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help=".parquet, .csv, .dbn or .dbn.zst; each file continues the one before it",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the recording")
     parser.add_argument(
         "--source-format",
@@ -187,7 +201,13 @@ def _ingest(arguments: argparse.Namespace) -> Manifest:
     )
     if arguments.source_format is None and arguments.kind not in (None, *KINDS):
         raise RecordingError(f"--kind {arguments.kind}: expected {', '.join(KINDS)}, or --source-format")
-    return ingest(arguments.file, arguments.out, options, arguments.rows_per_file, arguments.source_format)
+    progress = IngestProgress(terminal())
+    try:
+        return ingest(
+            arguments.files, arguments.out, options, arguments.rows_per_file, arguments.source_format, progress
+        )
+    finally:
+        progress.end()
 
 
 def job(argv: Sequence[str] | None = None) -> int:
@@ -197,7 +217,7 @@ def job(argv: Sequence[str] | None = None) -> int:
     arguments = _job_parser().parse_args(argv)
     launch_jvm(arguments.master, arguments.driver_memory, scratch_of(arguments.checkpoint))
     from tandemfeed.spark_feed.numbering.driver.job import JobOptions, SourceJob
-    from tandemfeed.spark_feed.numbering.driver.progress import JobProgress, terminal
+    from tandemfeed.spark_feed.numbering.driver.progress import JobProgress
     from tandemfeed.spark_feed.numbering.rows.screening import Rules
 
     configure_logging("source-job", arguments.log_level)
@@ -359,6 +379,12 @@ def _symbols_in(file: Path | None) -> frozenset[bytes]:
 def _message_count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages; expected 0, 1, 2, …")
+    return int(text)
+
+
+def _row_count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows; expected 1, 2, …")
     return int(text)
 
 
