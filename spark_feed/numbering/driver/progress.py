@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from tandemfeed.spark_feed.progress_bar import TerminalLine, bar
 
 MS_PER_S = 1_000
-LISTENED_INTERVAL_S = 1.0  # between questions to the JVM how long a micro-batch took
+LISTENED_INTERVAL_S = 1.0  # how often the JVM is asked how long a micro-batch took
 WHOLE, TASKS_AND_COMMITS = "triggerExecution", "addBatch"  # Spark's names for parts of a micro-batch
 
 
