@@ -37,7 +37,7 @@ class Rows(Protocol):
         """Add a chunk's messages; yields each batch that is complete.
 
         Args:
-            on_rows: called for rows that were added, before the batch that they complete; None: nobody asks.
+            on_rows: called for rows that were added, before the batch that they complete; None: they are not reported.
         """
 
     def rest(self) -> RecordBatch:

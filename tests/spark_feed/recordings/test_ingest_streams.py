@@ -23,11 +23,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemfeed.spark_feed.cli import ticks
-from tandemfeed.spark_feed.recordings import column_file
-from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
-from tandemfeed.spark_feed.recordings.ingest import ingest
-from tandemfeed.spark_feed.recordings.ingest_progress import IngestProgress
+from tandemfeed.spark_feed.recordings.cli import main as ticks
+from tandemfeed.spark_feed.recordings.ingest import column_file
+from tandemfeed.spark_feed.recordings.ingest.file_columns import IngestOptions
+from tandemfeed.spark_feed.recordings.ingest.ingesting import ingest
+from tandemfeed.spark_feed.recordings.ingest.progress import IngestProgress
 from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, Manifest, RecordingError, part_path
 from tests.spark_feed.recordings.test_recordings_of_own_formats import SOURCE_FORMAT
 
@@ -180,7 +180,7 @@ def big_file(path: Path, count: int) -> Path:
 
 INGEST_AND_REPORT_MEMORY = """
 import sys
-from tandemfeed.spark_feed.cli import ticks
+from tandemfeed.spark_feed.recordings.cli import main as ticks
 assert ticks(["ingest", sys.argv[1], "--out", sys.argv[2]]) == 0
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
@@ -318,7 +318,7 @@ def test_texts_of_every_arrow_type_are_texts(tmp_path: Path) -> None:
 
 INGEST_AND_PAUSE = """
 import sys
-from tandemfeed.spark_feed import cli
+from tandemfeed.spark_feed.recordings import cli
 
 class Pausing(cli.IngestProgress):
     def on_records(self, count):
@@ -328,7 +328,7 @@ class Pausing(cli.IngestProgress):
             sys.stdin.read()
 
 cli.IngestProgress = Pausing
-sys.exit(cli.ticks(sys.argv[1:]))
+sys.exit(cli.main(sys.argv[1:]))
 """
 
 

@@ -16,15 +16,15 @@ from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
-from tandemfeed.spark_feed.cli import ticks
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
 from tandemfeed.spark_feed.numbering.rows.column_split import Split, parse_split
 from tandemfeed.spark_feed.numbering.rows.screening import Rules
 from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
 from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
-from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
-from tandemfeed.spark_feed.recordings.ingest import ingest
+from tandemfeed.spark_feed.recordings.cli import main as ticks
+from tandemfeed.spark_feed.recordings.ingest.file_columns import IngestOptions
+from tandemfeed.spark_feed.recordings.ingest.ingesting import ingest
 from tandemfeed.spark_feed.recordings.recording import RecordingError, part_path
 from tests.spark_feed.source_material import FEED, packets_of
 

@@ -20,13 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
-from tandemfeed.spark_feed.cli import ticks
 from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER, IN_TURN
 from tandemfeed.spark_feed.numbering.rows.encoding import EncodingError, TickEncoder
-from tandemfeed.spark_feed.recordings import ingest_dbn
-from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
+from tandemfeed.spark_feed.recordings.cli import main as ticks
 from tandemfeed.spark_feed.recordings.generator import CENT, GeneratorOptions, TickGenerator
-from tandemfeed.spark_feed.recordings.ingest import ingest
+from tandemfeed.spark_feed.recordings.ingest import dbn_reader
+from tandemfeed.spark_feed.recordings.ingest.file_columns import IngestOptions
+from tandemfeed.spark_feed.recordings.ingest.ingesting import ingest
 from tandemfeed.spark_feed.recordings.prices import to_nine_digits
 from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, SCHEMA, Manifest, RecordingError, restore_file_order
 from tandemfeed.spark_feed.recordings.tickers import make_tickers
@@ -220,7 +220,7 @@ def test_a_dbn_file_is_read_in_pieces_and_leaves_nothing_if_its_end_is_missing(
 ) -> None:
     file = shared_file("futures/esh4-glbx-mdp3-20231224.mbo.dbn.zst")
     ingest([file], tmp_path / "whole", IngestOptions(), rows_per_file=1_000)
-    monkeypatch.setattr(ingest_dbn, "TABLE_ROWS", 700)
+    monkeypatch.setattr(dbn_reader, "TABLE_ROWS", 700)
     ingest([file], tmp_path / "pieces", IngestOptions(), rows_per_file=1_000)
     assert _rows(tmp_path / "pieces") == _rows(tmp_path / "whole")
     (tmp_path / "cut.dbn.zst").write_bytes(file.read_bytes()[:-1_000])

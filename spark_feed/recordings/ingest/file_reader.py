@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from tandemfeed.spark_feed.recordings.column_file import ColumnFile
-from tandemfeed.spark_feed.recordings.file_columns import BadRow, FileColumns, IngestOptions
+from tandemfeed.spark_feed.recordings.ingest.column_file import ColumnFile
+from tandemfeed.spark_feed.recordings.ingest.file_columns import BadRow, FileColumns, IngestOptions
 
 OnRead: TypeAlias = Callable[[int], None]  # called with the number of bytes that were read since the last call
 

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 
-from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
-from tandemfeed.spark_feed.recordings.file_reader import OnRead
+from tandemfeed.spark_feed.recordings.ingest.file_columns import IngestOptions
+from tandemfeed.spark_feed.recordings.ingest.file_reader import OnRead
 from tandemfeed.spark_feed.recordings.recording import SYMBOL_SIZE_MAX, RecordingError, complete
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

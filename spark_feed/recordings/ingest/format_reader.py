@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat
-from tandemfeed.spark_feed.recordings.column_file import ColumnFile
-from tandemfeed.spark_feed.recordings.file_columns import BadRow, FileColumns, IngestOptions
-from tandemfeed.spark_feed.recordings.file_reader import FileReader
 from tandemfeed.spark_feed.recordings.format_columns import columns_of, recording_schema
+from tandemfeed.spark_feed.recordings.ingest.column_file import ColumnFile
+from tandemfeed.spark_feed.recordings.ingest.file_columns import BadRow, FileColumns, IngestOptions
+from tandemfeed.spark_feed.recordings.ingest.file_reader import FileReader
+from tandemfeed.spark_feed.recordings.ingest.times import TimeColumn
 from tandemfeed.spark_feed.recordings.prices import Scale, signed, to_integers
 from tandemfeed.spark_feed.recordings.recording import RecordingError
-from tandemfeed.spark_feed.recordings.times import TimeColumn
 from tandemfeed.spark_feed.recordings.values import BadValue, cast
 
 TIME, KIND = "event_at_ns", "kind"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from tandemfeed.spark_feed.recordings.column_file import NOT_UTF_8, Batch, ColumnFile
+from tandemfeed.spark_feed.recordings.ingest.column_file import NOT_UTF_8, Batch, ColumnFile
 from tandemfeed.spark_feed.recordings.recording import RecordingError
 from tandemfeed.spark_feed.recordings.values import BadValue, cast, is_text
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
-from tandemfeed.spark_feed.recordings.column_file import CSV_SUFFIXES, PARQUET_SUFFIXES, ColumnFile
-from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
-from tandemfeed.spark_feed.recordings.file_reader import OnRead
 from tandemfeed.spark_feed.recordings.format_columns import recording_schema
-from tandemfeed.spark_feed.recordings.ingest_columns import TickReader
-from tandemfeed.spark_feed.recordings.ingest_dbn import DbnReader
-from tandemfeed.spark_feed.recordings.ingest_format import FormatReader
-from tandemfeed.spark_feed.recordings.ingest_progress import IngestProgress
+from tandemfeed.spark_feed.recordings.ingest.column_file import CSV_SUFFIXES, PARQUET_SUFFIXES, ColumnFile
+from tandemfeed.spark_feed.recordings.ingest.dbn_reader import DbnReader
+from tandemfeed.spark_feed.recordings.ingest.file_columns import IngestOptions
+from tandemfeed.spark_feed.recordings.ingest.file_reader import OnRead
+from tandemfeed.spark_feed.recordings.ingest.format_reader import FormatReader
+from tandemfeed.spark_feed.recordings.ingest.progress import IngestProgress
+from tandemfeed.spark_feed.recordings.ingest.tick_reader import TickReader
 from tandemfeed.spark_feed.recordings.recording import (
     ROWS_PER_FILE,
     SCHEMA,

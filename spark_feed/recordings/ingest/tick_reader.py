@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tandemfeed.spark_feed.recordings.column_file import ColumnFile
-from tandemfeed.spark_feed.recordings.columns import map_columns
-from tandemfeed.spark_feed.recordings.file_columns import FileColumns, IngestOptions
-from tandemfeed.spark_feed.recordings.file_reader import FileReader
+from tandemfeed.spark_feed.recordings.ingest.column_file import ColumnFile
+from tandemfeed.spark_feed.recordings.ingest.column_names import map_columns
+from tandemfeed.spark_feed.recordings.ingest.file_columns import FileColumns, IngestOptions
+from tandemfeed.spark_feed.recordings.ingest.file_reader import FileReader
+from tandemfeed.spark_feed.recordings.ingest.times import NOT_64_BITS, TimeColumn
 from tandemfeed.spark_feed.recordings.prices import (
     EXACT,
     ROUNDED,
@@ -30,7 +31,6 @@ from tandemfeed.spark_feed.recordings.recording import (
     RecordingError,
     complete,
 )
-from tandemfeed.spark_feed.recordings.times import NOT_64_BITS, TimeColumn
 from tandemfeed.spark_feed.recordings.values import BadValue, cast
 
 TIME = "event_at_ns"

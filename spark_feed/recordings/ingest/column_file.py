@@ -52,7 +52,7 @@ class ColumnFile:
         self._invalid_row: Any = None  # of a CSV file: a row with another number of columns
         try:
             self._state = _state_of(path)
-            self.schema = self._csv_schema() if self.is_csv else pq.ParquetFile(path).schema_arrow
+            self.schema = self._csv_schema() if self.is_csv else pq.read_schema(path)
         except (pa.ArrowException, OSError) as reason:
             raise self._unreadable(reason) from reason
         self.size = path.stat().st_size
