@@ -27,6 +27,7 @@ LOG = logging.getLogger(__name__)
 SOCKET_NAME = "tasks.socket"
 ENDING = "the job is ending"
 WAITING_MAX = 64  # tasks that have connected and were not yet accepted
+END_S = 2.0  # how long idle tasks may take to end; Spark, which logs errors if it is stopped before, ends others
 TASK_TRIES = 4  # as Spark's own, on a cluster
 Work: TypeAlias = Callable[[], Any]  # which can be pickled, like its result
 
@@ -96,6 +97,7 @@ class TaskPool:
                 connection.close()
             self._woken.close()
             self._waker.close()
+        self._tasks.join(END_S)
 
     def _give(self, waiting: deque[_Piece]) -> None:
         while waiting and self._idle:
@@ -143,7 +145,8 @@ class TaskPool:
 
     def _run_tasks(self) -> None:
         self._has_ended, self._done_count = False, 0
-        threading.Thread(target=self._run_to_end, name="tasks", daemon=True).start()
+        self._tasks = threading.Thread(target=self._run_to_end, name="tasks", daemon=True)
+        self._tasks.start()
 
     def _run_to_end(self) -> None:
         try:
