@@ -13,11 +13,11 @@ from tandemfeed.adapter.convert_command import compiling, dead_letters, file_tas
 from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
 from tandemfeed.adapter.convert_command.explaining import explain, users_functions
 from tandemfeed.adapter.convert_command.inputs import READ_ERRORS
-from tandemfeed.adapter.convert_command.recordings.ending import Ended
 from tandemfeed.adapter.convert_command.recordings.independence import InputsContinueEachOther
 from tandemfeed.adapter.convert_command.recordings.side_by_side import ConversionFailed
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.commands.options import REFUSALS
+from tandemfeed.transport.ending import Ended
 
 REFUSED_HERE = (DocumentError, BadUserFunction, dead_letters.NotADeadLetter, InputsContinueEachOther, ConversionFailed)
 

@@ -22,7 +22,6 @@ from tandemfeed.adapter.convert_command.findings import REFUSED, report_findings
 from tandemfeed.adapter.convert_command.inputs import Input, Line
 from tandemfeed.adapter.convert_command.outputs import KINDS
 from tandemfeed.adapter.convert_command.reading import CAPTURE_READERS, READERS, default_reader
-from tandemfeed.adapter.convert_command.recordings.ending import ended_by_signals
 from tandemfeed.adapter.convert_command.recordings.independence import (
     recordings_in,
     require_own_streams,
@@ -32,6 +31,7 @@ from tandemfeed.adapter.convert_command.recordings.recording import Outcome, con
 from tandemfeed.adapter.convert_command.recordings.side_by_side import convert_side_by_side
 from tandemfeed.adapter.convert_command.recordings.staging import Staging
 from tandemfeed.journal.commands.streams import Streams
+from tandemfeed.transport.ending import ended_by_signals
 
 BUCKETS_MAX = 256
 JOBS_MAX = 1_024

@@ -9,6 +9,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.conversion.formats.line_merge import Missing
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
@@ -83,6 +86,20 @@ class StreamReport(NamedTuple):
     late: int
 
 
+class VenueNumbers(NamedTuple):
+    """Where the venue has the messages of a chunk; arrays have one element for each.
+
+    Attributes:
+        streams: the stream of each, by a number that `name` takes.
+        numbers: of the message in its stream; of its packet, if the venue numbers packets.
+        name: a stream's name, as reports have it.
+    """
+
+    streams: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    name: Callable[[int], str]
+
+
 @dataclass(slots=True)
 class Findings:
     """What a reader finds wrong with its input.
@@ -100,6 +117,7 @@ class Findings:
         streams: what captures have of each stream.
         damage: where files cannot be read further, and why.
         origin: names a message of the newest chunk, from its number in it.
+        numbers: the venue's numbers of that chunk's messages; None: only captures have them.
     """
 
     datagram_count: int = 0
@@ -114,6 +132,7 @@ class Findings:
     streams: list[StreamReport] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     origin: Callable[[int], str] = str
+    numbers: Callable[[], VenueNumbers] | None = None
 
     @property
     def is_incomplete(self) -> bool:

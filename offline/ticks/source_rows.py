@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from tandemfeed.adapter.convert_command.frame_kernels import copy_columns
 from tandemfeed.feedcore.documents.primitive_types import Place
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat, SourceMessageType
 from tandemfeed.offline.ticks.frame_index import FrameIndex
-from tandemfeed.offline.ticks.rows import RecordBatch, RefusedMessage
+from tandemfeed.offline.ticks.rows import OnRows, RecordBatch, RefusedMessage, shown
 from tandemfeed.spark_feed.spark.source_journals.source_table import column_types
 
 ROWS_MAX = 64 * 1_024  # of a batch
@@ -31,19 +31,24 @@ class SourceRows:
 
     Args:
         message: it has neither groups nor variable texts.
+        shown_names: the columns that are made, by their names in Spark; None: all.
     """
 
-    def __init__(self, source_format: SourceFormat, message: SourceMessageType) -> None:
+    def __init__(
+        self, source_format: SourceFormat, message: SourceMessageType, shown_names: Collection[str] | None = None
+    ) -> None:
         self._framing, self._message = source_format.framing, message
         others = [each for each in source_format.messages.values() if each.type_id == message.type_id]
         self._other_sizes = [self._framing.header_size + each.size for each in others if each is not message]
         self._size = message.frame_size
-        self._columns = column_types(message)
+        types = column_types(message)
+        wanted = {name: kind for name, kind in types.items() if shown_names is None or shown(name) in shown_names}
+        self._columns = wanted or dict([*types.items()][:1])  # without a column, a batch would have no rows
         self._rows: list[tuple[Bytes, NDArray[np.int64]]] = []
         self._refused: list[RefusedMessage] = []
         self._refused_count = 0
 
-    def take(self, chunk: FrameChunk) -> Iterator[RecordBatch]:
+    def take(self, chunk: FrameChunk, on_rows: OnRows | None) -> Iterator[RecordBatch]:
         """Add a chunk's messages; yields each batch that is complete."""
         # what a short message lacks, its row takes from what follows, and `_array` leaves out
         data = np.frombuffer(chunk.frames + bytes(self._size), np.uint8)
@@ -56,6 +61,8 @@ class SourceRows:
             rows = np.empty((len(starts), self._size), np.uint8)
             copy_columns(data, starts, rows.reshape(-1), 0, len(rows), np.array([(0, self._size)]))
             self._rows.append((rows, index.sizes[is_right]))
+            if on_rows is not None:
+                on_rows(np.flatnonzero(is_right))
         if sum(len(each) for each, _ in self._rows) >= ROWS_MAX:
             yield self.rest()
 

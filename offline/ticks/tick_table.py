@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tandemfeed.adapter.conversion import ConverterTable
 from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
@@ -22,9 +24,18 @@ from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
 from tandemfeed.offline.ticks.model_rows import ModelRows, rows_of
 from tandemfeed.offline.ticks.recordings import Recording
-from tandemfeed.offline.ticks.rows import RecordBatch, Rows, shown_batch, shown_schema
+from tandemfeed.offline.ticks.rows import (
+    VENUE_FIELDS,
+    VENUE_SEQ,
+    VENUE_STREAM,
+    RecordBatch,
+    Rows,
+    shown_batch,
+    shown_schema,
+)
 from tandemfeed.offline.ticks.source_rows import SourceRows
 from tandemfeed.offline.ticks.tick_quarantine import TickQuarantine
+from tandemfeed.offline.ticks.venue_columns import VenueColumns
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.options import chosen, required
 from tandemfeed.spark_feed.spark.table.message_table import TIMES
@@ -56,8 +67,11 @@ class TickTable:
     def arrow_schema(self) -> Any:
         """The columns, as Spark shows them."""
         if self.model is not None:
-            return shown_schema(rows_of(self.model.schema.messages[self.message_name]).batch(), self.times)
-        return shown_schema(self._source_rows().rest(), self.times)
+            none = rows_of(self.model.schema.messages[self.message_name]).batch()
+        else:
+            none = self._source_rows(None).rest()
+        fields = shown_schema(none, self.times)
+        return pa.schema([*VENUE_FIELDS, *fields]) if self.reader in CAPTURE_READERS else fields
 
     def batches(self, recording: Recording, schema: Any, quarantine: TickQuarantine) -> Iterator[RecordBatch]:
         """The messages of a recording, with the columns of an Arrow schema.
@@ -74,18 +88,21 @@ class TickTable:
             keeps_times=table is not None and reads_packet(table, "sent_at_ns"),
             keeps_streams=table is not None and reads_packet(table, "source_stream_id"),
         )
-        rows = self._rows(recording.session(self.session))
+        rows = self._rows(recording.session(self.session), schema.names)
+        venue = VenueColumns() if {VENUE_STREAM, VENUE_SEQ}.intersection(schema.names) else None
         try:
             for chunk in READERS[self.reader](given, quarantine):
-                for batch in rows.take(chunk):
-                    yield shown_batch(batch, schema)
+                if venue is not None and quarantine.numbers is not None:
+                    venue.newest = quarantine.numbers()
+                for batch in rows.take(chunk, venue.add if venue else None):
+                    yield shown_batch(batch, schema, venue.take() if venue else {})
                 quarantine.add_messages(rows.take_refused())
         except READ_ERRORS as reason:
             raise TableError(
                 f"{reason}; the reader is {self.reader!r}: give another one with option 'reader'"
             ) from None
         if (batch := rows.rest()).num_rows:
-            yield shown_batch(batch, schema)
+            yield shown_batch(batch, schema, venue.take() if venue else {})
         quarantine.message_counts = rows.refused_counts()
         if quarantine.all_were_refused:
             count = f"none of the {quarantine.datagram_count:,} datagrams"
@@ -94,14 +111,19 @@ class TickTable:
                 "`tandemfeed convert sniff` names a reader that fits"
             )
 
-    def _rows(self, session: int) -> Rows:
+    def _rows(self, session: int, names: list[str]) -> Rows:
+        """What collects the rows.
+
+        Args:
+            names: the columns that are read.
+        """
         if self.converter_table is None or self.model is None:
-            return self._source_rows()
+            return self._source_rows(names)
         schema = self.model.schema
         return ModelRows(self.converter_table, schema.messages[self.message_name], schema.schema_id, session)
 
-    def _source_rows(self) -> SourceRows:
-        return SourceRows(self.source_format, self.source_format.messages[self.message_name])
+    def _source_rows(self, names: list[str] | None) -> SourceRows:
+        return SourceRows(self.source_format, self.source_format.messages[self.message_name], names)
 
 
 def tick_table(options: Any) -> TickTable:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
-from typing import Any
+from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation, Overflow
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,32 +12,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tandemfeed.spark_feed.recordings.recording import PRICE_DIGITS
+from tandemfeed.spark_feed.recordings.values import BadValue, cast
 
 EXACT = "decimal strings, exact"
 ROUNDED = "floats, rounded half even at nine digits"
 WHOLE = "integers, exact"
 LIMIT = 1 << 63
+CONVERTED_MAX = 1 << 17  # numbers that are kept: prices and sizes recur, and each conversion takes microseconds
 _CONTEXT = Context(prec=400, rounding=ROUND_HALF_EVEN)  # a float has up to 1,074 decimal places; 9 are used
 
 
-class BadNumber(Exception):
-    """A value is not a number, or does not fit.
-
-    Attributes:
-        row: index of the value's row.
-        value: the value as read.
-        reason: what is wrong with it, to be read after the value.
-    """
-
-    def __init__(self, row: int, value: object, reason: str) -> None:
-        super().__init__(reason)
-        self.row = row
-        self.value = value
-        self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(NamedTuple):
     """Integers that hold numbers.
 
     Attributes:
@@ -55,32 +40,31 @@ class Scale:
 NINE_DIGITS = Scale(PRICE_DIGITS, -LIMIT, LIMIT - 2)  # the largest value means null
 
 
-def to_nine_digits(column: Any, null: int) -> tuple[NDArray[np.int64], str]:
-    """A column as integers with exponent -9, and how they were converted; as `to_integers`."""
+def to_nine_digits(column: Any, null: int) -> NDArray[np.int64]:
+    """A column as integers with exponent -9; as `to_integers`."""
     return to_integers(column, null, NINE_DIGITS)
 
 
-def to_integers(column: Any, null: int, scale: Scale) -> tuple[NDArray[np.int64], str]:
-    """A column as scaled integers, and how they were converted. Those above 63 bits become their two's complement.
+def conversion_of(kind: Any) -> str:
+    """How `to_integers` converts values of an Arrow type, in words."""
+    if pa.types.is_integer(kind):
+        return WHOLE
+    return ROUNDED if pa.types.is_floating(kind) else EXACT
+
+
+def to_integers(column: Any, null: int, scale: Scale) -> NDArray[np.int64]:
+    """A column as scaled integers. Those above 63 bits become their two's complement.
 
     Args:
-        column: Arrow text, decimals, floats or integers.
+        column: an Arrow array of text, decimals, floats or integers.
         null: result for empty values.
 
     Raises:
-        BadNumber: names the first row that is not a number, is text with too many decimal places, or is out of range.
+        BadValue: names the first value that is not a number, is text with too many decimal places, or is out of range.
     """
-    kind = column.type
-    if pa.types.is_integer(kind):
-        how = WHOLE
-    elif pa.types.is_floating(kind):
-        how = ROUNDED
-    else:
-        how = EXACT
-        column = column.cast(pa.string())
+    if conversion_of(column.type) == EXACT:
+        column = cast(column, pa.string(), "is not a number")
     encoded = column.dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.unify_dictionaries().combine_chunks()
     distinct = encoded.dictionary.to_pylist()
     codes = np.asarray(pc.fill_null(encoded.indices, len(distinct)).to_numpy(zero_copy_only=False), np.int64)
     values = np.empty(len(distinct) + 1, np.int64)
@@ -88,10 +72,10 @@ def to_integers(column: Any, null: int, scale: Scale) -> tuple[NDArray[np.int64]
     for code, value in enumerate(distinct):
         try:
             values[code] = _scaled(value, null, scale)
-        except (BadNumber, OverflowError) as error:
+        except (ValueError, OverflowError) as reason:
             row = int(np.flatnonzero(codes == code)[0])
-            raise BadNumber(row, value, str(error)) from None
-    return values[codes], how
+            raise BadValue(row, f"{value!r} {reason}") from None
+    return values[codes]
 
 
 def signed(value: int) -> int:
@@ -109,26 +93,31 @@ def size_exponent_of(values: NDArray[np.int64]) -> int:
     return -PRICE_DIGITS
 
 
+@lru_cache(CONVERTED_MAX)
 def _scaled(value: object, null: int, scale: Scale) -> int:
+    """Raises ValueError if the number cannot be recorded; its text is the reason."""
     if isinstance(value, str) and value.strip() in ("", "null", "NULL", "NaN", "nan"):
         return null
     try:
         number = Decimal(value.strip() if isinstance(value, str) else value)  # type: ignore[arg-type]
     except InvalidOperation:
-        raise BadNumber(0, value, "is not a number") from None
+        raise ValueError("is not a number") from None
     if number.is_nan():
         return null
     if not number.is_finite():
-        raise BadNumber(0, value, "is not finite")
-    scaled = number.scaleb(scale.digits, _CONTEXT)
+        raise ValueError("is not finite")
+    try:
+        scaled = number.scaleb(scale.digits, _CONTEXT)
+    except Overflow:
+        raise ValueError("is out of range") from None
     whole = scaled.to_integral_value(ROUND_HALF_EVEN)
     places = "no" if scale.digits <= 0 else scale.digits
     if whole != scaled and not (scale.rounds and isinstance(value, float)):
         if scale.digits < 0:
-            raise BadNumber(0, value, f"is not a multiple of 1e{-scale.digits}")
-        raise BadNumber(0, value, f"has more than {places} decimal places")
+            raise ValueError(f"is not a multiple of 1e{-scale.digits}")
+        raise ValueError(f"has more than {places} decimal places")
     if not scale.lowest <= whole <= scale.highest:
         if scale == NINE_DIGITS:
-            raise BadNumber(0, value, "does not fit in 64 bits with nine decimal places")
-        raise BadNumber(0, value, f"is out of range: as an integer it must be {scale.lowest} to {scale.highest}")
+            raise ValueError("does not fit in 64 bits with nine decimal places")
+        raise ValueError(f"is out of range: as an integer it must be {scale.lowest} to {scale.highest}")
     return signed(int(whole))

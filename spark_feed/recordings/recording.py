@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -143,22 +144,51 @@ def write_recording(
 ) -> Manifest:
     """Write tables (columns of the schema without record_index, in order) as a recording.
 
-    Nothing is left in the folder if a table raises.
+    What is written does not depend on how the rows are divided among tables, and little more than a file's rows is in
+    memory. If a table raises, nothing is left.
 
     Raises:
         RecordingError: if the folder is not empty, or the tables have no rows.
     """
+    require_new(folder)
+    was_there = folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise RecordingError(f"{folder} is not empty; give a new folder, or remove the old recording first")
     try:
         manifest = _write_parts(folder, tables, rows_per_file, origin, price_conversion, size_exponent, schema)
+        _write_manifest(folder, manifest)
     except BaseException:
-        for left in folder.iterdir():
-            left.unlink()
+        _clear(folder)
+        if not was_there:
+            folder.rmdir()
         raise
-    (folder / MANIFEST_NAME).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
     return manifest
+
+
+def require_new(folder: Path) -> None:
+    """Require that a recording can be written to a folder: that there is none, or an empty one.
+
+    Raises:
+        RecordingError: the folder is not empty.
+    """
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    holds = "is not empty"
+    if not (folder / MANIFEST_NAME).exists() and any(folder.glob("part-*.parquet")):
+        holds = "has an unfinished recording, of a command that was killed"
+    raise RecordingError(f"{folder} {holds}; give a new folder, or remove the old recording first")
+
+
+def _clear(folder: Path) -> None:
+    (folder / MANIFEST_NAME).unlink(missing_ok=True)  # the first, so that the rest never looks whole
+    for left in folder.iterdir():
+        left.unlink()
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write what makes the recording a finished one."""
+    unfinished = folder / f"_{MANIFEST_NAME}"
+    unfinished.write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
+    unfinished.rename(folder / MANIFEST_NAME)
 
 
 def _write_parts(
@@ -174,7 +204,7 @@ def _write_parts(
     record_count = file_count = 0
     first_event = last_event = 0
     for table in _rechunk(tables, rows_per_file):
-        index = pa.array(range(record_count, record_count + table.num_rows), pa.int64())
+        index = pa.array(np.arange(record_count, record_count + table.num_rows))
         full = table.add_column(0, schema.field("record_index"), index).select(schema.names).cast(schema)
         _write_part(part_path(folder, file_count), full, file_count)
         events = full.column("event_at_ns")
@@ -233,11 +263,12 @@ def _set_file_time(path: Path, number: int) -> None:
 
 
 def _rechunk(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of this size. Arrow's writer puts pages where chunks end, so each has one chunk."""
     waiting: pa.Table | None = None
     for table in tables:
         waiting = table if waiting is None else pa.concat_tables([waiting, table])
         while waiting.num_rows >= rows:
-            yield waiting.slice(0, rows)
+            yield waiting.slice(0, rows).combine_chunks()
             waiting = waiting.slice(rows)
     if waiting is not None and waiting.num_rows:
-        yield waiting
+        yield waiting.combine_chunks()

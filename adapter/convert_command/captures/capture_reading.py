@@ -149,6 +149,7 @@ class _Reading:
 
     def _noted(self, chunk: Chunk) -> FrameChunk:
         self._findings.origin = lambda number: self._merge.origin(chunk, number)
+        self._findings.numbers = lambda: self._merge.numbers(chunk)
         return chunk.frames
 
     def _refuse(self, row: Words, reason: str) -> None:

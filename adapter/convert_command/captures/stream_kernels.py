@@ -80,7 +80,7 @@ STREAM_COLUMNS = 9
 CHUNK_SIZE, CHUNK_COUNT, CHUNK_SPANS, CHUNK_SENT_NS, UNNUMBERED = range(5)
 PROGRESS = 5
 
-# Columns of a span: messages of a chunk that are consecutive in their stream.
+# Columns of a span: messages of a chunk that are consecutive in their stream; of one packet, if packets are numbered.
 SPAN_INDEX, SPAN_STREAM, SPAN_SEQUENCE, SPAN_END = range(4)
 SPAN_COLUMNS = 4
 
@@ -227,10 +227,10 @@ def is_in_chunk(row, size, stream, out, spans, progress, limits):  # type: ignor
 
 
 @compiled_part
-def put_span(stream, first, end, count, spans, progress):  # type: ignore[no-untyped-def]
+def put_span(stream, first, end, count, is_by_packet, spans, progress):  # type: ignore[no-untyped-def]
     """Note which messages the chunk's next `count` are."""
     last = progress[CHUNK_SPANS] - 1
-    if last < 0 or spans[last, SPAN_STREAM] != stream or spans[last, SPAN_END] != first:
+    if is_by_packet or last < 0 or spans[last, SPAN_STREAM] != stream or spans[last, SPAN_END] != first:
         last += 1
         spans[last, SPAN_INDEX] = progress[CHUNK_COUNT]
         spans[last, SPAN_STREAM] = stream
@@ -280,7 +280,7 @@ def merge_rows(data, rows, first, streams, limits, out, spans, progress):  # typ
                 copy_bytes(data, row[FRAMES], out, progress[CHUNK_SIZE], size)
                 progress[CHUNK_SIZE] += size
                 if count > 0:
-                    put_span(row[STREAM], sequence, after, count, spans, progress)
+                    put_span(row[STREAM], sequence, after, count, limits[IS_BY_PACKET], spans, progress)
                 progress[UNNUMBERED] += count if is_unnumbered else 0
                 stream[NEXT] = after
                 stream[DELIVERED] += count

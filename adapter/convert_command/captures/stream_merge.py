@@ -67,12 +67,12 @@ from tandemfeed.adapter.convert_command.captures.stream_kernels import (
     merge_rows,
     read_headers,
 )
-from tandemfeed.adapter.convert_command.inputs import StreamReport
+from tandemfeed.adapter.convert_command.inputs import StreamReport, VenueNumbers
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 MESSAGES_MAX = 20_000  # of a chunk; the progress bar moves after each
 BYTES_MAX = 2 << 20
-SPANS_MAX = 4_096
+SPANS_MAX = MESSAGES_MAX  # each has a message
 DATAGRAM_MAX = 65_535
 SIGN_64 = (1 << 64) - 1
 assert BYTES_MAX > DATAGRAM_MAX
@@ -83,7 +83,8 @@ class Chunk(NamedTuple):
 
     Attributes:
         frames: as source packets carry them; numbered from 1.
-        origins: (place in the chunk, stream, venue's number) of each message that does not continue the one before it.
+        origins: (place in the chunk, stream, venue's number) of each message that does not continue the one before it;
+            if packets are numbered, of the first message of each.
     """
 
     frames: FrameChunk
@@ -181,6 +182,16 @@ class StreamMerge:
         if self._protocol.is_by_packet:
             return f"of packet {sequence} {self.name(stream)}".rstrip()
         return f"{sequence + number - 1 - index} of {self.name(stream)}".removesuffix(" of ")
+
+    def numbers(self, chunk: Chunk) -> VenueNumbers:
+        """The venue's stream and number of each message of a chunk."""
+        count = chunk.frames.message_count
+        firsts, streams, numbers = chunk.origins.T
+        counts = np.diff(firsts, append=count)
+        numbers = np.repeat(numbers, counts)
+        if not self._protocol.is_by_packet:
+            numbers += np.arange(count) - np.repeat(firsts, counts)
+        return VenueNumbers(np.repeat(streams, counts), numbers, self.name)
 
     def take(self, datagrams: Datagrams, groups: Words) -> Iterator[Chunk]:
         """Take the next datagrams; yields each chunk that is complete.

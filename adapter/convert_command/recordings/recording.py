@@ -90,7 +90,7 @@ def convert_recording(
         converter, given, reader, output, findings,
         session=session, is_strict=arguments.strict, on_chunk=on_chunk,
     )  # fmt: skip
-    findings.origin = str  # it names messages of the newest chunk only
+    findings.origin, findings.numbers = str, None  # they are of the newest chunk only
     return Outcome(result, Counter(converter.counts()), converter.function_failures(), findings)
 
 

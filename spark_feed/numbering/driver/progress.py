@@ -6,7 +6,6 @@ queries says how many micro-batches are done, and where their time went. Its eve
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -15,8 +14,8 @@ from typing import Any, TextIO
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-DRAW_INTERVAL_S = 0.1
-BAR_WIDTH = 30
+from tandemfeed.spark_feed.progress_bar import TerminalLine, bar
+
 MS_PER_S = 1_000
 LISTENED_INTERVAL_S = 1.0  # how often the JVM is asked how long a micro-batch took
 WHOLE, TASKS_AND_COMMITS = "triggerExecution", "addBatch"  # Spark's names for parts of a micro-batch
@@ -50,8 +49,8 @@ class JobProgress(Collector):
     ) -> None:
         self.values: dict[JobMetric, float] = dict.fromkeys(JobMetric, 0)
         self.values[JobMetric.RECORDING_RECORDS] = record_count
-        self._terminal, self._clock_s = terminal, clock_s
-        self._began_s, self._first_record, self._drawn_s = clock_s(), -1, 0.0
+        self._clock_s, self._terminal_line = clock_s, TerminalLine(terminal, clock_s)
+        self._began_s, self._first_record = clock_s(), -1
 
     def on_start(self, next_record_index: int) -> None:
         """The job continues at a record."""
@@ -62,10 +61,7 @@ class JobProgress(Collector):
         """The records before this one are committed."""
         self.values[JobMetric.RECORDS] = next_record_index
         self.values[JobMetric.COMMITS] += 1
-        now_s = self._clock_s()
-        if self._terminal is not None and now_s - self._drawn_s >= DRAW_INTERVAL_S:
-            self._drawn_s = now_s
-            self._draw(self._terminal)
+        self._terminal_line.update(self.line)
 
     def on_micro_batch(self, durations_ms: dict[str, int]) -> None:
         """Spark has finished a micro-batch.
@@ -81,10 +77,7 @@ class JobProgress(Collector):
 
     def on_end(self) -> None:
         """Draw the bar for the last time."""
-        if self._terminal is not None and self._drawn_s:
-            self._draw(self._terminal)
-            self._terminal.write("\n")
-            self._terminal.flush()
+        self._terminal_line.finish(self.line)
 
     def line(self) -> str:
         """The bar."""
@@ -92,25 +85,14 @@ class JobProgress(Collector):
         count = max(count, done, 1)  # a recording may grow
         seconds = self._clock_s() - self._began_s
         rate = (done - self._first_record) / seconds if seconds > 0 else 0.0
-        filled = BAR_WIDTH * done // count
         left = f", {(count - done) / rate:.0f} s left" if rate > 0 and done < count else ""
-        bar = "#" * filled + "." * (BAR_WIDTH - filled)
-        return f"[{bar}] {100 * done // count:3d} %  {done:,} of {count:,} records, {rate:,.0f}/s{left}"
+        return f"{bar(done, count)}  {done:,} of {count:,} records, {rate:,.0f}/s{left}"
 
     def collect(self) -> Iterator[Metric]:
         """The current values, for Prometheus."""
         for metric, value in self.values.items():
             kind = CounterMetricFamily if metric in COUNTERS else GaugeMetricFamily
             yield kind(PREFIX + metric.name.lower(), metric.value, value=value)
-
-    def _draw(self, terminal: TextIO) -> None:
-        terminal.write(f"\r{self.line()}\x1b[K")
-        terminal.flush()
-
-
-def terminal() -> TextIO | None:
-    """Standard error, if it is a terminal."""
-    return sys.stderr if sys.stderr.isatty() else None
 
 
 def listen(spark: Any, progress: JobProgress) -> None:

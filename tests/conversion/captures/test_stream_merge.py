@@ -49,9 +49,10 @@ class Decoded(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a capture gives."""
+    """What a capture gives. Attributes: numbers: the stream of each message, and its number or that of its packet."""
 
     frames: bytes
+    numbers: list[tuple[str, int]]
     count: int
     missing: list[Missing]
     duplicates: int
@@ -92,16 +93,26 @@ def in_python(path: Path, source_format: SourceFormat, decode: Callable[[bytes],
                 merge.note_end(session, sequence + (chunk.message_count if chunk else 0))
     delivered += merge.finish()
     frames, count = b"".join(each.frames for each in delivered), sum(each.message_count for each in delivered)
-    return Outcome(frames, count, sorted(merge.missing), merge.duplicate_count, refused)
+    numbers = [
+        (each.session.decode(), each.sequence + (0 if is_mdp else place))
+        for each in delivered
+        for place in range(each.message_count)
+    ]
+    return Outcome(frames, numbers, count, sorted(merge.missing), merge.duplicate_count, refused)
 
 
 def compiled(path: Path, source_format: SourceFormat, reader: str) -> Outcome:
     """The same by way of the compiled walks."""
-    findings = Findings()
-    chunks = list(READERS[reader](Input((path,), source_format), findings))
+    findings, chunks, numbers = Findings(), list[FrameChunk](), list[tuple[str, int]]()
+    for chunk in READERS[reader](Input((path,), source_format), findings):
+        chunks.append(chunk)
+        assert findings.numbers is not None
+        found = findings.numbers()
+        names = ["" if reader == "mdp3" else found.name(stream) for stream in found.streams.tolist()]
+        numbers += zip(names, found.numbers.tolist(), strict=True)
     frames, count = b"".join(each.frames for each in chunks), sum(each.message_count for each in chunks)
     missing = [each if reader != "mdp3" else each._replace(stream="") for each in findings.missing]
-    return Outcome(frames, count, sorted(missing), findings.duplicate_count, findings.refused)
+    return Outcome(frames, numbers, count, sorted(missing), findings.duplicate_count, findings.refused)
 
 
 def body(number: int) -> bytes:
@@ -186,6 +197,16 @@ def test_a_chunk_is_written_before_its_space_is_used_again(tmp_path: Path, monke
     assert [each.message_count for each in chunks][:2] == [3, 3] or sum(each.message_count for each in chunks) == 8
     assert b"".join(each.frames for each in chunks) == b"".join(mold_packet(1, n, n + 1)[20:] for n in range(1, 9))
     assert BytesIO(chunks[0].frames).read(2) == b"\0\1"
+
+
+def test_a_message_is_named_by_the_packet_that_has_its_number(tmp_path: Path) -> None:
+    packets = [MDP_HEADER.pack(number, number) + struct.pack("<H", 12) + bytes(10) for number in (5, 6, 7)]
+    write_pcap(tmp_path / "day.pcap", [(each, (bytes([239, 1, 1, 1]), 5_000)) for each in packets], 1)
+    findings = Findings()
+    for chunk in READERS["mdp3"](Input((tmp_path / "day.pcap",), ITCH), findings):
+        assert chunk.message_count == 3
+        names = [findings.origin(number) for number in (1, 2, 3)]
+    assert names == [f"of packet {number} 239.1.1.1:5000" for number in (5, 6, 7)]
 
 
 def test_everything_is_compiled_in_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,18 @@ from pyspark.sql.streaming.datasource import ReadMaxFiles
 from scapy.all import IP, UDP, Ether, Raw, wrpcap
 
 from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.capture import CaptureReader
 from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
 from tandemfeed.adapter.conversion.formats.moldudp64 import encode_mold_packet
+from tandemfeed.adapter.convert_command import row_groups
+from tandemfeed.adapter.convert_command.captures.stream_merge import StreamMerge
 from tandemfeed.adapter.convert_command.cli import main as convert
+from tandemfeed.adapter.convert_command.compressed import DecompressedFile
 from tandemfeed.adapter.convert_command.inputs import Findings, Input
 from tandemfeed.adapter.convert_command.reading import READERS, default_reader
 from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.offline.ticks.rows import VENUE_SEQ, VENUE_STREAM
 from tandemfeed.offline.ticks.source_rows import ROWS_MAX, integers
 from tandemfeed.offline.ticks.tick_source import TickSource
 from tandemfeed.offline.ticks.tick_table import tick_table
@@ -95,7 +101,7 @@ def test_each_message_type_has_the_values_that_the_plain_reader_finds(file: str,
     for message, frames in expected.items():
         found = rows(path, format=name, message=message, times="nanoseconds")
         assert len(found) == len(frames), message
-        for column in found[0]:
+        for column in set(found[0]) - {VENUE_STREAM, VENUE_SEQ}:
             field = source_format.messages[message].fields[column]
             wanted = [each[column] for each in frames]
             if field.is_text:
@@ -115,6 +121,92 @@ def test_a_converter_tables_rows_are_those_of_convert_file(tmp_path: Path) -> No
             (row["symbol"], row["sequence"]) for row in expected
         ]
         assert [row["eventAt"] for row in found] == [row["eventAt"].value for row in expected]
+
+
+def numbers_in_python(path: Path) -> dict[str, list[tuple[str, int]]]:
+    """By message type of IEX: the stream and number of each message, from the segments' headers."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    reader = FrameReader(load_source_format(document("iex.xml")))
+    with DecompressedFile(path) as file:
+        for datagram in CaptureReader(file):
+            segment = decode_iex_segment(datagram.payload)
+            stream = f"{segment.channel_id}/{segment.session_id}"
+            for number, (message, _) in enumerate(reader.read(segment.frames), segment.sequence):
+                found.setdefault(message, []).append((stream, number))
+    return found
+
+
+def venue_numbers(path: Path, **options: object) -> list[tuple[str, int]]:
+    found = rows(path, columns=f"{VENUE_SEQ},{VENUE_STREAM}", **options)
+    return [(row[VENUE_STREAM], row[VENUE_SEQ]) for row in found]
+
+
+def test_rows_of_a_real_capture_have_the_stream_and_number_of_the_packets_that_brought_them() -> None:
+    path = shared_file("iex/TOPS16.pcapng.gz")
+    expected = numbers_in_python(path)
+    assert len(expected) > 2
+    for message, numbers in expected.items():
+        assert venue_numbers(path, format="iex", message=message) == numbers
+
+
+@pytest.mark.parametrize("rows_max", [7, row_groups.ROWS_MAX])
+def test_rows_of_a_converter_table_have_the_number_of_their_source_message(
+    monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    path = shared_file("iex/TOPS16.pcapng.gz")
+    monkeypatch.setattr(row_groups, "ROWS_MAX", rows_max)
+    for message, sources in (("Trade", ("tradeReport", "tradeBreak")), ("Quote", ("quoteUpdate",))):
+        sent = [row for source in sources for row in rows(path, format="iex", message=source)]
+        converted = rows(path, format="iex", table="shipped", message=message)
+        wanted = (VENUE_STREAM, VENUE_SEQ, "symbol")
+        assert [tuple(row[name] for name in wanted) for row in converted] == sorted(
+            tuple(row[name] for name in wanted) for row in sent
+        )
+
+
+def test_each_row_has_the_stream_and_number_that_the_findings_name(tmp_path: Path) -> None:
+    cut = struct.pack(">cH", b"A", 7)
+    packets = [
+        (b"S", 1, add_order(1), cut, add_order(3)),
+        (b"T", 1, add_order(101)),
+        (b"S", 6, add_order(6)),  # held, until it is clear that 4 and 5 are missing
+        (b"S", 1, add_order(1), cut, add_order(3)),  # the other line
+        (b"T", 2, add_order(102), add_order(103)),
+        (b"U", 0, add_order(7), add_order(8)),  # without a number
+    ]
+    payloads = [encode_mold_packet(session, first, messages) for session, first, *messages in packets]
+    path = capture(tmp_path / "day.pcap", *payloads)
+    found = rows(path, format="itch50", message="addOrder", reader="moldudp64", quarantine=tmp_path / "bad")
+    assert list(found[0])[:2] == [VENUE_STREAM, VENUE_SEQ]
+    assert sorted((row[VENUE_STREAM], row[VENUE_SEQ], int(row["order_ref"])) for row in found) == [
+        ("S", 1, 1), ("S", 3, 3), ("S", 6, 6), ("T", 1, 101), ("T", 2, 102), ("T", 3, 103),
+        ("U (unnumbered)", 1, 7), ("U (unnumbered)", 2, 8),
+    ]  # fmt: skip
+    bad = pq.read_table(tmp_path / "bad").column("place").to_pylist()
+    assert bad == ["message 2 of S", "stream S: 4 to 5"]
+
+
+def test_only_queries_that_read_the_venues_columns_pay_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = capture(tmp_path / "day.pcap", mold(1, add_order(1), add_order(2)))
+    options = {"format": "itch50", "message": "addOrder", "reader": "moldudp64"}
+    assert rows(path, columns="venue_seq", **options) == [{"venue_seq": 1}, {"venue_seq": 2}]
+
+    def numbers(*_: object) -> None:
+        raise AssertionError("no column needs them")
+
+    monkeypatch.setattr(StreamMerge, "numbers", numbers)
+    assert order_refs(path, reader="moldudp64") == [1, 2]
+    with pytest.raises(AssertionError, match="no column needs them"):
+        rows(path, columns="venue_stream", **options)
+
+
+def test_files_have_no_columns_of_the_venue_and_a_field_of_that_name_stays_its_own(tmp_path: Path) -> None:
+    (tmp_path / "venue.xml").write_text(VERSIONED.replace('name="size"', 'name="venue_seq"'))
+    (tmp_path / "day.bin").write_bytes(struct.pack("<HHHHHiH", 16, 6, 1, 0, 1, -150, 7))
+    found = rows(tmp_path / "day.bin", format=tmp_path / "venue.xml", reader="binary-file")
+    assert found == [{"price": Decimal("-1.50"), "venue_seq_": 7}]
 
 
 def test_what_makes_no_row_is_in_the_quarantine_table_and_ends_no_query(tmp_path: Path) -> None:

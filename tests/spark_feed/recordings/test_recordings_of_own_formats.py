@@ -16,15 +16,15 @@ from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
-from tandemfeed.spark_feed.cli import ticks
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
 from tandemfeed.spark_feed.numbering.rows.column_split import Split, parse_split
 from tandemfeed.spark_feed.numbering.rows.screening import Rules
 from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
 from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
-from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
-from tandemfeed.spark_feed.recordings.ingest import ingest
+from tandemfeed.spark_feed.recordings.cli import main as ticks
+from tandemfeed.spark_feed.recordings.ingest.file_columns import IngestOptions
+from tandemfeed.spark_feed.recordings.ingest.ingesting import ingest
 from tandemfeed.spark_feed.recordings.recording import RecordingError, part_path
 from tests.spark_feed.source_material import FEED, packets_of
 
@@ -138,7 +138,7 @@ def journal(recording: Path, document: Path, folder: Path, split: Split) -> None
 
 @pytest.mark.parametrize("make", [parquet, csv])
 def test_values_of_a_format_of_ones_own_reach_the_clients_fields(tmp_path: Path, document: Path, make: Any) -> None:
-    ingest(make(tmp_path), tmp_path / "recording", OPTIONS, source_format=document)
+    ingest([make(tmp_path)], tmp_path / "recording", OPTIONS, source_format=document)
     (tmp_path / "venues.csv").write_text("XEUR,2\n*,1\n")
     split = parse_split(f"table:{tmp_path / 'venues.csv'}", FEED.source_stream_ids, "venue")
     journal(tmp_path / "recording", document, tmp_path / "journal", split)
@@ -160,7 +160,7 @@ def test_values_of_a_format_of_ones_own_reach_the_clients_fields(tmp_path: Path,
 
 
 def test_a_recording_has_the_values_that_fields_hold(tmp_path: Path, document: Path) -> None:
-    ingest(parquet(tmp_path), tmp_path / "recording", OPTIONS, source_format=document)
+    ingest([parquet(tmp_path)], tmp_path / "recording", OPTIONS, source_format=document)
     rows = pq.read_table(part_path(tmp_path / "recording", 0)).to_pylist()
     assert [row["nominal"] for row in rows] == [2_000, None, None, 5]
     assert [row["settles_at_ns"] for row in rows] == [NOON_NS, None, None, NOON_NS]
@@ -186,7 +186,7 @@ def test_a_value_that_a_field_cannot_hold_is_refused_with_row_and_column(
 ) -> None:
     file = parquet(tmp_path, **{column: values})
     with pytest.raises(RecordingError, match=reason):
-        ingest(file, tmp_path / "recording", OPTIONS, source_format=document)
+        ingest([file], tmp_path / "recording", OPTIONS, source_format=document)
 
 
 def test_a_missing_column_is_named_with_the_option_that_gives_it(
@@ -203,7 +203,7 @@ def test_a_missing_column_is_named_with_the_option_that_gives_it(
 
 
 def test_a_recorded_value_that_a_field_cannot_hold_goes_to_the_quarantine_table(tmp_path: Path, document: Path) -> None:
-    ingest(parquet(tmp_path), tmp_path / "recording", OPTIONS, source_format=document)
+    ingest([parquet(tmp_path)], tmp_path / "recording", OPTIONS, source_format=document)
     path = part_path(tmp_path / "recording", 0)
     table = pq.read_table(path)
     wrong = {"desk": [1 << 20, None, None, 1], "venue": ["XEUR", None, None, "TOOLONG"]}
@@ -233,4 +233,4 @@ def test_a_format_whose_messages_rows_cannot_make_is_refused(
 ) -> None:
     document.write_text(SOURCE_FORMAT.replace(was, now))
     with pytest.raises(RecordingError, match=reason):
-        ingest(parquet(tmp_path), tmp_path / "recording", OPTIONS, source_format=document)
+        ingest([parquet(tmp_path)], tmp_path / "recording", OPTIONS, source_format=document)

@@ -20,16 +20,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
-from tandemfeed.spark_feed.cli import ticks
 from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER, IN_TURN
 from tandemfeed.spark_feed.numbering.rows.encoding import EncodingError, TickEncoder
-from tandemfeed.spark_feed.recordings import ingest_dbn
-from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
+from tandemfeed.spark_feed.recordings.cli import main as ticks
 from tandemfeed.spark_feed.recordings.generator import CENT, GeneratorOptions, TickGenerator
-from tandemfeed.spark_feed.recordings.ingest import ingest
-from tandemfeed.spark_feed.recordings.prices import BadNumber, to_nine_digits
+from tandemfeed.spark_feed.recordings.ingest import dbn_reader
+from tandemfeed.spark_feed.recordings.ingest.file_columns import IngestOptions
+from tandemfeed.spark_feed.recordings.ingest.ingesting import ingest
+from tandemfeed.spark_feed.recordings.prices import to_nine_digits
 from tandemfeed.spark_feed.recordings.recording import NULL_PRICE, SCHEMA, Manifest, RecordingError, restore_file_order
 from tandemfeed.spark_feed.recordings.tickers import make_tickers
+from tandemfeed.spark_feed.recordings.values import BadValue
 from tests.real_data import shared_file
 from tests.spark_feed.source_material import SOURCE_FORMAT, make_recording
 
@@ -126,7 +127,7 @@ def test_the_command_makes_recordings_and_explains_refusals(tmp_path: Path, caps
 
 def test_real_quotes_from_csv_keep_every_digit(tmp_path: Path) -> None:
     file = shared_file("ticks/usdjpy-ticks.csv")
-    manifest = ingest(file, tmp_path / "r", IngestOptions())
+    manifest = ingest([file], tmp_path / "r", IngestOptions())
     assert manifest.price_conversion.startswith("decimal strings")
     rows = _rows(tmp_path / "r")
     with file.open() as lines:
@@ -141,7 +142,7 @@ def test_real_quotes_from_csv_keep_every_digit(tmp_path: Path) -> None:
 
 def test_real_trades_from_parquet_are_rounded_to_nine_decimal_places(tmp_path: Path) -> None:
     file = shared_file("ticks/btcusdt-trades.parquet")
-    manifest = ingest(file, tmp_path / "r", IngestOptions())
+    manifest = ingest([file], tmp_path / "r", IngestOptions())
     assert (manifest.record_count, manifest.size_exponent) == (2_001, -6)
     for row, trade in zip(_rows(tmp_path / "r"), pq.read_table(file).to_pylist(), strict=True):
         assert (row["kind"], row["symbol"]) == ("trade", "BTCUSDT")
@@ -153,7 +154,7 @@ def test_real_trades_from_parquet_are_rounded_to_nine_decimal_places(tmp_path: P
 
 def test_every_record_of_a_real_futures_file_is_kept(tmp_path: Path) -> None:
     file = shared_file("futures/esh4-glbx-mdp3-20231224.mbo.dbn.zst")
-    ingest(file, tmp_path / "r", IngestOptions(), rows_per_file=1_000)
+    ingest([file], tmp_path / "r", IngestOptions(), rows_per_file=1_000)
     rows = _rows(tmp_path / "r")
     raw = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(file.read_bytes()), read_across_frames=True).read()
     # Decoded without the product's decoder: after the metadata, the records are fixed structures.
@@ -172,7 +173,7 @@ def test_every_record_of_a_real_futures_file_is_kept(tmp_path: Path) -> None:
 
 def test_null_prices_of_a_real_futures_file_reach_the_wire(tmp_path: Path) -> None:
     file = shared_file("futures/esh4-glbx-mdp3-20231224.mbo.dbn.zst")
-    ingest(file, tmp_path / "r", IngestOptions())
+    ingest([file], tmp_path / "r", IngestOptions())
     table = pq.read_table(tmp_path / "r" / "part-00000000.parquet")
     source_format = load_source_format(SOURCE_FORMAT)
     parts = TickEncoder(source_format, IN_TURN, 2).encode(table)
@@ -201,7 +202,7 @@ KINDS_OF_SCHEMA = {
 @pytest.mark.parametrize("version", ["v2.dbn.zst", "v3.dbn.zst"])
 def test_dbn_files_of_every_schema_with_ticks_are_read(tmp_path: Path, schema: str, version: str) -> None:
     version = "v1.dbn.zst" if version == "v2.dbn.zst" and schema in WITH_VERSION_1 else version
-    ingest(shared_file(f"dbn/test_data.{schema}.{version}"), tmp_path / "r", IngestOptions())
+    ingest([shared_file(f"dbn/test_data.{schema}.{version}")], tmp_path / "r", IngestOptions())
     assert [row["kind"] for row in _rows(tmp_path / "r")] == KINDS_OF_SCHEMA[schema]
 
 
@@ -218,20 +219,20 @@ def test_a_dbn_file_is_read_in_pieces_and_leaves_nothing_if_its_end_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = shared_file("futures/esh4-glbx-mdp3-20231224.mbo.dbn.zst")
-    ingest(file, tmp_path / "whole", IngestOptions(), rows_per_file=1_000)
-    monkeypatch.setattr(ingest_dbn, "TABLE_ROWS", 700)
-    ingest(file, tmp_path / "pieces", IngestOptions(), rows_per_file=1_000)
+    ingest([file], tmp_path / "whole", IngestOptions(), rows_per_file=1_000)
+    monkeypatch.setattr(dbn_reader, "TABLE_ROWS", 700)
+    ingest([file], tmp_path / "pieces", IngestOptions(), rows_per_file=1_000)
     assert _rows(tmp_path / "pieces") == _rows(tmp_path / "whole")
     (tmp_path / "cut.dbn.zst").write_bytes(file.read_bytes()[:-1_000])
     with pytest.raises(RecordingError, match=r"cut\.dbn\.zst: not a complete DBN file"):
-        ingest(tmp_path / "cut.dbn.zst", tmp_path / "cut", IngestOptions(), rows_per_file=1_000)
-    assert list((tmp_path / "cut").iterdir()) == []
+        ingest([tmp_path / "cut.dbn.zst"], tmp_path / "cut", IngestOptions(), rows_per_file=1_000)
+    assert not (tmp_path / "cut").exists()
 
 
 def test_a_trade_among_quotes_of_dbn_is_kept(tmp_path: Path) -> None:
     action_at = 16 + 8 + 4  # after header, price and size
     file = changed_dbn(tmp_path / "mbp.dbn", "mbp-1", action_at, b"T")
-    ingest(file, tmp_path / "r", IngestOptions())
+    ingest([file], tmp_path / "r", IngestOptions())
     trade, quote, other = _rows(tmp_path / "r")
     assert [each["kind"] for each in (trade, quote, other)] == ["trade", "quote", "quote"]
     assert trade["event_at_ns"] == quote["event_at_ns"]
@@ -242,21 +243,21 @@ def test_a_trade_among_quotes_of_dbn_is_kept(tmp_path: Path) -> None:
 
 def test_undefined_times_of_dbn_are_null(tmp_path: Path) -> None:
     undefined = b"\xff" * 8
-    ingest(changed_dbn(tmp_path / "received.dbn", "mbo", 40, undefined), tmp_path / "a", IngestOptions())
+    ingest([changed_dbn(tmp_path / "received.dbn", "mbo", 40, undefined)], tmp_path / "a", IngestOptions())
     assert "received_at_ns" not in _rows(tmp_path / "a")[0]
-    ingest(changed_dbn(tmp_path / "event.dbn", "mbo", 8, undefined), tmp_path / "b", IngestOptions())
+    ingest([changed_dbn(tmp_path / "event.dbn", "mbo", 8, undefined)], tmp_path / "b", IngestOptions())
     row = _rows(tmp_path / "b")[0]
     assert row["event_at_ns"] == row["received_at_ns"], "the time of the receipt stands for it"
     file = changed_dbn(tmp_path / "both.dbn", "mbo", 8, undefined)
     file = changed_dbn(file, "mbo", 40, undefined, of=file)
     with pytest.raises(RecordingError, match="row 1: neither the event's time nor the time of its receipt"):
-        ingest(file, tmp_path / "c", IngestOptions())
+        ingest([file], tmp_path / "c", IngestOptions())
 
 
 def test_words_for_no_value_may_be_tickers(tmp_path: Path) -> None:
     file = tmp_path / "ticks.csv"
     file.write_text("time,symbol,price,size\n1,NA,2.5,3\n2,NULL,2.5,3\n3,nan,NaN,3\n")
-    ingest(file, tmp_path / "r", IngestOptions())
+    ingest([file], tmp_path / "r", IngestOptions())
     rows = _rows(tmp_path / "r")
     assert [row["symbol"] for row in rows] == ["NA", "NULL", "nan"]
     assert [row["price"] for row in rows] == [2_500_000_000, 2_500_000_000, NULL_PRICE]
@@ -266,7 +267,7 @@ def test_symbols_of_options_and_crypto_are_read_and_encoded_as_long_as_the_forma
     names = ["SPXW  261218C06000000", "BTC-29DEC26-100000-C", "X"]
     file = tmp_path / "ticks.csv"
     file.write_text("time,symbol,price,size\n" + "".join(f"{at},{name},2.5,3\n" for at, name in enumerate(names)))
-    ingest(file, tmp_path / "r", IngestOptions())
+    ingest([file], tmp_path / "r", IngestOptions())
     assert [row["symbol"] for row in _rows(tmp_path / "r")] == names
     (tmp_path / "format.xml").write_text(SOURCE_FORMAT.read_text().replace('length="8"', 'length="24"'))
     source_format = load_source_format(tmp_path / "format.xml")
@@ -277,28 +278,28 @@ def test_symbols_of_options_and_crypto_are_read_and_encoded_as_long_as_the_forma
 
 def test_an_unsupported_dbn_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="schema definition is not supported"):
-        ingest(shared_file("dbn/test_data.definition.v3.dbn.zst"), tmp_path / "r", IngestOptions())
+        ingest([shared_file("dbn/test_data.definition.v3.dbn.zst")], tmp_path / "r", IngestOptions())
     broken = tmp_path / "broken.dbn"
     broken.write_bytes(b"not DBN at all, but long enough to look")
     with pytest.raises(RecordingError, match=r"broken\.dbn"):
-        ingest(broken, tmp_path / "r", IngestOptions())
+        ingest([broken], tmp_path / "r", IngestOptions())
 
 
 @given(st.decimals(min_value=-9_000_000_000, max_value=9_000_000_000, places=9))
 def test_decimal_text_is_exact(number: Decimal) -> None:
-    values, _ = to_nine_digits(pa.chunked_array([[f"{number:f}", None]]), NULL_PRICE)
+    values = to_nine_digits(pa.array([f"{number:f}", None]), NULL_PRICE)
     assert values.tolist() == [int(number * 10**9), NULL_PRICE]
 
 
 @given(st.floats(min_value=-9e9, max_value=9e9))
 def test_floats_are_rounded_half_even_to_nine_decimal_places(number: float) -> None:
-    values, _ = to_nine_digits(pa.array([number]), NULL_PRICE)
+    values = to_nine_digits(pa.array([number]), NULL_PRICE)
     assert values.tolist() == [int(round(Decimal(number), 9) * 10**9)]
 
 
 def test_invalid_numbers_are_refused_with_their_row() -> None:
     for text in ("1.0000000001", "9300000000", "abc"):
-        with pytest.raises(BadNumber) as refused:
+        with pytest.raises(BadValue) as refused:
             to_nine_digits(pa.array(["1", text]), NULL_PRICE)
         assert refused.value.row == 1
 
@@ -320,14 +321,14 @@ def test_an_invalid_file_is_refused_with_row_and_column(tmp_path: Path, lines: s
     file = tmp_path / "t.csv"
     file.write_text(lines + "\n")
     with pytest.raises(RecordingError, match=expected):
-        ingest(file, tmp_path / "r", IngestOptions())
+        ingest([file], tmp_path / "r", IngestOptions())
 
 
 def test_columns_and_symbol_can_be_chosen(tmp_path: Path) -> None:
     file = tmp_path / "made-up-long-name.csv"
     file.write_text("when,what,much,bid,ask\n1700000000,12.25,0.5,1,2\n")
     chosen = {"event_at_ns": "when", "price": "what", "size": "much"}
-    ingest(file, tmp_path / "r", IngestOptions(kind="trade", symbol="ACME", columns=chosen))
+    ingest([file], tmp_path / "r", IngestOptions(kind="trade", symbol="ACME", columns=chosen))
     assert _rows(tmp_path / "r") == [
         {
             "record_index": 0,

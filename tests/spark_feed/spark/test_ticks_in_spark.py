@@ -41,3 +41,13 @@ def test_a_folder_of_itch_files_is_a_table_and_a_stream_that_continues(spark: Sp
     for name in ("two.itch", "three.itch"):
         shutil.copy(file, folder / name)
     assert continue_stream() == 3 * ORDERS
+
+
+def test_rows_of_a_capture_have_the_venues_stream_and_number(spark: Spark) -> None:
+    options = {"format": "iex", "message": "quoteUpdate"}
+    table = spark.read.format("tandemfeed.ticks").options(**options).load(str(shared_file("iex/TOPS16.pcapng.gz")))
+    assert table.columns[:2] == ["venue_stream", "venue_seq"]
+    (stream,) = table.select("venue_stream").distinct().collect()
+    assert stream.venue_stream == "1/1137508352"
+    assert table.select("venue_seq").distinct().count() == table.count()
+    assert table.where("venue_seq between 1 and 57674").count() == table.count()

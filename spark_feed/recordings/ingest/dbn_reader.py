@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import databento_dbn
 import numpy as np
 import pyarrow as pa
 import zstandard
 
-from tandemfeed.spark_feed.recordings.file_columns import IngestOptions
-from tandemfeed.spark_feed.recordings.ingest_columns import Ingested
+from tandemfeed.spark_feed.recordings.ingest.file_columns import IngestOptions
+from tandemfeed.spark_feed.recordings.ingest.file_reader import OnRead
 from tandemfeed.spark_feed.recordings.recording import SYMBOL_SIZE_MAX, RecordingError, complete
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -28,22 +28,36 @@ UNDEFINED = databento_dbn.UNDEF_TIMESTAMP
 TRADE = "T"  # the action of a record of a trade
 
 
-def read_dbn_file(path: Path, options: IngestOptions) -> Ingested:
-    """A DBN file, compressed or not, which is read as its tables are taken.
+class DbnReader:
+    """Reads a DBN file, compressed or not; as `FileReader`. There is nothing to survey."""
 
-    Raises:
-        RecordingError: while a table is taken; names the file and says what is wrong.
-    """
-    return Ingested(_tables(path, options), "DBN integers, exact")
+    price_conversion = "DBN integers, exact"
+    size_exponent = 0
+
+    def __init__(self, path: Path, options: IngestOptions) -> None:
+        self._path, self._options = path, options
+        self.work_size = path.stat().st_size
+
+    def survey(self, on_read: OnRead) -> None:
+        """Nothing depends on later records."""
+
+    def tables(self, size_exponent: int, on_read: OnRead) -> Iterator[Any]:
+        """All records as tables, in order.
+
+        Raises:
+            RecordingError: names the file and says what is wrong.
+        """
+        assert size_exponent == self.size_exponent, "sizes are whole"
+        return _tables(self._path, self._options, on_read)
 
 
-def _tables(path: Path, options: IngestOptions) -> Iterator[Any]:
+def _tables(path: Path, options: IngestOptions, on_read: OnRead) -> Iterator[Any]:
     """The records in order, some `TABLE_ROWS` at a time."""
     taken: _Kind | None = None
     rows: list[Row] = []
     symbols: _Symbols | None = None
     first_row = skipped = 0
-    for record in _records(path):
+    for record in _records(path, on_read):
         if symbols is None:
             schema, symbols, taken = str(record.schema), _Symbols(record), _kind_of(path, record)
         elif taken is not None and isinstance(record, taken.types):
@@ -63,11 +77,11 @@ def _tables(path: Path, options: IngestOptions) -> Iterator[Any]:
         yield _table(path, _columns(taken, rows), first_row, symbols, options)
 
 
-def _records(path: Path) -> Iterator[Any]:
+def _records(path: Path, on_read: OnRead) -> Iterator[Any]:
     """The metadata, then the records."""
     decoder = databento_dbn.DBNDecoder()
     try:
-        for piece in _pieces(path):
+        for piece in _pieces(path, on_read):
             decoder.write(piece)
             yield from decoder.decode()
         if decoder.buffer():
@@ -160,7 +174,7 @@ def _kind_of(path: Path, metadata: Any) -> _Kind:
     return kind
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def _pieces(path: Path, on_read: OnRead) -> Iterator[bytes]:
     """The file's content, decompressed.
 
     Raises:
@@ -169,8 +183,14 @@ def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         magic = file.read(len(ZSTD_MAGIC))
         file.seek(0)
-        stored = iter(lambda: file.read(READ_SIZE), b"")
+        stored = _stored(file, on_read)
         yield from _decompressed(stored) if magic == ZSTD_MAGIC else stored
+
+
+def _stored(file: BinaryIO, on_read: OnRead) -> Iterator[bytes]:
+    while piece := file.read(READ_SIZE):
+        on_read(len(piece))
+        yield piece
 
 
 def _decompressed(stored: Iterator[bytes]) -> Iterator[bytes]:

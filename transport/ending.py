@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as an exception, so that a conversion that is interrupted removes what it has written."""
+"""SIGINT and SIGTERM as an exception, so that a command that is interrupted removes what it has written."""
 
 from __future__ import annotations
 
