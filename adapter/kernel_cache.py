@@ -24,7 +24,7 @@ from numba.core import config
 from numba.core.types import Array, Boolean, Integer, unliteral  # type: ignore[attr-defined]  # it has it
 from numba.core.types.functions import BaseFunction
 
-from tandemfeed.adapter.part_compiler import compile_part
+from tandemfeed.adapter.part_compiler import KernelCompiler, compile_part
 from tandemfeed.journal.compiled.compile_report import Report, compilation_reported
 from tandemfeed.journal.compiled.compiling import cache_places, compile_into, kernel_folder
 
@@ -60,7 +60,8 @@ def compiled(signature: object = None, *, nogil: bool = False) -> Callable[[Call
         nogil: release the interpreter lock, for functions that run for long while another thread has work.
     """
     arguments = () if signature is None else (signature,)
-    return lambda function: compile_into(CACHE_FOLDER, function, *arguments, nogil=nogil)
+    options = {"nogil": nogil, "pipeline_class": KernelCompiler}
+    return lambda function: compile_into(CACHE_FOLDER, function, *arguments, **options)
 
 
 def compiled_part(function: Callable[..., Any]) -> Any:

@@ -31,14 +31,25 @@ def compile_part(folder: Path | None, function: Callable[..., Any]) -> Any:
     return dispatcher
 
 
+class KernelCompiler(Compiler):  # type: ignore[misc]  # numba has no types
+    """Numba's compiler, for functions that Python calls and that contain parts."""
+
+    def compile_extra(self, func: Callable[..., Any]) -> Any:
+        """Compile a function, and give its parts their environments, by which they print or raise exceptions."""
+        result = super().compile_extra(func)
+        for environment in result._find_referenced_environments():
+            result.codegen.set_env(environment.env_name, environment)
+        return result
+
+
 class _NoMachineCode:
-    """Stands in for numba's code generator where a part's environment would be put into its machine code."""
+    """Stands in for numba's code generator, which would put a part's environment into its machine code."""
 
     def set_env(self, name: str, environment: object) -> None:
-        """Do nothing: a part uses no environment, which is for calls of Python."""
+        """Do nothing: `KernelCompiler` does it for the machine code that contains the part."""
 
 
-class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
+class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]  # as above
     """The intermediate code of a part, and of the parts that it calls."""
 
     @property

@@ -53,10 +53,11 @@ with install_recorder("numba:compile") as recorder:
     kernel = load_generated(source).kernel
 print(*sorted(event.data["dispatcher"].py_func.__name__ for _, event in recorder.buffer if event.is_start))
 print(kernel(100, 5))
-try:
-    kernel(100, 0)
-except ZeroDivisionError:
-    print("raised")
+for other in (0, -1):
+    try:
+        kernel(100, other)
+    except (ZeroDivisionError, ValueError) as error:
+        print(type(error).__name__, *error.args[1:])
 """
 PARTS = """
 from tandemfeed.adapter.kernel_cache import compiled_part
@@ -67,8 +68,11 @@ def quotient(one, other):
 
 @compiled_part
 def divided(one, other):
+    if other < 0:
+        raise ValueError("below 0", other)
     return quotient(one, other)
 """
+RAISED = ["ZeroDivisionError", "ValueError -1"]
 
 
 def library_of(dispatcher: Any) -> Any:
@@ -101,9 +105,9 @@ def run(cache: Path, modules: Path, number: int) -> list[str]:
 def test_a_part_in_the_cache_serves_another_kernel_in_another_process(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     (tmp_path / "some_parts.py").write_text(PARTS)
-    assert run(cache, tmp_path, 1) == ["divided kernel quotient", "21", "raised"]
-    assert run(cache, tmp_path, 2) == ["kernel", "22", "raised"]
-    assert run(cache, tmp_path, 1) == ["", "21", "raised"]
+    assert run(cache, tmp_path, 1) == ["divided kernel quotient", "21", *RAISED]
+    assert run(cache, tmp_path, 2) == ["kernel", "22", *RAISED]
+    assert run(cache, tmp_path, 1) == ["", "21", *RAISED]
 
 
 @pytest.mark.timeout(300)
@@ -115,4 +119,4 @@ def test_a_stored_part_that_others_could_have_written_is_compiled_again(tmp_path
     assert entries
     for entry in entries:
         entry.chmod(0o666)
-    assert run(cache, tmp_path, 2) == ["divided kernel", "22", "raised"]
+    assert run(cache, tmp_path, 2) == ["divided kernel", "22", *RAISED]
