@@ -21,26 +21,30 @@ from typing import Any
 
 import numba
 from numba.core import config
-from numba.core.types import Boolean, Integer, unliteral  # type: ignore[attr-defined]  # it has it
+from numba.core.types import Array, Boolean, Integer, unliteral  # type: ignore[attr-defined]  # it has it
 from numba.core.types.functions import BaseFunction
 
+from tandemfeed.adapter.part_compiler import KernelCompiler, compile_part
 from tandemfeed.journal.compiled.compile_report import Report, compilation_reported
 from tandemfeed.journal.compiled.compiling import cache_places, compile_into, kernel_folder
 
 ENGINES = [Path(__file__).parent / name for name in ("conversion", "convert_command/captures")]
+COMPILERS = [Path(__file__), Path(__file__).with_name("part_compiler.py")]
 MODULE_PREFIX = "tandemfeed_kernel_"  # of generated modules
 
-
-OPERATORS = frozenset(
+OPERATIONS = frozenset(
     getattr(operator, name)
     for each in ("add", "sub", "mul", "floordiv", "mod", "lshift", "rshift", "and_", "or_", "xor")
     for name in (each, f"i{each.rstrip('_')}")
-) | {operator.lt, operator.le, operator.eq, operator.ne, operator.ge, operator.gt, operator.neg, operator.invert}
+) | {
+    *(operator.lt, operator.le, operator.eq, operator.ne, operator.ge, operator.gt, operator.neg, operator.invert),
+    *(operator.getitem, operator.setitem, bool, min, max),
+}
 
 
 def _engine_digest() -> str:
     digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
-    for path in (Path(__file__), *(each for engine in ENGINES for each in sorted(engine.rglob("*.py")))):
+    for path in (*COMPILERS, *(each for engine in ENGINES for each in sorted(engine.rglob("*.py")))):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -56,15 +60,13 @@ def compiled(signature: object = None, *, nogil: bool = False) -> Callable[[Call
         nogil: release the interpreter lock, for functions that run for long while another thread has work.
     """
     arguments = () if signature is None else (signature,)
-    return lambda function: compile_into(CACHE_FOLDER, function, *arguments, nogil=nogil)
+    options = {"nogil": nogil, "pipeline_class": KernelCompiler}
+    return lambda function: compile_into(CACHE_FOLDER, function, *arguments, **options)
 
 
 def compiled_part(function: Callable[..., Any]) -> Any:
-    """Compile a function that only compiled functions call, never Python: it has no wrappers for Python and C.
-
-    A third of the time to compile a small function would go into them.
-    """
-    return compile_into(CACHE_FOLDER, function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    """Compile a function that only compiled functions call, never Python."""
+    return compile_part(CACHE_FOLDER, function)
 
 
 def compiled_once(function: Callable[..., Any]) -> Any:
@@ -78,7 +80,7 @@ def compiled_once(function: Callable[..., Any]) -> Any:
 
 def kernel_part(function: Callable[..., Any]) -> Any:
     """Compile a part of one generated kernel. It is not stored, because the kernel contains it."""
-    return _without_literals(compile_into(None, function, no_cpython_wrapper=True, no_cfunc_wrapper=True))
+    return _without_literals(compile_part(None, function))
 
 
 def _without_literals(dispatcher: Any) -> Any:
@@ -106,6 +108,13 @@ def table_compilation_reported(table: str, function_count: int, report: Report |
 
 
 @contextmanager
+def short_compilation() -> Iterator[None]:
+    """Compile kernels faster than numba does by itself, in the block."""
+    with _without_vectors(), _with_known_operations():
+        yield
+
+
+@contextmanager
 def _without_vectors() -> Iterator[None]:
     """Compile without looking for vector instructions: a kernel has no loop that could use them, and looking takes a
     sixth of the compilation."""
@@ -118,16 +127,17 @@ def _without_vectors() -> Iterator[None]:
 
 
 @contextmanager
-def _with_known_operators() -> Iterator[None]:
-    """Have numba find the meaning of an operator of integers once, instead of at each of its places.
+def _with_known_operations() -> Iterator[None]:
+    """Have numba find the meaning of an operation on integers and arrays once, instead of at each of its places.
 
-    It asks a dozen templates (of arrays, texts, sets) before that of integers, which takes a tenth of the compilation.
+    It asks a dozen templates (of texts, sets, structures) before the right one, which takes a sixth of the compilation.
     """
     resolve, known = BaseFunction.get_call_type, dict[tuple[Any, ...], Any]()
 
     def get_call_type(self: Any, context: Any, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
         plain = tuple(unliteral(each) for each in args)
-        if kws or self.typing_key not in OPERATORS or not all(isinstance(each, Integer | Boolean) for each in plain):
+        is_plain = all(isinstance(each, Integer | Boolean | Array) for each in plain)
+        if kws or self.typing_key not in OPERATIONS or not is_plain:
             return resolve(self, context, args, kws)
         key = id(context), self.typing_key, plain
         found = known.get(key)
@@ -152,7 +162,7 @@ def load_generated(source: str) -> ModuleType:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     sys.modules[name] = module
     try:
-        with _without_vectors(), _with_known_operators():
+        with short_compilation():
             exec(compile(source, file, "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name]

@@ -17,7 +17,7 @@ from tandemfeed.adapter.conversion.state.state_kernels import NEAR_ROWS_DEFAULT,
 from tandemfeed.adapter.conversion.state.state_store import StateStore
 from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.conversion.table.table import ConverterTable
-from tandemfeed.adapter.kernel_cache import load_generated, table_compilation_reported
+from tandemfeed.adapter.kernel_cache import load_generated, short_compilation, table_compilation_reported
 from tandemfeed.feedcore.replica.output.converter import Converted
 
 _new_tuple = tuple.__new__  # a named tuple's own constructor takes three times as long, and this runs for every packet
@@ -40,7 +40,7 @@ class CompiledConverter:
         self, table: ConverterTable, *, near_rows: int = NEAR_ROWS_DEFAULT, report: Callable[[str], None] | None = None
     ) -> None:
         generated = kernel_source(table)
-        with table_compilation_reported(table.name, generated.function_count, report):
+        with table_compilation_reported(table.name, generated.function_count, report), short_compilation():
             self._load(table, generated, near_rows)
 
     def _load(self, table: ConverterTable, generated: KernelSource, near_rows: int) -> None:

@@ -54,7 +54,7 @@ def cache_places() -> tuple[Path, ...]:
         return ()
 
 
-def compile_into(folder: Path | None, function: Callable[..., Any], *signature: object, **options: bool) -> Any:
+def compile_into(folder: Path | None, function: Callable[..., Any], *signature: object, **options: Any) -> Any:
     """Compile a function, or load it from the cache folder; None: no cache.
 
     Args:

@@ -63,16 +63,6 @@ def private_file(path: str) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & OTHERS_MAY_WRITE
 
 
-def cache_in(folder: Path, dispatcher: Any) -> None:
-    """Cache what a numba dispatcher compiles in a private folder, and load it from there.
-
-    A function whose source cannot be read is not cached, because its entries could not be checked against the source.
-    """
-    if not linecache.getlines(dispatcher.py_func.__code__.co_filename):
-        return
-    dispatcher._cache = _PrivateCache(folder, dispatcher.py_func)
-
-
 class _Locator:
     """Implements numba's cache locator: the folder of a function's entries, and the digest of their source."""
 
@@ -100,7 +90,7 @@ class _Locator:
         return self._disambiguator
 
 
-class _Reduction(CompileResultCacheImpl):  # type: ignore[misc]  # numba has no types
+class Reduction(CompileResultCacheImpl):  # type: ignore[misc]  # numba has no types
     """Numba's serialisation of compiled code, with another location."""
 
     def __init__(self, locator: _Locator, function: Callable[..., Any]) -> None:
@@ -142,11 +132,24 @@ class _PrivateFiles(IndexDataCacheFile):  # type: ignore[misc]  # as above
 class _PrivateCache(FunctionCache):  # type: ignore[misc]  # as above
     """Numba's cache of a function, with the private location and files."""
 
-    def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
+    def __init__(self, folder: Path, function: Callable[..., Any], reduction: type[Reduction]) -> None:
         locator = _Locator(folder, function)
         self._name = repr(function)
         self._py_func = function
-        self._impl = _Reduction(locator, function)
+        self._impl = reduction(locator, function)
         self._cache_path = locator.get_cache_path()
         self._cache_file = _PrivateFiles(self._cache_path, self._impl.filename_base, locator.get_source_stamp())
         self.enable()
+
+
+def cache_in(folder: Path, dispatcher: Any, reduction: type[Reduction] = Reduction) -> None:
+    """Cache what a numba dispatcher compiles in a private folder, and load it from there.
+
+    A function whose source cannot be read is not cached, because its entries could not be checked against the source.
+
+    Args:
+        reduction: how compiled code is serialised.
+    """
+    if not linecache.getlines(dispatcher.py_func.__code__.co_filename):
+        return
+    dispatcher._cache = _PrivateCache(folder, dispatcher.py_func, reduction)

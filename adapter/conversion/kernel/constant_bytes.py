@@ -1,11 +1,15 @@
 """The bytes of an output that are the same in every message: header, gaps, nulls, literals, the ends of short texts.
 
-They are collected and then written in words as wide as possible, because each store takes time to compile and to run.
+They are collected and then written together, because each store takes time to compile and to run: a few in words as
+wide as possible, many as one copy of an image of the output, whose other bytes are written afterwards.
 """
 
 from __future__ import annotations
 
+from tandemfeed.adapter.conversion.kernel.kernel_tables import TableData
+
 CHUNKS = (8, 4, 2, 1)  # sizes of stores
+STORES_MAX = 4  # if more would be needed, an image is copied
 
 
 def chunks(start: int, end: int) -> list[tuple[int, int]]:
@@ -28,14 +32,22 @@ class ConstantBytes:
         """Have these bytes written at `at`."""
         self._bytes.update(zip(range(at, at + len(data)), data, strict=True))
 
-    def lines(self) -> list[str]:
-        """Kernel lines that write the bytes."""
+    def lines(self, data: TableData) -> list[str]:
+        """Kernel lines that write the bytes; bytes between them are undefined until the lines that follow write them.
+
+        Args:
+            data: gets the image, if there is one.
+        """
+        places = [each for start, end in self._stretches() for each in chunks(start, end)]
+        if len(places) > STORES_MAX:
+            first, end = places[0][0], sum(places[-1])
+            image = bytes(self._bytes.get(each, 0) for each in range(first, end))
+            return [f"store_image(out, {_target(first)}, tables, {data.literal(image)}, {len(image)})"]
         lines: list[str] = []
-        for start, end in self._stretches():
-            for place, size in chunks(start, end):
-                data = bytes(self._bytes[each] for each in range(place, place + size))
-                target = f"cursor + {place}" if place else "cursor"
-                lines.append(f"store_{8 * size}(out, {target}, {int.from_bytes(data, 'little', signed=size == 8)})")
+        for place, size in places:
+            word = bytes(self._bytes[each] for each in range(place, place + size))
+            value = int.from_bytes(word, "little", signed=size == 8)
+            lines.append(f"store_{8 * size}(out, {_target(place)}, {value})")
         return lines
 
     def _stretches(self) -> list[tuple[int, int]]:
@@ -47,3 +59,7 @@ class ConstantBytes:
             else:
                 found.append((place, place + 1))
         return found
+
+
+def _target(place: int) -> str:
+    return f"cursor + {place}" if place else "cursor"

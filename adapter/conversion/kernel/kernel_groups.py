@@ -62,7 +62,7 @@ def write_block(
     for field in block.columns.values():
         if field not in written:
             values.write_null(field, constants, base)
-    return [*constants.lines(), *lines]
+    return [*values.write_constants(constants), *lines]
 
 
 def split_pure(values: ValueWriter, pure: Sequence[Operation], guarding: set[int]) -> tuple[list[str], list[str]]:
@@ -219,7 +219,7 @@ class PartsWriter:
         size, empty = target.dimension.size, dimension_of(target)
         constants = ConstantBytes()
         constants.put(0, empty)
-        dimension = constants.lines()
+        dimension = self._values.write_constants(constants)
         if number < 0:
             return [f"# {shown(target.name)}: no entries", *dimension, f"cursor += {size}"]
         first, rest = self._pure(group)

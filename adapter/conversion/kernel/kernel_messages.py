@@ -324,8 +324,8 @@ class MessageWriter:
             constants.put(0, size.to_bytes(2, "little"))
         lines = [
             f"# {shown(target.name)}" if target.is_fixed else f"begin_{number} = cursor  # {shown(target.name)}",
-            f"store_16(out, cursor + {FRAME_LAYOUT.offsets['source_offset']}, index)",
             *write_block(self._values[number], target, conversion.writes, PREFIX_SIZE, constants),
+            f"store_16(out, cursor + {FRAME_LAYOUT.offsets['source_offset']}, index)",
             f"cursor += {size}",
         ]
         if not target.is_fixed:

@@ -370,6 +370,10 @@ class ValueWriter:
             return variable
         return f"{signed(null)} if {variable} == NULL else {variable}"
 
+    def write_constants(self, constants: ConstantBytes) -> list[str]:
+        """Lines that write the bytes that are the same in every message; they come before all others of the output."""
+        return constants.lines(self._data)
+
     @staticmethod
     def write_null(target: Column, constants: ConstantBytes, base: int = PREFIX_SIZE) -> None:
         """Write the null value of the message model; a text becomes zeros."""

@@ -47,7 +47,7 @@ from tandemfeed.adapter.conversion.state.state_kernels import (
     settle_down,
 )
 from tandemfeed.adapter.conversion.state.wide_numbers import *  # noqa: F403
-from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES
+from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES, store_image
 from tandemfeed.adapter.conversion.table.user_functions import compiled_user
 from tandemfeed.adapter.kernel_cache import compiled, kernel_part
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 
@@ -47,6 +48,19 @@ def _make_store(bits: int) -> Any:
         return types.void(array, types.intp, types.int64), generate
 
     return store
+
+
+@intrinsic
+def store_image(_typing: Any, array: Any, offset: Any, words: Any, place: Any, size: Any) -> Any:
+    """Store the first `size` bytes, a constant, of the words from `place` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], 8)
+        data = context.make_array(signature.args[2])(context, builder, arguments[2]).data
+        cgutils.raw_memcpy(builder, target, builder.gep(data, [arguments[3]]), arguments[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, words, types.intp, types.intp), generate
 
 
 @intrinsic
