@@ -33,7 +33,7 @@ from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER
 from tandemfeed.spark_feed.recordings.generator import GeneratorOptions, TickGenerator
 from tandemfeed.spark_feed.recordings.recording import Manifest, write_recording
 
-ROW_COUNT = 6_000_000
+ROW_COUNT = 12_000_000
 ROWS_PER_FILE = 10_000
 SMALL_ROW_COUNT = 500_000  # in micro-batches of one commit of one file, for their fixed cost
 PLAIN_COUNT = 5_000_000

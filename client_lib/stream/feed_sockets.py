@@ -1,9 +1,9 @@
-"""The sockets of one feed, which all subscriptions of a client to this feed share, and what becomes of a datagram: it
-is opened once, and put into the inbox of every subscription that has its channel.
+"""The sockets of one feed, shared by all subscriptions of a client to this feed, and the way of a datagram: it is
+opened once, and put into the inbox of every subscription that has its channel.
 
-One thread at a time has the sockets. A subscription that is alone uses them itself while it polls, so that no thread
-stands between the network and the application. From the second one on, a thread receives for all: so none waits for
-another, whether that is slow, stopped or never polled. Who changes the sockets asks for them: `_alone`.
+One thread at a time holds the sockets. A subscription that is alone uses them itself while it polls, so that no thread
+stands between the network and the application. From the second one on, a thread receives for all, so no subscription
+waits for another one that is slow, stopped or never polled. A thread that changes the sockets asks for them: `_alone`.
 
 It never decides what to believe or what comes next: that is each subscription's own (`Channels`), because `verify`,
 `start` and filters differ.
@@ -144,11 +144,10 @@ class FeedSockets:
     # ---- what a subscription's loop does ----
 
     def wait(self, inbox: Inbox, wait_ms: int) -> bool:
-        """Wait for arrivals and letters, at most so long; at most 0 if the inbox is not empty. Returns whether the
-        subscription was woken.
+        """Wait for arrivals and letters, unless the inbox has some. Returns whether the subscription was woken.
 
         Args:
-            wait_ms: -1: without a limit.
+            wait_ms: the longest wait; -1: without a limit.
         """
         if self._thread is None and self._take(inbox.wake, for_thread=False):
             try:
@@ -185,7 +184,7 @@ class FeedSockets:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Have the sockets, to change them, as soon as who waits for datagrams has returned them."""
+        """Hold the sockets, to change them, as soon as the thread that waits for datagrams has returned them."""
         with self._changed:
             self._asking_count += 1
             try:
@@ -207,7 +206,7 @@ class FeedSockets:
             self._give_back()
 
     def _take(self, wake: Callable[[], None], *, for_thread: bool) -> bool:
-        """Have the sockets, to wait for datagrams; False: it is not for this caller to do so any more."""
+        """Hold the sockets, to wait for datagrams. Returns False if this caller should no longer receive."""
         with self._changed:
             while self._is_taken or self._asking_count:
                 self._changed.wait()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -50,9 +50,6 @@ class Sent(NamedTuple):
 class ContributionGateway:
     """A gateway. `run` closes it when it returns.
 
-    Args:
-        hurry: called when the next report should not wait; set before `run`.
-
     Attributes:
         holder: while it holds the contributions.
 
@@ -88,7 +85,7 @@ class ContributionGateway:
         self._sent_before = Sent(0, 0, 0)
         self._has_announced, self._logged_reason = False, ""
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._hurry = _nothing
+        self._hurry: Callable[[], None] = _nothing
         policy = Acknowledge(description.acknowledge_contributions or Acknowledge.AVAILABLE.value)
         acknowledge = policy if self._keys is not None else Acknowledge.AVAILABLE
         key, salt = self._keys.public if self._keys else b"", sealer.salt if sealer else b""
@@ -110,8 +107,8 @@ class ContributionGateway:
         now = holder.message_count, holder.packet_count, holder.replay.datagram_count
         return Sent(*(sum(pair) for pair in zip(before, now, strict=True)))
 
-    def report_with(self, hurry: Any) -> None:
-        """Set what is called when the next report should not wait."""
+    def report_with(self, hurry: Callable[[], None]) -> None:
+        """Set what is called when the next report should not wait. Call it before `run`."""
         self._hurry = hurry
 
     def describe(self, report: admin_pb2.SourceReport) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from tandemfeed.adapter.convert_command.inputs import READ_ERRORS
 from tandemfeed.adapter.convert_command.recordings.independence import Recording
 from tandemfeed.adapter.convert_command.recordings.recording import Outcome, convert_recording, input_of
 
-END_S = 10.0  # for which a process that was terminated may live on
+END_S = 10.0  # how long a process may take to end after SIGTERM
 
 
 @dataclass(frozen=True, slots=True)

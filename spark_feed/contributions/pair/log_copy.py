@@ -74,7 +74,7 @@ def serve_log(
 
 
 class LogCopy:
-    """Follows the present holder, whoever that is. Use it in one thread.
+    """Follows the present holder. Use it in one thread.
 
     Args:
         on_set_aside: called before the copy is given up: no term may be granted to it any more.

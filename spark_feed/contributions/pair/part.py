@@ -38,7 +38,11 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Whom the admin server names. Attributes: leader: None: there is no holder to follow."""
+    """The other gateways that the admin server names.
+
+    Attributes:
+        leader: the holder to follow; None if there is none.
+    """
 
     leader: Leader | None = None
     follower_keys: tuple[str, ...] = field(default=())

@@ -36,7 +36,7 @@ from tandemfeed.spark_feed.numbering.rows.column_split import Split
 from tandemfeed.spark_feed.numbering.rows.screening import Rules
 from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
 from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
-from tandemfeed.spark_feed.numbering.tasks.running import Tasks, prepare_workers
+from tandemfeed.spark_feed.numbering.tasks.running import Tasks
 from tandemfeed.spark_feed.recordings.format_columns import recording_schema
 from tandemfeed.spark_feed.recordings.recording import Manifest, part_number, restore_file_order
 
@@ -199,8 +199,6 @@ class SourceJob:
         checkpoint = str(options.checkpoint.absolute())
         stream = files.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
         stream = stream.trigger(availableNow=True) if options.until_idle else stream.trigger(processingTime="0 seconds")
-        workers = threading.Thread(target=prepare_workers, args=[spark.sparkContext], name="prepare-workers")
-        workers.start()  # while the query starts
         query = stream.start()
         on_started()
         try:
@@ -213,7 +211,7 @@ class SourceJob:
                 raise
         finally:
             query.stop()
-            workers.join()
+            tasks.close()
 
     @property
     def _quarantine(self) -> Path:

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 DRAW_INTERVAL_S = 0.1
 BAR_WIDTH = 30
 MS_PER_S = 1_000
-LISTENED_INTERVAL_S = 1.0  # between questions to the JVM how long a micro-batch took
+LISTENED_INTERVAL_S = 1.0  # how often the JVM is asked how long a micro-batch took
 WHOLE, TASKS_AND_COMMITS = "triggerExecution", "addBatch"  # Spark's names for parts of a micro-batch
 
 

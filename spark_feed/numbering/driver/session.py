@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from tandemfeed.spark_feed.numbering.driver.class_archive import ClassArchive
 from tandemfeed.spark_feed.numbering.driver.java import find_java_home
+from tandemfeed.spark_feed.numbering.tasks.pool import TASK_TRIES
 
 Spark: TypeAlias = Any  # pyspark is not typed for mypy
 
@@ -20,7 +21,8 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.files.maxPartitionBytes": "1g",
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # never start a job just to list files
+    # Never start a job just to list files: it would wait for a core while the source job's own tasks have them all.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": str(2**31 - 1),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.worker.reuse": "true",
@@ -53,8 +55,6 @@ JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 # Where all of Spark runs on this machine. On a cluster, executors must reach the driver, so its own settings decide.
 ONE_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # in the environment of a program that spark-submit runs
-
-TASK_TRIES = 4  # as on a cluster; a task whose Python worker was killed finds what it has appended
 
 
 def scratch_of(checkpoint: Path) -> Path:

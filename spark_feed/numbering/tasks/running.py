@@ -1,4 +1,4 @@
-"""What Spark's tasks run: files of a recording in, ends of the source streams' journals out.
+"""What tasks do: files of a recording in, ends of the source streams' journals out.
 
 A single task reads the files and appends to every stream's journal. For many rows, the tasks first share the reading,
 and leave each stream's blocks in files in memory; then a task per stream appends them. Both ways give the same bytes.
@@ -10,7 +10,6 @@ Invariant: one task at a time appends to a stream (`append_to_stream` waits for 
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import hashlib
 import shutil
@@ -18,21 +17,22 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
-from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation, StreamAppender, check_host
+from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation, StreamAppender
 from tandemfeed.spark_feed.numbering.rows.encoding import BLOCK_SCHEMA, blocks_in, row_of
 from tandemfeed.spark_feed.numbering.rows.packing import Block
+from tandemfeed.spark_feed.numbering.tasks.pool import Stay, TaskPool, TasksFailed, Work
 from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
-from tandemfeed.spark_feed.numbering.tasks.worker_imports import keep_archive_directories
 from tandemfeed.spark_feed.recordings.recording import RecordingError
 
 APPEND_COUNT = 60_000  # records at once, whose packets fit in the processor's cache
+SHARES_EACH = 3  # for each task that reads, because the first one to be ready would wait for the others
 BLOCKS_PREFIX = "blocks-"  # of a folder in which tasks hand over blocks
 IN_MEMORY = Path("/dev/shm")  # Linux's; writing and removing the same files elsewhere takes twice as long
 HANDED_OVER_SIZE = 256  # bytes for each record that there must be room for; most messages need a quarter of it
@@ -56,11 +56,17 @@ class Tasks:
     def __init__(self, context: Any, reader: FileReader, journal: Path, rows_min: int) -> None:
         self._context, self._reader, self._journal, self._rows_min = context, reader, journal, rows_min
         self._is_local = str(context.master).startswith("local")
-        count = max(context.defaultParallelism, reader.stream_count)
-        self._places = context.parallelize(range(count), count)  # tells each task its place
         self._prefix = f"tandemfeed-{hashlib.sha256(bytes(journal)).hexdigest()[:16]}-{BLOCKS_PREFIX}"
         for left in (*journal.glob(f"{BLOCKS_PREFIX}*"), *IN_MEMORY.glob(f"{self._prefix}*")):  # by a killed driver
             shutil.rmtree(left, ignore_errors=True)
+        count = context.defaultParallelism
+        if not self._is_local:
+            count = max(count, reader.stream_count)  # a cluster may not have all its cores yet
+        self._pool = TaskPool(journal, prepare_worker, partial(_run_tasks, context, count))
+
+    def close(self) -> None:
+        """End the tasks: each after the work that it has."""
+        self._pool.close()
 
     def append(self, files: Sequence[str], continued: Continuation) -> list[Appended]:
         """Read, number and append files.
@@ -73,11 +79,13 @@ class Tasks:
         """
         count = self._task_count(len(files))
         if count == 1:
-            return self._run(AppendAll(self._reader, files, continued), 1)
+            return self._run([AppendAll(self._reader, files, continued)])
+        count = min(len(files), count * SHARES_EACH)
         shares = [files[len(files) * place // count : len(files) * (place + 1) // count] for place in range(count)]
         with self._hand_over(len(files)) as folder:
-            self._run(Read(self._reader, shares, continued.journal, Path(folder)), count)
-            return self._run(AppendOne(continued, Path(folder), count), self._reader.stream_count)
+            self._run([Read(self._reader, share, place, Path(folder)) for place, share in enumerate(shares)])
+            streams = range(self._reader.stream_count)
+            return self._run([AppendOne(continued, place, Path(folder), count) for place in streams])
 
     def _hand_over(self, file_count: int) -> tempfile.TemporaryDirectory[str]:
         """A folder for blocks: in memory if tasks are processes of this machine, else in the journal's folder."""
@@ -90,18 +98,20 @@ class Tasks:
         cores: int = self._context.defaultParallelism
         return max(1, min(file_count * self._reader.rows_per_file // self._rows_min, file_count, cores))
 
-    def _run(self, task: Any, count: int) -> list[Appended]:
-        results: list[Appended | Problem] = self._context.runJob(self._places, task, range(count))
+    def _run(self, work: Sequence[Work]) -> list[Appended]:
+        try:
+            results: list[list[Appended] | Problem] = self._pool.run(work)
+        except TasksFailed as failed:
+            raise SourceJournalError(str(failed)) from failed
         if problem := next((each for each in results if isinstance(each, Problem)), None):
             raise SourceJournalError(problem)
-        return [each for each in results if not isinstance(each, Problem)]
+        return [each for result in results if not isinstance(result, Problem) for each in result]
 
 
-def prepare_workers(context: Any) -> None:
-    """Start as many Python workers as tasks run at once, with everything imported; returns when they are ready."""
-    count = context.defaultParallelism
-    with contextlib.suppress(Exception):  # only saves time: Spark starts a worker for any task that has none
-        context.parallelize(range(count), count).foreachPartition(_prepare)
+def _run_tasks(context: Any, count: int, stay: Stay) -> list[str]:
+    """Run tasks of Spark until all have ended."""
+    why: list[str] = context.runJob(context.parallelize(range(count), count), stay)
+    return why
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,30 +119,28 @@ class Read:
     """A share of the files to a file of blocks for each source stream.
 
     Attributes:
-        shares: for each task, the URIs of its files.
-        journal: of the source; only its host has the folder.
+        files: their URIs.
+        share: which one of the shares this is.
         folder: for the files of blocks.
     """
 
     reader: FileReader
-    shares: Sequence[Sequence[str]]
-    journal: Path
+    files: Sequence[str]
+    share: int
     folder: Path
 
-    def __call__(self, places: Iterator[int]) -> Iterator[Problem]:
-        """Read a task's files; returns what is wrong."""
-        prepare_worker()
-        (share,) = places
+    def __call__(self) -> list[Appended] | Problem:
+        """Read the files; returns nothing, or what is wrong."""
         try:
-            check_host(self.journal)
             with ExitStack() as stack:
-                paths = [_blocks_path(self.folder, share, place) for place in range(self.reader.stream_count)]
+                paths = [_blocks_path(self.folder, self.share, place) for place in range(self.reader.stream_count)]
                 stores = [stack.enter_context(_Store(path, place)) for place, path in enumerate(paths)]
-                for blocks in self.reader.blocks(*self.shares[share]):
+                for blocks in self.reader.blocks(*self.files):
                     for store, block in zip(stores, blocks, strict=True):
                         store.write(block)
         except OF_DATA as error:
-            yield str(error)
+            return str(error)
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +148,21 @@ class AppendOne:
     """The blocks of one source stream to the end of its journal.
 
     Attributes:
+        place: of the stream in the feed's list.
         folder: the files of blocks.
-        share_count: how many tasks have read.
+        share_count: how many shares were read.
     """
 
     continued: Continuation
+    place: int
     folder: Path
     share_count: int
 
-    def __call__(self, places: Iterator[int]) -> Iterator[Appended | Problem]:
-        """Append the blocks of the stream at the task's place in the feed's list."""
-        prepare_worker()
-        (place,) = places
-        paths = [_blocks_path(self.folder, share, place) for share in range(self.share_count)]
-        yield from _append_parts(self.continued, [place], ([block] for path in paths for block in _load_blocks(path)))
+    def __call__(self) -> list[Appended] | Problem:
+        """Append the blocks."""
+        paths = [_blocks_path(self.folder, share, self.place) for share in range(self.share_count)]
+        parts = ([block] for path in paths for block in _load_blocks(path))
+        return _append_parts(self.continued, [self.place], parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +173,9 @@ class AppendAll:
     files: Sequence[str]
     continued: Continuation
 
-    def __call__(self, _: Iterator[int]) -> Iterator[Appended | Problem]:
+    def __call__(self) -> list[Appended] | Problem:
         """Read and append."""
-        prepare_worker()
-        places = range(self.reader.stream_count)
-        yield from _append_parts(self.continued, places, self.reader.blocks(*self.files))
+        return _append_parts(self.continued, range(self.reader.stream_count), self.reader.blocks(*self.files))
 
 
 def _blocks_path(folder: Path, share: int, place: int) -> Path:
@@ -204,7 +211,7 @@ def _load_blocks(path: Path) -> list[Block]:
 
 def _append_parts(
     continued: Continuation, places: Sequence[int], parts: Iterable[Sequence[Block]]
-) -> list[Appended | Problem]:
+) -> list[Appended] | Problem:
     """Append parts of a commit, a few at a time, so that a commit may have more rows than fit in memory.
 
     Args:
@@ -221,7 +228,7 @@ def _append_parts(
                 for appender, blocks in zip(appenders, zip(*some, strict=True), strict=True):
                     appender.append(blocks)
     except OF_DATA as error:
-        return [str(error)]
+        return str(error)
     return sorted(done)
 
 
@@ -242,16 +249,7 @@ def _several(parts: Iterable[Sequence[Block]], packet_records: int) -> Iterator[
         yield some
 
 
-def _prepare(_: Iterator[int]) -> None:
-    prepare_worker()
-
-
-@cache
 def prepare_worker() -> None:
-    """Spare the worker what Spark would do before and after each task.
-
-    Spark collects garbage after each task; with everything imported, that takes longer than a small task.
-    """
-    keep_archive_directories()
+    """Exempt all that was imported, with this module, from collections of garbage, which would take 0.1 s each."""
     gc.collect()
     gc.freeze()

@@ -43,14 +43,18 @@ def _uris(recording: Path) -> list[str]:
     return [file.as_uri() for file in sorted(recording.glob("part-*.parquet"))]
 
 
-def _append_by_shares(reader: FileReader, files: list[str], continued: Continuation) -> list[Appended | Problem]:
+def _append_by_shares(reader: FileReader, files: list[str], continued: Continuation) -> list[Appended] | Problem:
     """The results of two tasks that read, and of those that append if they found no problem."""
     with TemporaryDirectory(dir=continued.journal) as folder:
-        read = Read(reader, [files[:1], files[1:]], continued.journal, Path(folder))
-        if problems := [problem for share in (1, 0, 1) for problem in read(iter([share]))]:  # one of them twice
-            return list(problems)
-        append = AppendOne(continued, Path(folder), 2)
-        return [each for place in (0, 1) for each in append(iter([place]))]
+        shares = [Read(reader, files[:1], 0, Path(folder)), Read(reader, files[1:], 1, Path(folder))]
+        if problem := next(filter(None, (shares[share]() for share in (1, 0, 1))), None):  # one of them twice
+            return problem
+        return [each for place in (0, 1) for each in _appended(AppendOne(continued, place, Path(folder), 2)())]
+
+
+def _appended(result: list[Appended] | Problem) -> list[Appended]:
+    assert not isinstance(result, Problem), result
+    return result
 
 
 def test_a_file_becomes_a_block_for_each_source_stream(tmp_path: Path, reader: FileReader) -> None:
@@ -68,7 +72,7 @@ def test_one_task_for_all_files_and_a_task_per_stream_append_the_same_bytes(tmp_
     plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, BY_LETTER, MESSAGES_MAX)
     files = _uris(tmp_path / "recording")
     with CommitLog(tmp_path / "alone", plan) as log:
-        alone = list(AppendAll(reader, files, log.continuation)(iter([0])))
+        alone = AppendAll(reader, files, log.continuation)()
     with CommitLog(tmp_path / "shared", plan) as log:
         shared = _append_by_shares(reader, files, log.continuation)
     assert alone == shared
@@ -84,40 +88,38 @@ def test_a_damaged_file_is_reported_and_nothing_is_appended(tmp_path: Path, read
     (tmp_path / "recording" / "part-00000001.parquet").write_bytes(b"not Parquet")
     with CommitLog(tmp_path / "journal", plan) as log:
         if one_task:
-            results = list(AppendAll(reader, files, log.continuation)(iter([0])))
+            problem = AppendAll(reader, files, log.continuation)()
         else:
-            results = _append_by_shares(reader, files, log.continuation)
-    assert results
-    for problem in results:
-        assert isinstance(problem, Problem)
-        assert "part-00000001.parquet: " in problem
-        assert "Parquet" in problem
+            problem = _append_by_shares(reader, files, log.continuation)
+    assert isinstance(problem, Problem)
+    assert "part-00000001.parquet: " in problem
+    assert "Parquet" in problem
     assert stream_records_of(tmp_path / "journal") == {1: [], 2: []}
 
 
-def test_a_task_on_another_host_than_the_journals_reads_nothing(tmp_path: Path, reader: FileReader) -> None:
-    read = Read(reader, [["file:///recording/part-00000000.parquet"]], tmp_path / "journal", tmp_path)
-    (problem,) = read(iter([0]))
-    assert "does not have the driver's commit log" in problem
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """In place of the tasks: remembers the work, and does nothing."""
+    pool = Mock()
+    pool.run.return_value = []
+    monkeypatch.setattr(running, "TaskPool", lambda *_: pool)
+    return pool
 
 
-@pytest.mark.parametrize(("rows_per_file", "counts"), [(10_000, [1, 1, 2, 2]), (200_000, [1, 2, 2, 2])])
+@pytest.mark.parametrize(("rows_per_file", "counts"), [(10_000, [1, 1, 6, 6]), (200_000, [1, 6, 6, 6])])
 def test_few_rows_are_the_work_of_one_task(
-    tmp_path: Path, reader: FileReader, rows_per_file: int, counts: list[int]
+    tmp_path: Path, reader: FileReader, pool: Mock, rows_per_file: int, counts: list[int]
 ) -> None:
     (tmp_path / "blocks-of-a-killed-driver").mkdir()
-    spark = Mock(defaultParallelism=2)
-    spark.runJob.return_value = []
-    tasks = Tasks(spark, replace(reader, rows_per_file=rows_per_file), tmp_path, 50_000)
+    tasks = Tasks(Mock(defaultParallelism=2), replace(reader, rows_per_file=rows_per_file), tmp_path, 50_000)
     assert not list(tmp_path.iterdir())
     continued = Mock(journal=tmp_path)
     for file_count, expected in zip((1, 9, 10, 40), counts, strict=True):
-        spark.runJob.reset_mock()
+        pool.reset_mock()
         tasks.append([f"part-{number}" for number in range(file_count)], continued)
-        first_task = spark.runJob.call_args_list[0].args[1]
-        assert spark.runJob.call_args_list[0].args[2] == range(expected)
-        given = [first_task.files] if expected == 1 else first_task.shares
-        assert [uri for share in given for uri in share] == [f"part-{number}" for number in range(file_count)]
+        first = pool.run.call_args_list[0].args[0]
+        assert len(first) == expected
+        assert [uri for work in first for uri in work.files] == [f"part-{number}" for number in range(file_count)]
     assert not list(tmp_path.iterdir())
 
 
@@ -130,7 +132,7 @@ def test_few_rows_are_the_work_of_one_task(
     ],
 )
 def test_blocks_are_handed_over_in_memory_if_it_is_this_machines_and_has_room(
-    tmp_path: Path, reader: FileReader, monkeypatch: pytest.MonkeyPatch, master: str, free: int, place: str
+    tmp_path: Path, reader: FileReader, pool: Mock, monkeypatch: pytest.MonkeyPatch, master: str, free: int, place: str
 ) -> None:
     folders = {name: tmp_path / name for name in ("memory", "journal")}
     for folder in folders.values():
@@ -138,12 +140,11 @@ def test_blocks_are_handed_over_in_memory_if_it_is_this_machines_and_has_room(
     monkeypatch.setattr(running, "IN_MEMORY", folders["memory"])
     monkeypatch.setattr(running.shutil, "disk_usage", lambda _: Mock(free=free))
     spark = Mock(defaultParallelism=2, master=master)
-    spark.runJob.return_value = []
     Tasks(spark, replace(reader, rows_per_file=10_000), folders["journal"], 50_000).append(["a"] * 10, Mock())
-    read, append = (call.args[1] for call in spark.runJob.call_args_list)
-    assert read.folder == append.folder
-    assert read.folder.parent == folders[place]
-    (folders[place] / read.folder.name).mkdir()  # as a killed driver leaves it
+    read, append = (call.args[0] for call in pool.run.call_args_list)
+    (folder,) = {work.folder for work in (*read, *append)}
+    assert folder.parent == folders[place]
+    (folders[place] / folder.name).mkdir()  # as a killed driver leaves it
     Tasks(spark, reader, folders["journal"], 50_000)
     assert not any(list(folder.iterdir()) for folder in folders.values())
 
@@ -159,15 +160,13 @@ def test_a_commit_is_appended_in_parts_with_the_bytes_of_a_whole(
     files = _uris(tmp_path / "recording")
     with CommitLog(tmp_path / "journal", plan) as log:
         (tmp_path / "recording" / "part-00000003.parquet").rename(tmp_path / "away")
-        assert all(isinstance(each, Problem) for each in AppendAll(reader, files, log.continuation)(iter([0])))
+        assert isinstance(AppendAll(reader, files, log.continuation)(), Problem)
         for stream_id, records in stream_records_of(tmp_path / "journal").items():
             assert records, "what is before the problem is appended"
             assert records == stream_records_of(tmp_path / "expected")[stream_id][: len(records)]
         (tmp_path / "away").rename(tmp_path / "recording" / "part-00000003.parquet")
         for _ in range(2):  # a task that runs again finds it all
-            done = [
-                each for each in AppendAll(reader, files, log.continuation)(iter([0])) if isinstance(each, Appended)
-            ]
+            done = _appended(AppendAll(reader, files, log.continuation)())
         log.commit(0, done)
     assert stream_records_of(tmp_path / "journal") == stream_records_of(tmp_path / "expected")
 

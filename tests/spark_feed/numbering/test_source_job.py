@@ -128,7 +128,7 @@ def test_a_job_that_lost_its_checkpoint_completes_the_journal_without_repeating_
 @pytest.mark.timeout(3_600)
 def test_drivers_and_python_workers_killed_at_random_leave_the_bytes_of_an_undisturbed_run(tmp_path: Path) -> None:
     rounds = kill_rounds(2)
-    count = 20_000 + 4_000 * rounds
+    count = 20_000 + 20_000 * rounds  # more than a job commits before it is killed
     make_recording(tmp_path / "recording", count, 400)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
     chance = random.Random(rounds)
@@ -137,10 +137,10 @@ def test_drivers_and_python_workers_killed_at_random_leave_the_bytes_of_an_undis
         with Tailer(tmp_path / "journal" / COMMITS_NAME) as commits:
             commits.to_end()
             assert commits.wait(PATIENCE_S), (tmp_path / "job.log").read_text()[-4_000:]
-        time.sleep(chance.uniform(0, 1))  # so that the kill meets every part of a micro-batch
+        time.sleep(chance.uniform(0, 0.5))  # so that the kill meets every part of a micro-batch
         if number % 2:
             _kill_workers(job)
-            time.sleep(chance.uniform(0, 1))
+            time.sleep(chance.uniform(0, 0.5))
         _kill(job)
     _finish(start_job(tmp_path, "--master", "local[2]"), tmp_path)
     _assert_equal(tmp_path, count)
