@@ -1,5 +1,5 @@
-"""The client's merge alone: microseconds per packet when two adapters send equal copies, when boundaries differ, and of a
-replayed history.
+"""The client's merge alone: microseconds per packet when two adapters send equal copies, when boundaries differ, and
+when a history is replayed.
 
 Only the core runs, without sockets or seals. The figure is the least processor time of several rounds, so that other
 load matters little.

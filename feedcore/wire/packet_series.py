@@ -64,8 +64,8 @@ class PacketSeries:
         self.first_input_seqs: list[int] = headers["first_input_seq"].tolist()
         self.first_message_seqs: list[int] = headers["first_message_seq"].tolist()
         self.message_counts: list[int] = headers["message_count"].tolist()
-        self.end_input_seq = self.first_input_seqs[-1] + int(runs["source_count"][-1])
-        self.end_message_seq = self.first_message_seqs[-1] + self.message_counts[-1]
+        self.end_input_seq: int = self.first_input_seqs[-1] + int(runs["source_count"][-1])
+        self.end_message_seq: int = self.first_message_seqs[-1] + self.message_counts[-1]
         self.first_source_seqs: dict[int, int] = {}
         self.end_source_seqs: dict[int, int] = {}
         streams, sources = runs["source_stream_id"], runs["first_source_seq"]
@@ -96,6 +96,10 @@ class PacketSeries:
     def packets(self) -> tuple[OutputPacket, ...]:
         """The packets. They are made when they are first used, because most readers need only the messages."""
         return tuple(_packets(self._datagrams, self._headers, self._runs))
+
+    def packet(self, place: int) -> OutputPacket:
+        """One of the packets, which keeps nothing of the others in memory."""
+        return decode_output_packet(self._datagrams[place])
 
     def frames(self, place: int) -> memoryview:
         """The message frames of a packet, concatenated."""
