@@ -344,7 +344,12 @@ class AdapterLoop:
         self._flush()
         LOG.error(
             "source messages declared lost",
-            extra={"stream": lost.source_stream_id, "first": lost.first_source_seq, "last": lost.last_source_seq},
+            extra={
+                "channel": lost.channel_id,
+                "stream": lost.source_stream_id,
+                "first": lost.first_source_seq,
+                "last": lost.last_source_seq,
+            },
         )
 
     # ---- the end of a turn ----

@@ -60,6 +60,8 @@ class ChannelSettings(_Table, frozen=True, kw_only=True):
 
     Attributes:
         topic: the name that the policy grants.
+        source_stream_ids: the source streams that it owns: each has one owner, which its contributions go to.
+        also_reads: source streams that it reads as well, and other channels own.
         table: the id of the feed's converter table for this channel; None: the adapters bring their own.
         symbol_field: the field of the messages that has the symbol; None: the feed's, or only the whole channel can be
             granted.
@@ -67,9 +69,15 @@ class ChannelSettings(_Table, frozen=True, kw_only=True):
 
     channel_id: Id
     topic: Topic
-    source_stream_ids: tuple[int, ...]
+    source_stream_ids: tuple[int, ...] = ()
+    also_reads: tuple[int, ...] = ()
     table: Name | None = None
     symbol_field: str | None = None
+
+    @property
+    def read_stream_ids(self) -> tuple[int, ...]:
+        """Every source stream that it reads."""
+        return self.source_stream_ids + self.also_reads
 
 
 class TableSettings(_Table, frozen=True, kw_only=True):
@@ -206,6 +214,10 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         """The schema of the feed's output."""
         return self.model_file.document
 
+    def owner_of(self, source_stream_id: int) -> ChannelSettings:
+        """The channel that owns a source stream."""
+        return next(channel for channel in self.channels if source_stream_id in channel.source_stream_ids)
+
     def table_of(self, channel: ChannelSettings) -> TableSettings | None:
         """The converter table that the definition names for a channel."""
         return next((table for table in self.tables if table.id == channel.table), None)
@@ -227,7 +239,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
 
     @property
     def contributed_channels(self) -> tuple[ChannelSettings, ...]:
-        """The channels whose messages come from clients."""
+        """The channels that own source streams whose messages come from clients."""
         streams = {each.source_stream_id for each in self.source_streams if each.contributions is not None}
         return tuple(each for each in self.channels if not streams.isdisjoint(each.source_stream_ids))
 
@@ -275,11 +287,27 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
                 raise InvalidSetting(f"is missing; a feed with {given} needs it", missing)
 
     def _check_streams(self) -> None:
+        """Each source stream has one owner, and a channel reads it once."""
         known = sorted(stream.source_stream_id for stream in self.source_streams)
-        used = sorted(stream for channel in self.channels for stream in channel.source_stream_ids)
-        if known != used:
-            reason = f"must use each source stream in exactly one channel; used are {used}, defined are {known}"
+        owned = sorted(stream for channel in self.channels for stream in channel.source_stream_ids)
+        if known != owned:
+            reason = (
+                f"must have each source stream in source_stream_ids of exactly one channel; found are {owned}, defined "
+                f"are {known}; a further channel that reads a stream names it in also_reads"
+            )
             raise InvalidSetting(reason, "channel")
+        for place, channel in enumerate(self.channels):
+            if not channel.read_stream_ids:
+                reason = "is missing or empty; a channel needs source streams, here or in also_reads"
+                raise InvalidSetting(reason, "channel", place, "source_stream_ids")
+            for number, stream in enumerate(channel.also_reads):
+                if stream not in known:
+                    reason = f"has {stream}, which is no source_stream_id of the feed; defined are {known}"
+                elif stream in channel.source_stream_ids + channel.also_reads[:number]:
+                    reason = f"has {stream}, which the channel reads already; remove it"
+                else:
+                    continue
+                raise InvalidSetting(reason, "channel", place, "also_reads")
 
     def _check_groups(self) -> None:
         channel_ids = sorted(channel.channel_id for channel in self.channels)
@@ -297,6 +325,20 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         for place, table in enumerate(self.tables):
             if all(channel.table != table.id for channel in self.channels):
                 raise InvalidSetting(f'is "{table.id}", which no channel names', "table", place, "id")
+        for place, channel in enumerate(self.channels):
+            for stream in channel.also_reads:
+                self._check_format(place, stream)
+
+    def _check_format(self, place: int, stream: int) -> None:
+        """The tables that convert a source stream must be made for the same source format."""
+        owner = self.owner_of(stream)
+        own, other = self.table_of(self.channels[place]), self.table_of(owner)
+        if own is not None and other is not None and own.source_format.version != other.source_format.version:
+            reason = (
+                f'is "{own.id}", which has another source format than "{other.id}", the table of channel '
+                f"{owner.channel_id}; both channels read source stream {stream}"
+            )
+            raise InvalidSetting(reason, "channel", place, "table")
 
     def _check_contributions(self) -> None:
         """A topic names where a contribution goes, and its table what it must be."""

@@ -14,7 +14,7 @@ class Counter(Enum):
 
     SOURCE_PACKETS = "Source packets received and accepted."
     SOURCE_MESSAGES_LOST = "Source messages declared lost after the gap limit."
-    SOURCE_GAP_REQUESTS = "Requests to the source journal."
+    SOURCE_GAP_REQUESTS = "Requests to the source journal; one that several channels make counts in each."
     RUNS_DECIDED = "Runs decided as active."
     RUNS_FOLLOWED = "Runs applied as backup."
     RUN_REQUESTS = "Requests to the active for missed runs."

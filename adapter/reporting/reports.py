@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -16,6 +16,7 @@ from tandemfeed.adapter.reporting.forged_packets import ForgedPackets
 from tandemfeed.adapter.reporting.health import Counts, Health, HealthSampler
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.replica import ChannelReplica
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.refusal import Refusal
 from tandemfeed.transport.sealing.sealing import Sealer
@@ -126,8 +127,17 @@ class Reporter:
         counters = self._counters
         errors = sum(counters.refusals[reason] for reason in ERROR_REFUSALS)
         errors += sum(counters.counts[counter] for counter in ERROR_COUNTERS)
-        lag = sum(replica.source_lag() for replica in self._engine.replicas.values())
-        return Counts(counters.counts[Counter.MESSAGES_OUT], errors, lag)
+        return Counts(counters.counts[Counter.MESSAGES_OUT], errors, source_lag(self._engine.replicas.values()))
+
+
+def source_lag(replicas: Iterable[ChannelReplica]) -> int:
+    """Source messages known to exist that have not been converted; of a stream that several channels read, in the one
+    that is furthest behind."""
+    lags: dict[int, int] = {}
+    for replica in replicas:
+        for stream_id, lag in replica.source_lags().items():
+            lags[stream_id] = max(lag, lags.get(stream_id, 0))
+    return sum(lags.values())
 
 
 def forgery_metric(counts: Mapping[int, int]) -> Metric:

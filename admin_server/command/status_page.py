@@ -182,7 +182,10 @@ def print_feeds(reply: admin_pb2.GetStatusReply, console: Console | None = None)
         for channel in feed.channels:
             for place, stream_id in enumerate(channel.source_stream_ids):
                 names = ("", "") if place else (str(channel.channel_id), channel.topic)
-                table.add_row(*names, f"{stream_id} {streams[stream_id].name}", streams[stream_id].group)
+                stream = streams[stream_id]
+                is_own = stream.owner_channel_id in (0, channel.channel_id)  # 0: from a server of an earlier version
+                owner = "" if is_own else f" (of channel {stream.owner_channel_id})"
+                table.add_row(*names, f"{stream_id} {stream.name}{owner}", stream.group)
         console.print(table)
 
 

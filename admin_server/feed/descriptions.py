@@ -42,7 +42,7 @@ def describe_feed(
             common_pb2.ChannelDescription(
                 channel_id=channel.channel_id,
                 topic=channel.topic,
-                source_stream_ids=channel.source_stream_ids,
+                source_stream_ids=channel.read_stream_ids,
                 symbol_field=feed.symbol_field_of(channel),
                 symbols=sorted(wanted[channel.channel_id].symbols or ()),
             )
@@ -56,6 +56,7 @@ def describe_feed(
                 group=stream.group,
                 contribution_endpoint=next(iter(stream.contribution_endpoints), ""),
                 contribution_endpoints=stream.contribution_endpoints,
+                owner_channel_id=feed.owner_of(stream.source_stream_id).channel_id,
             )
             for stream in feed.source_streams
         ],

@@ -84,10 +84,15 @@ class ReplicaConfig:
 
 @dataclass(frozen=True, slots=True)
 class ChannelConfig:
-    """One ordered output stream and the source streams that feed it; a source stream feeds one channel only."""
+    """One ordered output stream and the source streams that it reads; several channels may read the same stream."""
 
     channel_id: int
     source_stream_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.source_stream_ids)) != len(self.source_stream_ids):
+            found = list(self.source_stream_ids)
+            raise ValueError(f"channel {self.channel_id} must read each source stream once; it reads {found}")
 
 
 class SessionState(Enum):
@@ -126,6 +131,3 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not 256 <= self.datagram_size_max <= DATAGRAM_SIZE_MAX:
             raise ValueError(f"datagram_size_max is {self.datagram_size_max}; it must be 256 to {DATAGRAM_SIZE_MAX}")
-        streams = [stream for channel in self.channels for stream in channel.source_stream_ids]
-        if len(streams) != len(set(streams)):
-            raise ValueError(f"a source stream must feed only one channel; the channels' streams are {sorted(streams)}")

@@ -167,8 +167,9 @@ class SessionBegun:
 
 @dataclass(frozen=True, slots=True)
 class RunsLost:
-    """This adapter declared source messages lost; they are now an explicit gap in the stream. Log it."""
+    """This adapter declared source messages lost; they are now an explicit gap in the channel. Log it."""
 
+    channel_id: int
     source_stream_id: int
     first_source_seq: int
     last_source_seq: int

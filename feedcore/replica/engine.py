@@ -18,7 +18,7 @@ from tandemfeed.feedcore.lease.lease_view import LeaseView
 from tandemfeed.feedcore.lease.peers import Peers, known_epoch
 from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
-from tandemfeed.feedcore.replica.effects import AcceptOffer, AdapterEffect, ReleaseLease, RequestToFail
+from tandemfeed.feedcore.replica.effects import AcceptOffer, AdapterEffect, ReleaseLease, RequestSource, RequestToFail
 from tandemfeed.feedcore.replica.input.decision_log import DecisionLogTooShort, LoggedRuns
 from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.replica.replica import ChannelReplica
@@ -91,10 +91,10 @@ class AdapterEngine:
             of_session = sessions.current
             if packet.session != of_session.session:
                 of_session = sessions.on_source_session(packet.session, now_ns)
-            found = of_session.by_stream.get(packet.source_stream_id)
+            found = of_session.readers.get(packet.source_stream_id)
             if found is None:
                 raise PacketRefused(Refusal.UNKNOWN_STREAM, f"source stream {packet.source_stream_id}")
-            replica, converter = found
+            converter, replicas = found
             if packet.message_count and not converter.check(datagram):
                 raise PacketRefused(Refusal.MALFORMED, "the frames do not fill the packet exactly")
         except PacketRefused as refused:
@@ -102,7 +102,9 @@ class AdapterEngine:
             return effects
         self.counters.counts[Counter.SOURCE_PACKETS] += 1
         self.source_heard_at_ns[packet.source_stream_id] = now_ns
-        produced = replica.on_source_packet(packet, now_ns)
+        produced: list[AdapterEffect] = []
+        for replica in replicas:
+            produced += replica.on_source_packet(packet, now_ns)
         if sessions.coming:
             produced += self._change_session_if_due(now_ns)
         return effects + produced if effects else produced
@@ -258,9 +260,15 @@ class AdapterEngine:
         effects += self._accept_offer(now_ns)
         if (renewal := self.lease.on_timer(now_ns)) is not None:
             effects.append(renewal)
+        requested: set[RequestSource] = set()
         for replica in self.replicas.values():
             replica.channel.has_admin = self.has_admin(now_ns)
-            effects += replica.on_timer(now_ns)
+            for effect in replica.on_timer(now_ns):
+                if isinstance(effect, RequestSource):  # channels that read one stream lack the same messages at once
+                    if effect in requested:
+                        continue
+                    requested.add(effect)
+                effects.append(effect)
         return effects + self._sessions.on_timer(now_ns) + self._change_session_if_due(now_ns)
 
     def on_stop(self) -> list[AdapterEffect]:

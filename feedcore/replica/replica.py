@@ -244,10 +244,10 @@ class ChannelReplica:
         """True if this is a backup whose active is not silent."""
         return isinstance(self._role, PositionedBackup) and not self.channel.is_active_silent(now_ns)
 
-    def source_lag(self) -> int:
-        """Source messages known to exist that have not been converted here."""
+    def source_lags(self) -> dict[int, int]:
+        """By source stream, the messages known to exist that have not been converted here."""
         done = self.channel.line.next_source_seqs
-        return sum(tracker.known_end - done[stream] for stream, tracker in self.channel.trackers.items())
+        return {stream: tracker.known_end - done[stream] for stream, tracker in self.channel.trackers.items()}
 
     # ---- inside ----
 

@@ -43,6 +43,10 @@ class SessionReplicas:
     A session that has not begun here has replicas too. They have no place in their channels, so they only hold what
     they receive, within the limits of any joining replica. The sessions share the converters (by channel_id), and only
     the current session uses them.
+
+    Attributes:
+        readers: by source_stream_id, the replicas of the channels that read it, and one of their converters, which
+            checks its packets for all of them.
     """
 
     def __init__(
@@ -52,13 +56,14 @@ class SessionReplicas:
         self.heard_at_ns = now_ns
         self.adapter_heard_at_ns: int | None = None
         self.replicas: dict[int, ChannelReplica] = {}
-        self.by_stream: dict[int, tuple[ChannelReplica, Converter]] = {}
+        self.readers: dict[int, tuple[Converter, list[ChannelReplica]]] = {}
         for channel in config.channels:
             converter = converters[channel.channel_id]
             line = ProductionLine(config, channel, converter, counters)
             replica = ChannelReplica(channel.channel_id, line, config.replica, counters, now_ns)
             self.replicas[channel.channel_id] = replica
-            self.by_stream.update(dict.fromkeys(channel.source_stream_ids, (replica, converter)))
+            for stream in channel.source_stream_ids:
+                self.readers.setdefault(stream, (converter, []))[1].append(replica)
 
     @property
     def is_complete(self) -> bool:

@@ -17,8 +17,10 @@ from tandemfeed.offline.reconciliation.output_copy import ReconciliationError, S
 from tandemfeed.offline.reconciliation.reconciling import EpochStarts, reconcile
 from tandemfeed.offline.reconciliation.report import document_of, text_of
 from tandemfeed.offline.reconciliation.source_copy import read_source
+from tandemfeed.spark_feed.feed_plan import read_readers
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.numbering.driver.job import QUARANTINE_NAME
+from tandemfeed.transport.settings_file import SettingsError
 
 RECONCILED, NOT_RECONCILED, UNUSABLE = 0, 1, 2  # exit status
 ConvertAgain = Callable[[Sequence[Survey], EpochStarts], ConversionResult]
@@ -37,8 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             quarantine = arguments.quarantine or arguments.source_journal / QUARANTINE_NAME
             source = read_source(arguments.source_journal, quarantine)
         again = _conversion(parser, arguments) if converts else None
-        found = reconcile(source, arguments.output, arguments.session, again)
-    except (DocumentError, BadUserFunction, ReconciliationError, SourceJournalError, JournalError, OSError) as error:
+        readers = read_readers(arguments.feed_description) if arguments.feed_description else ()
+        found = reconcile(source, arguments.output, arguments.session, again, readers)
+    except (
+        DocumentError, BadUserFunction, ReconciliationError, SourceJournalError, JournalError, SettingsError, OSError
+    ) as error:  # fmt: skip
         print(f"tandemfeed reconcile: {error}", file=sys.stderr)
         return UNUSABLE
     print(json.dumps(document_of(found), indent=1) if arguments.json else text_of(found))
@@ -51,7 +56,8 @@ def _conversion(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
 
     def convert_again(surveys: Sequence[Survey], epoch_starts: EpochStarts) -> ConversionResult:
         model_xml = Path(documents.model.schema.document).read_bytes()
-        return Conversion(documents.table, model_xml, arguments.source_journal, surveys, epoch_starts).compare()
+        conversion = Conversion(documents.table, model_xml, arguments.source_journal, surveys, epoch_starts)
+        return conversion.compare(arguments.channel)
 
     return convert_again
 
@@ -90,10 +96,23 @@ def _parser() -> argparse.ArgumentParser:
         help="quarantine table of the source job (default: quarantine in the source journal)",
     )
     parser.add_argument(
+        "--feed-description",
+        metavar="FILE[#FEED]",
+        help="cluster file that names the source streams that each channel reads (default: those of which the channel "
+        "has a message)",
+    )
+    parser.add_argument(
         "--every-adapter",
         action="store_true",
         help="also end with status 1 if an adapter lacks messages that another one has",
     )
     add_document_arguments(parser)
+    parser.add_argument(
+        "--channel",
+        type=int,
+        action="append",
+        metavar="ID",
+        help="convert only this channel again, because others have other tables (default: all); may be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser

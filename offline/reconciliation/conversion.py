@@ -7,7 +7,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -110,14 +110,15 @@ class Conversion:
         self._surveys, self._epoch_starts = surveys, epoch_starts
         self.result = ConversionResult()
 
-    def compare(self) -> ConversionResult:
-        """Convert and compare every channel.
+    def compare(self, channel_ids: Collection[int] | None = None) -> ConversionResult:
+        """Convert and compare these channels (None: all).
 
         Raises:
             SourceJournalError: the source journal lacks what adapters took from it.
         """
         for channel_id in sorted({channel_id for channel_id, _ in self._epoch_starts}):
-            self._compare_channel(channel_id)
+            if channel_ids is None or channel_id in channel_ids:
+                self._compare_channel(channel_id)
         return self.result
 
     def _compare_channel(self, channel_id: int) -> None:

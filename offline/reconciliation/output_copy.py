@@ -98,16 +98,16 @@ class OutputCopy:
     """A session in an output journal.
 
     Attributes:
-        taken: by source stream, the source messages that made the messages, or made none.
+        taken: by channel and source stream, the source messages that made the messages, or made none.
         taken_count: the same, each as often as it was taken.
-        gaps: by source stream, the source messages that an active adapter declared lost.
+        gaps: by channel and source stream, the source messages that an active adapter declared lost.
     """
 
     survey: Survey
     channels: dict[int, ChannelCopy] = field(default_factory=dict)
-    taken: dict[int, RangeSet] = field(default_factory=dict)
-    taken_count: dict[int, int] = field(default_factory=dict)
-    gaps: dict[int, RangeSet] = field(default_factory=dict)
+    taken: dict[tuple[int, int], RangeSet] = field(default_factory=dict)
+    taken_count: dict[tuple[int, int], int] = field(default_factory=dict)
+    gaps: dict[tuple[int, int], RangeSet] = field(default_factory=dict)
 
 
 class Found(NamedTuple):
@@ -173,7 +173,7 @@ def read_copy(found: Survey, epoch_starts: Mapping[tuple[int, int], int]) -> Out
         channel.repeated_count += each.repeated_count
         _add_ranges(channel.messages, each.seqs, each.seqs + 1)
         _add_buckets(channel.buckets, each.seqs, each.digests)
-        _add_runs(copy, each.runs)
+        _add_runs(copy, each.channel_id, each.runs)
     return copy
 
 
@@ -331,13 +331,14 @@ def _add_buckets(buckets: dict[int, Bucket], seqs: NDArray[np.int64], digests: N
         buckets[number] = Bucket(before.message_count + count, (before.digest + total) % (1 << 64))
 
 
-def _add_runs(copy: OutputCopy, runs: NDArray[np.int64]) -> None:
+def _add_runs(copy: OutputCopy, channel_id: int, runs: NDArray[np.int64]) -> None:
     is_gap = runs[kernels.IS_GAP] != 0
     for stream_id in np.unique(runs[kernels.STREAM]).tolist():
+        where = channel_id, stream_id
         of_stream = runs[kernels.STREAM] == stream_id
         for kind, ranges in ((~is_gap, copy.taken), (is_gap, copy.gaps)):
             chosen = runs[:, of_stream & kind]
             firsts, counts = chosen[kernels.FIRST_SOURCE], chosen[kernels.SOURCE_COUNT]
-            _add_ranges(ranges.setdefault(stream_id, RangeSet()), firsts, firsts + counts)
+            _add_ranges(ranges.setdefault(where, RangeSet()), firsts, firsts + counts)
             if ranges is copy.taken:
-                copy.taken_count[stream_id] = copy.taken_count.get(stream_id, 0) + int(counts.sum())
+                copy.taken_count[where] = copy.taken_count.get(where, 0) + int(counts.sum())

@@ -7,7 +7,7 @@ message by message, so that absent messages are not mistaken for different ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from tandemfeed.offline.reconciliation.output_copy import (
     survey,
 )
 from tandemfeed.offline.reconciliation.result import (
+    NO_CHANNEL,
     AdapterChannel,
     ChannelResult,
     Epoch,
@@ -37,6 +38,7 @@ from tandemfeed.offline.reconciliation.result import (
 from tandemfeed.offline.reconciliation.source_copy import SourceCopy
 
 Place = tuple[int, int]  # channel_id, bucket
+Reader = tuple[int, int]  # channel_id, source_stream_id
 EpochStarts = Mapping[tuple[int, int], int]  # by channel_id and epoch
 
 
@@ -52,6 +54,7 @@ def reconcile(
     journals: Sequence[Path],
     session: int = 0,
     convert_again: Callable[[Sequence[Survey], EpochStarts], ConversionResult] | None = None,
+    readers: Collection[Reader] = (),
 ) -> Reconciliation:
     """Compare journals.
 
@@ -60,6 +63,7 @@ def reconcile(
         journals: of the adapters' output.
         session: 0: that of the source journal, or the newest.
         convert_again: compares the journals with a conversion of the source journal.
+        readers: what the feed's channels read; without it, what each channel has some messages of.
 
     Raises:
         ReconciliationError: a journal cannot be used.
@@ -79,7 +83,7 @@ def reconcile(
         session,
         source,
         tuple(surveys),
-        tuple(_streams(source, copies)),
+        tuple(_streams(source, copies, readers)),
         tuple(_channel(each, copies, starts, _compared(each, copies, suspects, again)) for each in channel_ids),
         convert_again(surveys, starts) if convert_again is not None else None,
     )
@@ -168,20 +172,28 @@ def _channel(
     return ChannelResult(channel_id, end_seq, tuple(epochs), tuple(adapters), together.missing(1, end_seq), *compared)
 
 
-def _streams(source: SourceCopy | None, copies: Sequence[OutputCopy]) -> Iterable[StreamResult]:
+def _streams(
+    source: SourceCopy | None, copies: Sequence[OutputCopy], readers: Collection[Reader]
+) -> Iterable[StreamResult]:
+    """Each source stream in each channel that reads it."""
+    found = {*readers, *(each for copy in copies for each in (*copy.taken, *copy.gaps))}
+    together = {each: RangeSet(part for copy in copies for part in copy.taken.get(each, ())) for each in found}
     ends = {each.source_stream_id: each.message_count + 1 for each in source.streams} if source else {}
-    for stream_id in sorted({*ends, *(each for copy in copies for each in copy.taken)}):
-        taken = {copy.survey.journal: copy.taken.get(stream_id, RangeSet()) for copy in copies}
-        together = RangeSet(each for ranges in taken.values() for each in ranges)
-        lost = RangeSet(each for copy in copies for each in copy.gaps.get(stream_id, ()))
-        last = together.end if together else 1
-        end = ends.get(stream_id, 1) if source else last
+    if source is None:
+        for (_, stream_id), ranges in together.items():
+            ends[stream_id] = max(ends.get(stream_id, 1), ranges.end if ranges else 1)
+    unread = ends.keys() - {stream_id for _, stream_id in found}
+    for reader in sorted(found | {(NO_CHANNEL, stream_id) for stream_id in unread}):
+        channel_id, stream_id = reader
+        taken = {copy.survey.journal: copy.taken.get(reader, RangeSet()) for copy in copies}
+        all_taken, end = together.get(reader, RangeSet()), ends.get(stream_id, 1)
         yield StreamResult(
+            channel_id,
             stream_id,
             end,
-            together.missing(1, end),
+            all_taken.missing(1, end),
             {journal: ranges.missing(1, end) for journal, ranges in taken.items()},
-            lost,
-            together.within(end, max(end, last)),
-            sum(copy.taken_count.get(stream_id, 0) - taken[copy.survey.journal].count for copy in copies),
+            RangeSet(part for copy in copies for part in copy.gaps.get(reader, ())),
+            all_taken.within(end, max(end, all_taken.end if all_taken else 1)),
+            sum(copy.taken_count.get(reader, 0) - taken[copy.survey.journal].count for copy in copies),
         )

@@ -20,8 +20,7 @@ def text_of(found: Reconciliation) -> str:
     for stream in found.streams:
         for journal, missing in stream.missing_by_journal.items():
             if missing:
-                where = f"source stream {stream.source_stream_id}: {journal} lacks source messages"
-                lines.append(f"{where} {ranges_text(missing)}")
+                lines.append(f"{stream.name}: {journal} lacks source messages {ranges_text(missing)}")
     if found.conversion is not None:
         for journal, count in found.conversion.compared_count.items():
             equal = count - found.conversion.different_count.get(journal, 0)
@@ -91,6 +90,7 @@ def document_of(found: Reconciliation) -> dict[str, Any]:
         },
         "streams": [
             {
+                "channel_id": each.channel_id,
                 "source_stream_id": each.source_stream_id,
                 "last_source_seq": each.end_seq - 1,
                 "missing": _pairs(each.missing),

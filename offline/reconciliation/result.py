@@ -13,6 +13,7 @@ from tandemfeed.offline.reconciliation.output_copy import Survey
 from tandemfeed.offline.reconciliation.source_copy import SourceCopy
 
 RANGES_SHOWN = 20
+NO_CHANNEL = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,10 @@ class ChannelResult:
 
 @dataclass(frozen=True, slots=True)
 class StreamResult:
-    """A source stream in all journals; the sets are of `source_seq`.
+    """A source stream in one of the channels that read it, in all journals; the sets are of `source_seq`.
 
     Attributes:
+        channel_id: NO_CHANNEL: no journal has any of the stream.
         end_seq: one past its last message.
         missing: what no adapter has.
         missing_by_journal: what each adapter lacks.
@@ -84,6 +86,7 @@ class StreamResult:
         repeated_count: source messages that a journal has in two places.
     """
 
+    channel_id: int
     source_stream_id: int
     end_seq: int
     missing: RangeSet
@@ -92,9 +95,15 @@ class StreamResult:
     invented: RangeSet
     repeated_count: int
 
+    @property
+    def name(self) -> str:
+        """The channel and the source stream."""
+        stream = f"source stream {self.source_stream_id}"
+        return stream if self.channel_id == NO_CHANNEL else f"channel {self.channel_id}, {stream}"
+
     def problems(self) -> Iterator[str]:
         """What is wrong, as sentences."""
-        stream = f"source stream {self.source_stream_id}"
+        stream = self.name
         if self.missing:
             yield f"{stream}: no adapter has source messages {ranges_text(self.missing)}"
         if self.declared_lost:

@@ -241,13 +241,13 @@ class Holder:
 
     def _serve(self, verifier: TokenVerifier) -> RpcServer:
         options, streams = self._options, self._log.streams
-        topics = {
-            channel.topic: streams[stream_id]
-            for channel in self._description.channels
-            for stream_id in channel.source_stream_ids
-            if stream_id in streams
+        topics = {channel.channel_id: channel.topic for channel in self._description.channels}
+        taken = {
+            topics[each.owner_channel_id]: streams[each.source_stream_id]
+            for each in self._description.source_streams
+            if each.source_stream_id in streams
         }
-        service = ContributionService(topics)
+        service = ContributionService(taken)
         roles = {SERVICE_NAME: CALLER_ROLES, CONTRIBUTION_SERVICE: CONTRIBUTOR_ROLES}
         return serve(
             [

@@ -284,7 +284,7 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
         (
             "source_stream_ids = [1, 2]",
             "source_stream_ids = [1]",
-            ", line 10: feed[0].channel must use each source stream in exactly one channel; used are [1], defined are",
+            ", line 10: feed[0].channel must have each source stream in source_stream_ids of exactly one channel; fou",
         ),
         (
             'group = "239.192.1.2:5002"',

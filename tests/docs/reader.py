@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import tomllib
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,6 +72,8 @@ class Reader:
                 self._run_console(block, is_parsed_only)
             case "xml" if is_parsed_only:
                 documents.check_xml(block.text)
+            case "toml" if is_parsed_only:
+                tomllib.loads(block.text)
             case "xml" | "toml" | "json" | "mermaid":
                 LOADERS[block.language](block.text, self.shell.folder)
             case "text" if "sample" in block.directives:

@@ -110,7 +110,7 @@ class AdapterActor:
         self._unperformed.clear()
         self._datagrams_waiting = self._busy_until_ns = 0
         self._wake_at_ns = None
-        self.converters = {channel: ToyConverter() for channel in range(1, len(self._plan.channels) + 1)}
+        self.converters = {channel: ToyConverter(table) for channel, table in enumerate(self._plan.tables, 1)}
         self.counters.append(CounterSet())
         session = max(self._cluster.admin.session, self.journal.newest_session())
         config = engine_config(self._plan, self.adapter_id, session, self._ended_ns)
@@ -386,7 +386,7 @@ class AdapterActor:
 
     def on_runs_lost(self, lost: RunsLost) -> None:
         """Log and check a declared loss."""
-        text = "{} declares lost: source {} {}..{}"
+        text = "{} declares lost in channel {}: source {} {}..{}"
         first, last = lost.first_source_seq, lost.last_source_seq
         self._cluster.on_lost(self, lost)
-        self._world.log(text, self.name, lost.source_stream_id, first, last)
+        self._world.log(text, self.name, lost.channel_id, lost.source_stream_id, first, last)

@@ -70,6 +70,7 @@ class SessionChecks:
                 streams,
                 reader,
                 self.truth,
+                table=plan.tables[channel - 1],
                 is_live=client.is_live,
                 may_have_gaps=plan.may_lose_journals or client.confirm > 1 or client.declare_after_ns > 0,
                 is_confirming=client.confirm > 1,
@@ -109,12 +110,13 @@ class Checks:
 def _truths(plan: Plan, messages: SessionMessages) -> dict[int, Truth]:
     """The expected output by session; if the conversion state is carried over, so are the running sums of a stream."""
     is_carried = plan.session_state is SessionState.CARRY
-    converters = {stream: ToyConverter() for stream in plan.streams}  # each symbol belongs to one stream
+    # Each symbol belongs to one stream.
+    converters = {(table, stream): ToyConverter(table) for table in plan.tables for stream in plan.streams}
     truths: dict[int, Truth] = {}
     for session, streams in messages.items():
         expected = {
-            stream: expected_bodies(rows, converters[stream] if is_carried else None)
-            for stream, rows in streams.items()
+            (table, stream): expected_bodies(streams[stream], converter if is_carried else ToyConverter(table))
+            for (table, stream), converter in converters.items()
         }
         # If every adapter loses a carried state in a crash, the sums continue from another state.
         is_uncertain = bool(truths) and is_carried and (plan.has(FaultKind.CRASH) or plan.has(FaultKind.VANISH))

@@ -34,6 +34,7 @@ NEW_SESSION_SHARE = 0.35  # of the other seeds: the source begins one or two new
 PATIENCE_NS = 600 * MS  # after the storm, before a session without an announced end is concluded
 ACKED_SHARE = 0.15  # of the runs: acked publishing
 HOLD_SHARE = 0.3  # of the runs: adapters hold on silence; in the others they proceed
+SHARED_SHARE = 0.2  # of the runs: several channels read the same source streams
 HEARD_BY_SOME_PERCENT = 50  # of the journal gaps: some adapters received the messages
 
 
@@ -90,6 +91,7 @@ def draw_plan(seed: int, scenario: Scenario | None = None) -> Plan:
     if scenario is None and chance.random() < SCENARIO_SHARE:
         scenario = chance.choice(list(Scenario))
     plan = _with_sessions(plan, size) if scenario is None else apply_scenario(scenario, plan, chance)
+    plan = _with_shared_streams(plan)
     return plan if plan.journal_gaps else _patient(plan)
 
 
@@ -162,6 +164,21 @@ def _with_sessions(plan: Plan, size: Size) -> Plan:
         new_sessions=new_sessions,
         session_state=SessionState.CARRY if len(new_sessions) == 1 and chance.random() < 0.3 else SessionState.RESET,
     )
+
+
+def _with_shared_streams(plan: Plan) -> Plan:
+    """The plan; in a share of the runs, with another channel that reads some of the streams, or with channels that read
+    each other's streams."""
+    chance = random.Random((plan.seed << 8) ^ 0x5A7ED)  # a separate generator, so that nothing else changes
+    if chance.random() >= SHARED_SHARE:
+        return plan
+    if len(plan.channels) == 1 or chance.random() < 0.5:
+        read = chance.sample(plan.streams, chance.randint(1, len(plan.streams)))
+        return replace(plan, channels=(*plan.channels, tuple(sorted(read))))
+    others = [[stream for stream in plan.streams if stream not in streams] for streams in plan.channels]
+    also = [chance.sample(found, chance.randint(0, len(found))) for found in others]
+    channels = tuple((*streams, *sorted(more)) for streams, more in zip(plan.channels, also, strict=True))
+    return replace(plan, channels=channels)
 
 
 def _draw_sessions(chance: random.Random, size: Size, storm_ns: int) -> tuple[NewSession, ...]:

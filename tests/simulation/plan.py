@@ -163,7 +163,7 @@ class Plan:
     Attributes:
         seed: determines the plan and the messages.
         chance_seed: determines the links' random numbers during the run.
-        channels: the source streams of each channel; channels are numbered from 1.
+        channels: the source streams that each channel reads; channels are numbered from 1.
         message_count: source messages per stream.
         bursts_ns: the source sends half of its packets around these times, so that faults hit many of them.
         journal_gaps: source messages that are missing from the source journal.
@@ -202,7 +202,17 @@ class Plan:
     @property
     def streams(self) -> tuple[int, ...]:
         """Every source stream."""
-        return tuple(stream for streams in self.channels for stream in streams)
+        return tuple(dict.fromkeys(stream for streams in self.channels for stream in streams))
+
+    @property
+    def tables(self) -> tuple[int, ...]:
+        """The converter table of each channel: 0, or 1 if an earlier channel reads one of its streams too."""
+        known: set[int] = set()
+        tables = []
+        for streams in self.channels:
+            tables.append(int(not known.isdisjoint(streams)))
+            known.update(streams)
+        return tuple(tables)
 
     @property
     def may_lose_journals(self) -> bool:

@@ -66,9 +66,14 @@ def test_drawn_plans_cover_every_size_and_kind_of_fault() -> None:
     plans = [draw_plan(seed) for seed in range(SEEDS)]
     assert {len(plan.adapters) for plan in plans} == {1, 2, 3, 4, 5}
     assert {len(plan.clients) for plan in plans} == {1, 2, 3}
-    assert {len(plan.channels) for plan in plans} == {1, 2, 3}
+    assert {len(plan.channels) for plan in plans} == {1, 2, 3, 4}
     assert any(len(streams) == 1 for plan in plans for streams in plan.channels)
     assert any(len(streams) > 1 for plan in plans for streams in plan.channels)
+    shared = [plan for plan in plans if len(plan.streams) < sum(map(len, plan.channels))]
+    assert len(shared) > SEEDS // 10
+    assert {1, 2, 3} <= {len(streams) for plan in shared for streams in plan.channels}
+    assert {min(map(len, plan.channels)) == 1 for plan in shared if plan.journal_gaps} == {False, True}
+    assert any(plan.new_sessions for plan in shared)
     assert {plan.weather.loss for plan in plans} >= {0.0, 0.3}
     assert any(plan.journal_gaps for plan in plans)
     assert any(plan.has_real_codec for plan in plans)

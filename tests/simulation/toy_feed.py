@@ -4,6 +4,9 @@ A message is (symbol u8, value u64). A value divisible by 7 becomes no message, 
 messages, and any other one message. The output carries the running sum of its symbol, so a skipped or repeated message
 shows in all later output of the symbol. Each symbol belongs to one source stream: stream s owns the symbols congruent
 to s modulo the number of streams.
+
+That is table 0. Table 1 makes other messages of the same source messages: none of a value divisible by 5, two of one
+divisible by 3, and its sums count each value three times.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ OUT_MESSAGE_SIZE = OUTPUT_FRAME_SIZE + OUT_BODY.size
 FEED_ID = 7
 SESSION = FIRST_SESSION = 20261121
 SYMBOLS = 16
+WEIGHTS = (1, 3)  # by table: how often a value counts in the sums
 
 
 def make_messages(chance: Random, stream: int, stream_count: int, count: int) -> list[tuple[int, int]]:
@@ -65,9 +69,10 @@ def encode_source(
 
 
 class ToyConverter:
-    """A minimal `feedcore.replica.output.converter.Converter`."""
+    """A minimal `feedcore.replica.output.converter.Converter`. Args: table: 0 or 1."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: int = 0) -> None:
+        self.table = table
         self.sums = [0] * SYMBOLS
         self.counts = [0] * SYMBOLS
 
@@ -82,11 +87,10 @@ class ToyConverter:
             symbol, value = BODY.unpack_from(
                 datagram, SOURCE_HEADER_SIZE + index * SOURCE_MESSAGE_SIZE + SOURCE_FRAME_SIZE
             )
-            copies = copies_of(value)
+            copies = copies_of(value, self.table)
             if offset + copies * OUT_MESSAGE_SIZE > end:
                 return Converted(index - skip, written, offset)
-            self.sums[symbol] = (self.sums[symbol] + value) & 0xFFFF_FFFF_FFFF
-            self.counts[symbol] += 1
+            self.count(symbol, value)
             for copy in range(copies):
                 OUTPUT_FRAME.pack_into(view, offset, OUT_MESSAGE_SIZE, index - skip)
                 body = self.body(symbol, value, copy)
@@ -95,9 +99,14 @@ class ToyConverter:
                 written += 1
         return Converted(count, written, offset)
 
+    def count(self, symbol: int, value: int) -> None:
+        """Change the state by a source message."""
+        self.sums[symbol] = (self.sums[symbol] + value * WEIGHTS[self.table]) & 0xFFFF_FFFF_FFFF
+        self.counts[symbol] += 1
+
     def body(self, symbol: int, value: int, copy: int) -> bytes:
         """The bytes of an output message, given the state after its source message."""
-        return OUT_BODY.pack(18, 1, 1, 0, symbol, value, self.sums[symbol], copy)
+        return OUT_BODY.pack(18, 1 + self.table, 1, 0, symbol, value, self.sums[symbol], copy)
 
     def digests(self) -> NDArray[np.uint64]:
         mixed = [zlib.crc32(b"%d %d" % pair) for pair in zip(self.sums, self.counts, strict=True)]
@@ -126,7 +135,7 @@ class ToyConverter:
 
 
 def state_after(
-    messages: dict[int, list[tuple[int, int]]], skipped: set[tuple[int, int]], before: bytes = b""
+    messages: dict[int, list[tuple[int, int]]], skipped: set[tuple[int, int]], before: bytes = b"", table: int = 0
 ) -> bytes:
     """The expected `ToyConverter.snapshot` after these messages of each stream, without the skipped ones.
 
@@ -134,32 +143,31 @@ def state_after(
         skipped: (source_stream_id, source_seq) declared lost.
         before: the state before the messages; empty: the initial state.
     """
-    converter = ToyConverter()
+    converter = ToyConverter(table)
     if before:
         converter.restore(before)
     for stream, rows in messages.items():
         for source_seq, (symbol, value) in enumerate(rows, 1):
             if (stream, source_seq) not in skipped:
-                converter.sums[symbol] = (converter.sums[symbol] + value) & 0xFFFF_FFFF_FFFF
-                converter.counts[symbol] += 1
+                converter.count(symbol, value)
     return converter.snapshot()
 
 
-def copies_of(value: int) -> int:
+def copies_of(value: int, table: int = 0) -> int:
     """How many application messages a source message becomes."""
-    return 0 if value % 7 == 0 else 2 if value % 5 == 0 else 1
+    none, two = ((7, 5), (5, 3))[table]
+    return 0 if value % none == 0 else 2 if value % two == 0 else 1
 
 
-def expected_bodies(messages: list[tuple[int, int]], converter: ToyConverter | None = None) -> list[list[bytes]]:
+def expected_bodies(messages: list[tuple[int, int]], converter: ToyConverter) -> list[list[bytes]]:
     """The expected bodies for each source message of one stream, in order.
 
     Args:
-        converter: its state before the messages; None: an empty state.
+        converter: in the state before the messages.
     """
-    converter = converter or ToyConverter()
     bodies = []
     for symbol, value in messages:
-        converter.sums[symbol] = (converter.sums[symbol] + value) & 0xFFFF_FFFF_FFFF
-        converter.counts[symbol] += 1
-        bodies.append([converter.body(symbol, value, copy) for copy in range(copies_of(value))])
+        converter.count(symbol, value)
+        copies = range(copies_of(value, converter.table))
+        bodies.append([converter.body(symbol, value, copy) for copy in copies])
     return bodies

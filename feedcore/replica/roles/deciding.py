@@ -90,7 +90,7 @@ class Deciding(Role):
             # Backups number such a channel themselves; only a new epoch voids the numbers they gave to these messages.
             self._ask(RequestEpoch(line.epoch), now_ns)
             return
-        channel.emit(RunsLost(stream, first, last))
+        channel.emit(RunsLost(channel.channel_id, stream, first, last))
         channel.counters.add(Counter.SOURCE_MESSAGES_LOST, last - first + 1)
         packets = []
         while first <= last:

@@ -490,7 +490,7 @@ Global___ForgedPackets: _TypeAlias = ForgedPackets  # noqa: Y015
 
 @_typing.final
 class ChannelDescription(_message.Message):
-    """One ordered output stream and the source streams that feed it."""
+    """One ordered output stream and the source streams that it reads. Several channels may read the same stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -538,12 +538,15 @@ class SourceStreamDescription(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     CONTRIBUTION_ENDPOINT_FIELD_NUMBER: _builtins.int
     CONTRIBUTION_ENDPOINTS_FIELD_NUMBER: _builtins.int
+    OWNER_CHANNEL_ID_FIELD_NUMBER: _builtins.int
     source_stream_id: _builtins.int
     name: _builtins.str
     group: _builtins.str
     """"239.x.y.z:port" """
     contribution_endpoint: _builtins.str
     """host:port of the contribution gateway that sends it and fills its gaps, in place of the feed's source; empty: none."""
+    owner_channel_id: _builtins.int
+    """the channel whose topic contributions to the stream name"""
     @_builtins.property
     def contribution_endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """All contribution gateways of the stream, of which one at a time sends it."""
@@ -556,10 +559,11 @@ class SourceStreamDescription(_message.Message):
         group: _builtins.str = ...,
         contribution_endpoint: _builtins.str = ...,
         contribution_endpoints: _abc.Iterable[_builtins.str] | None = ...,
+        owner_channel_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contribution_endpoint", b"contribution_endpoint", "contribution_endpoints", b"contribution_endpoints", "group", b"group", "name", b"name", "source_stream_id", b"source_stream_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contribution_endpoint", b"contribution_endpoint", "contribution_endpoints", b"contribution_endpoints", "group", b"group", "name", b"name", "owner_channel_id", b"owner_channel_id", "source_stream_id", b"source_stream_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

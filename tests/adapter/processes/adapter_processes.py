@@ -168,15 +168,15 @@ class SourceByHand:
         """Send `count` trades in one packet."""
         return self.send_frames(stream, self.trades(stream, count))
 
-    def trades(self, stream: int, count: int) -> list[bytes]:
-        """The next `count` trades of a stream as frames, without sending them."""
+    def trades(self, stream: int, count: int, symbol: bytes = b"AB") -> list[bytes]:
+        """The next `count` trades of a stream as frames, without sending them; `symbol` begins their seven symbols."""
         numbers = np.arange(self.next_seq[stream], self.next_seq[stream] + count)
-        symbols = np.array([b"AB%d" % (number % 7) for number in numbers])
+        symbols = np.array([b"%s%d" % (symbol, number % 7) for number in numbers])
         rows = self._trade.encode({"symbol": symbols, "price": numbers * 1_000, "size": numbers % 90 + 1}, count)
         return [row.tobytes() for row in rows]
 
-    def send_frames(self, stream: int, frames: list[bytes]) -> bytes:
-        """Send any messages in one packet, under the next numbers of the stream."""
+    def send_frames(self, stream: int, frames: list[bytes], *, is_lost: bool = False) -> bytes:
+        """Send any messages in one packet, under the next numbers of the stream; a lost one can only be requested."""
         header = encode_source_header(
             feed_id=self.feed_id,
             source_stream_id=stream,
@@ -188,7 +188,8 @@ class SourceByHand:
         self.next_seq[stream] += len(frames)
         datagram = header + b"".join(frames)
         self.sent[stream].append(datagram)
-        self.send_raw(stream, datagram)
+        if not is_lost:
+            self.send_raw(stream, datagram)
         return datagram
 
     def beat(self, flags: SourceFlag = SourceFlag.NONE) -> None:

@@ -21,7 +21,7 @@ from tandemfeed.client_lib.items import Filled
 from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.deploy.cluster.ports import free_endpoint
 from tandemfeed.v1 import admin_pb2
-from tests.adapter.processes.adapter_processes import OWN_DOCUMENTS, SESSION, WAIT_S, AdapterUnderTest, SourceByHand
+from tests.adapter.processes.adapter_processes import SESSION, WAIT_S, AdapterUnderTest, SourceByHand
 from tests.adapter.processes.source_replay import SourceReplay
 from tests.admin_server.cluster_files import channel_as, secret_of, write_settings
 from tests.admin_server.subscriber_by_hand import grants
@@ -34,21 +34,26 @@ class Feed:
     """A feed of a test's cluster.
 
     Attributes:
-        channels: channel_id -> its source streams.
+        channels: channel_id -> the source streams that it owns.
+        also_reads: channel_id -> source streams that it reads and others own.
+        tables: channel_id -> the converter table that the admin server hands to the adapters; the source format is next
+            to it.
+        message_model: the file of the message model.
         adapters: the names of the adapters, one letter each; no two feeds may share a letter.
         options: more lines for the feed's section.
         source_replay: the address of the source's replay service.
-        has_table: the admin server hands source format and converter table to the adapters.
         unicast_host: the address where the servers listen, and the adapters for unicast clients; empty: not for these.
     """
 
     adapters: str = "ab"
     channels: Mapping[int, tuple[int, ...]] = field(default_factory=lambda: {1: (1, 2)})
+    also_reads: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    tables: Mapping[int, Path] = field(default_factory=dict)
+    message_model: str | Path = "message-model.xml"
     feed_id: int = 1
     name: str = "equities"
     options: str = "lease_ttl_ms = 1000\nsync_interval_ms = 200"
     source_replay: str = field(default_factory=free_endpoint)
-    has_table: bool = False
     unicast_host: str = ""
 
     def topic(self, channel_id: int) -> str:
@@ -74,12 +79,16 @@ class Feed:
         streams = sorted(stream for each in self.channels.values() for stream in each)
         lines = [
             f'[[feed]]\nfeed_id = {self.feed_id}\nname = "{self.name}"\nsession = {SESSION}',
-            f'message_model = "message-model.xml"\nsource_replay_endpoint = "{self.source_replay}"',
+            f'message_model = "{self.message_model}"\nsource_replay_endpoint = "{self.source_replay}"',
             f'source_lines = "open"\n{self.options}',
         ]
         for channel_id, fed_by in self.channels.items():
-            topic = f'topic = "{self.topic(channel_id)}"' + ('\ntable = "trades"' if self.has_table else "")
-            lines.append(f"[[feed.channel]]\nchannel_id = {channel_id}\n{topic}\nsource_stream_ids = {list(fed_by)}")
+            lines.append(f'[[feed.channel]]\nchannel_id = {channel_id}\ntopic = "{self.topic(channel_id)}"')
+            lines.append(
+                f"source_stream_ids = {list(fed_by)}\nalso_reads = {list(self.also_reads.get(channel_id, ()))}"
+            )
+            if channel_id in self.tables:
+                lines.append(f'table = "{self.tables[channel_id].stem}"')
         for stream in streams:
             group = f'group = "{self.source_group(stream)}"'
             lines.append(f'[[feed.source_stream]]\nsource_stream_id = {stream}\nname = "s{stream}"\n{group}')
@@ -91,9 +100,9 @@ class Feed:
             )
             if self.unicast_host:
                 lines.append(f'unicast = "{self.unicast_host}:0"')
-        if self.has_table:
-            documents = f'file = "{OWN_DOCUMENTS["table"]}"\nsource_format = "{OWN_DOCUMENTS["source-format"]}"'
-            lines.append(f'[[feed.table]]\nid = "trades"\n{documents}')
+        for table in sorted(set(self.tables.values())):
+            documents = f'file = "{table}"\nsource_format = "{table.parent / "source-format.xml"}"'
+            lines.append(f'[[feed.table]]\nid = "{table.stem}"\n{documents}')
         return "\n".join(lines) + "\n"
 
 
@@ -158,7 +167,7 @@ class Cluster:
             feed = feed_of[name]
             extra = ["--rpc-listen", f"{feed.unicast_host}:0"] if feed.unicast_host else []
             self.adapters[name] = AdapterUnderTest(
-                self.server, name, self.folder, feed=feed.name, extra=extra, has_own_documents=not feed.has_table
+                self.server, name, self.folder, feed=feed.name, extra=extra, has_own_documents=not feed.tables
             )
 
         with ThreadPoolExecutor() as pool:

@@ -9,11 +9,12 @@ import pytest
 
 from tandemfeed.client_lib import AuthorizationRefused, ChannelsChanged, Gap, Revoked
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from tests.adapter.processes.adapter_processes import OWN_DOCUMENTS
 from tests.adapter.processes.clusters import Feed, Reader, running_cluster
 from tests.admin_server.cluster_files import channel_as
 
 pytestmark = pytest.mark.processes
-TWO_CHANNELS = Feed("ab", channels={1: (1,), 2: (2,)}, has_table=True)
+TWO_CHANNELS = Feed("ab", channels={1: (1,), 2: (2,)}, tables=dict.fromkeys((1, 2), OWN_DOCUMENTS["table"]))
 FIRST, SECOND = TWO_CHANNELS.topic(1), TWO_CHANNELS.topic(2)
 
 
@@ -57,7 +58,7 @@ def test_a_channel_that_stays_misses_and_repeats_nothing_while_the_subscription_
             assert [seq for stream, seq in reader.delivered if stream == 1] == list(range(1, source.next_seq[1]))
             assert [seq for stream, seq in reader.delivered if stream == 2] == list(range(1, 6))
             assert not [event for event in reader.events if isinstance(event, Gap | Revoked)]
-            assert subscription.grant.table_names[1].id == "trades"
+            assert subscription.grant.table_names[1].id == "converter-table"
 
 
 def test_a_client_that_loses_a_channel_goes_on_with_the_rest(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_after_the_grace_the_active_declares_missing_messages_lost_and_moves_on(
     now_ns = 5 * SECOND + MS
     active.engine.on_lease_renewed(1, now_ns + LEASE_NS, now_ns - 30 * MS)
     effects = active.engine.on_timer(now_ns)
-    assert of(effects, RunsLost) == [RunsLost(1, 2, 3)]
+    assert of(effects, RunsLost) == [RunsLost(CHANNEL, 1, 2, 3)]
     assert of(effects, SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=True)]
     assert ends_said(effects)[0].first_input_seq == 5
 
@@ -475,7 +475,7 @@ def test_messages_that_a_backup_has_are_given_up_only_after_a_second_grace() -> 
     for now_ns in (5 * SECOND + 3 * MS, 10 * SECOND + 2 * MS, 10 * SECOND + 3 * MS):
         active.engine.on_admin_message(now_ns)
         lost.append(of(active.engine.on_timer(now_ns), RunsLost))
-    assert lost == [[], [], [RunsLost(1, 1, 3)]]
+    assert lost == [[], [], [RunsLost(CHANNEL, 1, 1, 3)]]
 
 
 def test_after_a_change_of_session_the_final_heartbeat_is_repeated_at_every_heartbeat() -> None:

@@ -118,12 +118,12 @@ def test_missing_source_messages_are_requested_and_that_time_is_a_deadline() -> 
 
 def test_the_lag_is_the_number_of_known_messages_that_have_not_been_converted() -> None:
     active, backup = pair()
-    assert backup.replica.source_lag() == 0
+    assert backup.replica.source_lags() == {1: 0, 2: 0}
     backup.source(1, 1, [11, 13], 30 * MS)
     backup.source(2, 3, [17], 30 * MS)
-    assert backup.replica.source_lag() == 5
+    assert backup.replica.source_lags() == {1: 2, 2: 3}
     active.source(1, 1, [11, 13], 30 * MS)
-    assert active.replica.source_lag() == 0
+    assert active.replica.source_lags() == {1: 0, 2: 0}
 
 
 # ---- the end of the session (clause 10.4) ----

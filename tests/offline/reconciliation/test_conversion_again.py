@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,9 +69,9 @@ def journaled(folder: Path, packets: Iterable[OutputPacket], adapter_id: int = 1
     return folder
 
 
-def reconciled(source: Path, *journals: Path) -> int:
+def reconciled(source: Path, *journals: Path, options: Sequence[str] = ()) -> int:
     outputs = [option for journal in journals for option in ("--output", str(journal))]
-    return cli.main(["--source-journal", str(source), *outputs, *DOCUMENTS])
+    return cli.main(["--source-journal", str(source), *outputs, *DOCUMENTS, *options])
 
 
 def test_equal_journals_are_what_the_conversion_gives(
@@ -119,3 +119,14 @@ def test_a_conversion_needs_the_source_journal(tmp_path: Path, capsys: pytest.Ca
     with pytest.raises(SystemExit):
         cli.main(["--output", str(tmp_path), *DOCUMENTS])
     assert "give --source-journal: its messages are converted again" in capsys.readouterr().err
+
+
+def test_only_the_channels_of_the_given_table_are_converted_again(
+    source: Path, transmitted: list[OutputPacket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = [packet._replace(channel_id=2, payload=packet.payload[:-1] + b"\xff") for packet in transmitted]
+    journal = journaled(tmp_path / "a", [*transmitted, *other])  # channel 2: as if another table had made it
+    assert reconciled(source, journal) == 1
+    assert "PROBLEM: " in capsys.readouterr().out
+    assert reconciled(source, journal, options=["--channel", "1"]) == 0
+    assert f"{journal}: {COUNT:,} source messages converted again, {COUNT:,} with" in capsys.readouterr().out

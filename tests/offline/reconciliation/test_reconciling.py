@@ -253,6 +253,61 @@ def test_rows_that_made_no_message_are_compared_with_the_quarantine_table(tmp_pa
     assert "2 of 1,002 rows made no message, but the quarantine table has 0" in next(lacking.problems())
 
 
+# ---- source streams that several channels read ----
+
+
+def in_channel(packets: Iterable[OutputPacket], channel_id: int) -> list[OutputPacket]:
+    """The same decisions in another channel."""
+    return [packet._replace(channel_id=channel_id) for packet in packets]
+
+
+def test_a_source_stream_is_compared_with_each_channel_that_reads_it(
+    source: SourceCopy, decided: list[OutputPacket], tmp_path: Path
+) -> None:
+    both = [*decided, *in_channel(decided, 2)]
+    found = reconcile(source, [journal_of(tmp_path / "a", both), journal_of(tmp_path / "b", both, 2)])
+    assert found.problems == []
+    readers = [(channel_id, each.source_stream_id) for channel_id in (1, 2) for each in source.streams]
+    assert [(each.channel_id, each.source_stream_id) for each in found.streams] == readers
+    lacking = [*decided, *in_channel(decided[:-1], 2)]
+    found = reconcile(source, [journal_of(tmp_path / "c", lacking), journal_of(tmp_path / "d", lacking, 2)])
+    (run,) = decided[-1].runs
+    (problem,) = found.problems
+    assert problem.startswith(f"channel 2, source stream {run.source_stream_id}: no adapter has source messages ")
+    assert {each.channel_id: each.missing.count for each in found.streams if each.missing} == {2: run.source_count}
+
+
+def test_without_a_source_journal_a_stream_ends_where_its_furthest_channel_ends(
+    decided: list[OutputPacket], tmp_path: Path
+) -> None:
+    found = reconcile(None, [journal_of(tmp_path / "a", [*decided[:90], *in_channel(decided[:80], 2)])])
+    missing = {each.channel_id: 0 for each in found.streams}
+    for each in found.streams:
+        missing[each.channel_id] += each.missing.count
+    assert missing == {1: 0, 2: decided[90].first_input_seq - decided[80].first_input_seq}
+
+
+def test_a_channel_that_took_nothing_of_a_stream_is_found_with_the_cluster_file(
+    source: SourceCopy, decided: list[OutputPacket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = tmp_path / "cluster.toml"
+    ids = [each.source_stream_id for each in source.streams]
+    streams = "".join(f"[[feed.source_stream]]\nsource_stream_id = {each}\n" for each in ids)
+    cluster.write_text(
+        f'[[feed]]\nfeed_id = 1\nname = "ticks"\nsession = {SESSION}\n{streams}'
+        f"[[feed.channel]]\nchannel_id = 1\nsource_stream_ids = {ids}\n"
+        f"[[feed.channel]]\nchannel_id = 2\nalso_reads = [{ids[0]}]\n"
+    )
+    journal = journal_of(tmp_path / "a", decided)
+    options = ["--source-journal", str(source.journal), "--output", str(journal)]
+    assert run(options, capsys)[0] == 0
+    status, text, _ = run([*options, "--feed-description", str(cluster)], capsys)
+    lost = f"channel 2, source stream {ids[0]}: no adapter has source messages 1–{source.streams[0].message_count:,}"
+    assert (status, f"PROBLEM: {lost}\n" in text) == (1, True)
+    status, _, error = run([*options, "--feed-description", f"{cluster}#fx"], capsys)
+    assert (status, "has entries named ticks; choose one" in error) == (2, True)
+
+
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Run the command; its status, output and errors."""
     status = cli.main(arguments)

@@ -89,12 +89,13 @@ class Truth:
     """The expected output, derived from what the source sent.
 
     Attributes:
+        expected: by converter table and source stream, the bodies made of each source message.
         has_losses: messages may be declared lost, which changes all later running sums of their symbols.
         corrupted: symbols whose running sum was corrupted in an adapter, with the adapter's position per channel.
         garbled: source messages of which an adapter sent a copy with a wrong running sum.
     """
 
-    def __init__(self, expected: dict[int, list[list[bytes]]], *, has_losses: bool) -> None:
+    def __init__(self, expected: dict[tuple[int, int], list[list[bytes]]], *, has_losses: bool) -> None:
         self.expected = expected
         self.has_losses = has_losses
         self.corrupted: dict[int, dict[int, int]] = {}
@@ -182,6 +183,7 @@ class DeliveryChecker:
     """Checks invariants 1, 2 and 3 for one channel of one client.
 
     Args:
+        table: the channel's converter table.
         is_live: of each stream, the client must get only the messages from the first one that it receives.
         may_have_gaps: gaps are allowed, because messages may really be missing.
         is_confirming: the client delivers only messages that two adapters sent, and therefore no garbled ones.
@@ -194,6 +196,7 @@ class DeliveryChecker:
         reader: PacketReader,
         truth: Truth,
         *,
+        table: int,
         is_live: bool,
         may_have_gaps: bool,
         is_confirming: bool = False,
@@ -203,7 +206,8 @@ class DeliveryChecker:
         self.is_live = is_live
         self._reader, self._truth, self._may_have_gaps = reader, truth, may_have_gaps
         self._is_confirming = is_confirming
-        self._counts = {stream: [0] * len(truth.expected[stream]) for stream in streams}
+        self._expected = {stream: truth.expected[table, stream] for stream in streams}
+        self._counts = {stream: [0] * len(expected) for stream, expected in self._expected.items()}
         self._last_source_seq = dict.fromkeys(self._counts, 0)
         self._end_input_seq: dict[int, int] = {}  # by epoch
         self._gaps: list[Gap] = []
@@ -247,7 +251,7 @@ class DeliveryChecker:
             is_owed = not self.is_live
             had_end = max((source_seq for source_seq, count in enumerate(counts, 1) if count), default=0)
             for source_seq, count in enumerate(counts[:had_end] if was_cut_short else counts, 1):
-                wanted = len(self._truth.expected[stream][source_seq - 1])
+                wanted = len(self._expected[stream][source_seq - 1])
                 is_owed = is_owed or count > 0
                 if count == wanted or not is_owed or (stream, source_seq) in self._lost | excused:
                     continue
@@ -282,7 +286,7 @@ class DeliveryChecker:
 
     def _take(self, found: Input) -> None:
         stream, source_seq, bodies = found
-        wanted = self._truth.expected[stream][source_seq - 1]
+        wanted = self._expected[stream][source_seq - 1]
         if self._counts[stream][source_seq - 1] and bodies:
             raise Violation("1", f"{self.name} got source {stream} {source_seq} twice")
         may_be_garbled = not self._is_confirming and (stream, source_seq) in self._truth.garbled

@@ -41,7 +41,8 @@ class LossChecker:
             return
         for peer, state in self._heard.get((adapter.adapter_id, adapter.life), {}).items():
             for channel in state.channels:
-                if channel.state in SIDE_BY_SIDE and channel.available_source_seqs.get(stream, 0) > first:
+                is_same = channel.channel_id == lost.channel_id
+                if is_same and channel.state in SIDE_BY_SIDE and channel.available_source_seqs.get(stream, 0) > first:
                     text = (
                         f"{adapter.name} declares source {stream} {first} lost, but adapter {peer} reported to have it"
                     )

@@ -72,7 +72,8 @@ class StateChecker:
         if truth.has_losses or truth.corrupted:
             return
         converted = {stream: messages[stream][: end - 1] for stream, end in zip(streams, ends, strict=True)}
-        if state != state_after(converted, set(), self._before.get((session, channel), b"")):
+        before, table = self._before.get((session, channel), b""), self._plan.tables[channel - 1]
+        if state != state_after(converted, set(), before, table):
             raise Violation("7", f"{name} has a wrong state in channel {channel} at its position {ends}")
 
 
@@ -82,9 +83,9 @@ def _states_before(plan: Plan, messages: SessionMessages) -> dict[tuple[int, int
     if plan.session_state is not SessionState.CARRY:
         return states
     for session in list(messages)[1:]:
-        for channel, streams in enumerate(plan.channels, 1):
+        for channel, (streams, table) in enumerate(zip(plan.channels, plan.tables, strict=True), 1):
             rows = {stream: messages[session - 1][stream] for stream in streams}
-            states[session, channel] = state_after(rows, set(), states.get((session - 1, channel), b""))
+            states[session, channel] = state_after(rows, set(), states.get((session - 1, channel), b""), table)
     return states
 
 

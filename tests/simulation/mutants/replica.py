@@ -20,6 +20,7 @@ from tandemfeed.feedcore.replica.roles.deciding import Deciding
 from tandemfeed.feedcore.replica.roles.following import Following, PositionedBackup
 from tandemfeed.feedcore.replica.roles.role import ToDeciding
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.feedcore.replica.sessions import SessionReplicas
 from tandemfeed.feedcore.wire.lineage import UNLIMITED
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.mutants.mutant import Method, Mutant, always, is_never
@@ -198,6 +199,29 @@ def _discards_held_packets(right: Method) -> Callable[[PublishGate], None]:
     return lambda self: self._held.clear()
 
 
+# ---- source streams that several channels read ----
+
+
+def _delivers_to_one_channel(right: Method) -> Method:
+    def init(self: SessionReplicas, *arguments: Any) -> None:
+        right(self, *arguments)
+        self.readers = {stream: (converter, found[:1]) for stream, (converter, found) in self.readers.items()}
+
+    return init
+
+
+def _converts_by_one_table(right: Method) -> Method:
+    def init(self: SessionReplicas, config: Any, converters: Any, *arguments: Any) -> None:
+        owner: dict[int, int] = {}
+        for channel in config.channels:
+            for stream in channel.source_stream_ids:
+                owner.setdefault(stream, channel.channel_id)
+        shared = {each.channel_id: converters[owner[each.source_stream_ids[0]]] for each in config.channels}
+        right(self, config, shared, *arguments)
+
+    return init
+
+
 REPLICA = (
     Mutant("a decision is applied twice", DecisionIntake, "_accept", _applies_twice),
     Mutant(
@@ -326,5 +350,17 @@ REPLICA = (
         "journal_unsent",
         _discards_held_packets,
         scenario=Scenario.ACKED,
+    ),
+    Mutant(
+        "only the first channel that reads a source stream receives its packets",
+        SessionReplicas,
+        "__init__",
+        _delivers_to_one_channel,
+    ),
+    Mutant(
+        "channels that read the same source stream share a converter",
+        SessionReplicas,
+        "__init__",
+        _converts_by_one_table,
     ),
 )

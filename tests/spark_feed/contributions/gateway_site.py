@@ -44,6 +44,11 @@ channel_id = 1
 topic = "resale.ticks"
 source_stream_ids = [1]
 table = "contributions"
+[[feed.channel]]
+channel_id = 2
+topic = "resale.copies"
+also_reads = [1]
+table = "contributions"
 [[feed.source_stream]]
 source_stream_id = 1
 name = "contributions"
@@ -53,7 +58,7 @@ contributions = "127.0.0.1:{rpc}"
 adapter_id = 1
 name = "a"
 identity = "adapter-a"
-groups = {{ 1 = "239.192.7.2:{output}" }}
+groups = {{ 1 = "239.192.7.2:{output}", 2 = "239.192.7.3:{copies}" }}
 """
 POLICY = """
 [identity.adapter-a]
@@ -164,8 +169,8 @@ def gateway_site(folder: Path, *, pair: bool = False, settings: str = "") -> Ite
         settings: more lines of the feed's table.
     """
     rpc, other = free_ports(socket.SOCK_STREAM, 2)
-    group, output = free_ports(socket.SOCK_DGRAM, 2)
-    text = CLUSTER.format(formats=FORMATS, rpc=rpc, group=group, output=output)
+    group, output, copies = free_ports(socket.SOCK_DGRAM, 3)
+    text = CLUSTER.format(formats=FORMATS, rpc=rpc, group=group, output=output, copies=copies)
     if pair:
         both = f'contributions = ["{LOOPBACK}:{rpc}", "{LOOPBACK}:{other}"]'
         text = text.replace(f'contributions = "{LOOPBACK}:{rpc}"', both)

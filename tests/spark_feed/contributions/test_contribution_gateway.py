@@ -191,6 +191,13 @@ def test_a_topic_that_is_not_granted_and_one_that_does_not_exist_are_refused_ali
     assert str(refused.value) == f"topic '{topic}' takes no contributions or is not granted to {identity}"
 
 
+def test_contributions_go_to_the_channel_that_owns_the_stream_not_to_one_that_also_reads_it(site: GatewaySite) -> None:
+    with site.gateway(), site.connect() as client:
+        client.contribute(TOPIC).send(trade(1))
+        with pytest.raises(AuthorizationRefused, match=r"'resale\.copies' takes no contributions"):
+            client.contribute("resale.copies")
+
+
 def test_asyncio_calls_do_what_their_twins_do(site: GatewaySite) -> None:
     async def run() -> int:
         async with site.connect() as client:

@@ -7,7 +7,7 @@ from tandemfeed.feedcore.replica.effects import RequestEpoch, RequestHandOver, R
 from tandemfeed.feedcore.replica.input.source_tracker import TrackerConfig
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
-from tests.feedcore.replica.engines import MS, SECOND, Adapter, data, hear, of, pair
+from tests.feedcore.replica.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
 
 VALUES = [11, 13]
 CONFIG = ReplicaConfig(tracker=TrackerConfig(declare_after_ns=500 * MS))
@@ -54,7 +54,7 @@ def test_a_loss_is_declared_only_as_the_first_decision_of_a_new_epoch() -> None:
     assert of(effects, RequestEpoch) == [RequestEpoch(1)]
     assert not of(effects, RunsLost)
     effects = active.activate(2, 540 * MS)
-    assert of(effects, RunsLost) == [RunsLost(1, 3, 4)]
+    assert of(effects, RunsLost) == [RunsLost(CHANNEL, 1, 3, 4)]
     gap, following = data(effects)
     assert gap.runs[0].is_source_gap
     assert (gap.epoch, gap.first_message_seq, following.first_message_seq) == (2, 3, 4)
@@ -96,7 +96,7 @@ def test_if_no_hand_over_follows_the_loss_is_declared_after_the_same_time_again(
     effects = active.engine.on_timer(30 * MS + 2_000 * MS)
     assert not of(effects, RequestHandOver)
     assert of(effects, RequestEpoch) == [RequestEpoch(1)]
-    assert of(active.activate(2, 2_040 * MS), RunsLost) == [RunsLost(1, 3, 4)]
+    assert of(active.activate(2, 2_040 * MS), RunsLost) == [RunsLost(CHANNEL, 1, 3, 4)]
 
 
 def test_a_new_active_already_knows_which_messages_a_backup_has() -> None:

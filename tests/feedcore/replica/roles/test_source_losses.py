@@ -7,7 +7,7 @@ from tandemfeed.feedcore.replica.config import ReplicaConfig
 from tandemfeed.feedcore.replica.effects import RequestEpoch, RequestHandOver, RunsLost
 from tandemfeed.feedcore.replica.input.source_tracker import TrackerConfig
 from tandemfeed.feedcore.replica.roles.deciding import RUN_SOURCE_COUNT_MAX
-from tests.feedcore.replica.engines import MS, SECOND, Adapter, data, hear, of, pair
+from tests.feedcore.replica.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
 
 CONFIG = ReplicaConfig(tracker=TrackerConfig(declare_after_ns=500 * MS))
 LACKS_SINCE = 30 * MS
@@ -26,7 +26,7 @@ def test_a_loss_is_declared_after_its_time_and_the_messages_after_it_are_decided
     active, backup = lacking()
     assert of(active.engine.on_timer(DECLARED_AT - 1), RunsLost) == []
     effects = active.engine.on_timer(DECLARED_AT)
-    assert of(effects, RunsLost) == [RunsLost(1, 1, 2)]
+    assert of(effects, RunsLost) == [RunsLost(CHANNEL, 1, 1, 2)]
     assert not of(effects, RequestEpoch)  # with several source streams no new epoch is needed
     assert active.counters.counts[Counter.SOURCE_MESSAGES_LOST] == 2
     gap, following = data(effects)
@@ -45,7 +45,7 @@ def test_the_loss_of_a_single_message_is_declared() -> None:
 def test_a_loss_longer_than_a_run_is_declared_in_several_runs() -> None:
     active, _ = lacking(RUN_SOURCE_COUNT_MAX + 3)
     effects = active.engine.on_timer(DECLARED_AT)
-    assert of(effects, RunsLost) == [RunsLost(1, 1, RUN_SOURCE_COUNT_MAX + 2)]
+    assert of(effects, RunsLost) == [RunsLost(CHANNEL, 1, 1, RUN_SOURCE_COUNT_MAX + 2)]
     gaps = [packet.runs[0] for packet in data(effects) if packet.runs[0].is_source_gap]
     assert [(run.first_source_seq, run.source_count) for run in gaps] == [
         (1, RUN_SOURCE_COUNT_MAX),
@@ -73,7 +73,7 @@ def test_a_backup_that_has_none_of_the_missing_messages_is_not_an_heir() -> None
     backup.tell(active, DECLARED_AT - 20 * MS)
     effects = active.engine.on_timer(DECLARED_AT)
     assert not of(effects, RequestHandOver)
-    assert of(effects, RunsLost) == [RunsLost(1, 1, 2)]
+    assert of(effects, RunsLost) == [RunsLost(CHANNEL, 1, 1, 2)]
 
 
 def test_an_adapter_that_has_failed_since_is_not_an_heir() -> None:
@@ -82,7 +82,7 @@ def test_an_adapter_that_has_failed_since_is_not_an_heir() -> None:
     backup.tell(active, DECLARED_AT - 30 * MS)
     backup.engine.on_failed("an admin says so", DECLARED_AT - 25 * MS)
     backup.tell(active, DECLARED_AT - 20 * MS)
-    assert of(active.engine.on_timer(DECLARED_AT), RunsLost) == [RunsLost(1, 1, 2)]
+    assert of(active.engine.on_timer(DECLARED_AT), RunsLost) == [RunsLost(CHANNEL, 1, 1, 2)]
 
 
 def test_the_hand_over_is_requested_again_after_a_pause() -> None:
