@@ -1,4 +1,5 @@
-"""The client's merge alone: microseconds per packet when two adapters send equal copies, and when boundaries differ.
+"""The client's merge alone: microseconds per packet when two adapters send equal copies, when boundaries differ, and
+when a history is replayed.
 
 Only the core runs, without sockets or seals. The figure is the least processor time of several rounds, so that other
 load matters little.
@@ -17,13 +18,16 @@ from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME_SIZE,
     OutputFlag,
     OutputPacket,
+    encode_output_packet,
     encode_runs,
 )
+from tandemfeed.feedcore.wire.packet_series import PacketSeries, decode_series
 from tandemfeed.feedcore.wire.position import Run
 
 MESSAGES_PER_PACKET = 34  # a full Ethernet frame of the shipped tick feed
 BODY = bytes(40)
 PACKET_COUNT = 8_000
+PACKETS_PER_CHUNK = 256  # of a replay service's answer
 ROUNDS = 9
 CHANNEL, EPOCH, SESSION = 1, 1, 20_261_121
 
@@ -46,13 +50,11 @@ def packets_of(adapter_id: int, stream_count: int, first_size: int = MESSAGES_PE
 
 def microseconds_per_packet(one: list[OutputPacket], other: list[OutputPacket]) -> float:
     """Processor time of the merge per packet, when the packets of two streams alternate."""
-    lineage = Lineage((EpochStart(EPOCH, 1, 1),)).encode(100)
-    beat = OutputPacket(OutputFlag.HEARTBEAT, 1, CHANNEL, 1, SESSION, EPOCH, 1, 1, 0, (), 0, 0, lineage)
     best = float("inf")
     for _ in range(ROUNDS):
         counters = CounterSet()
         merger = StreamMerger(CHANNEL, counters, None, 1)
-        merger.on_packet(beat, 0)
+        merger.on_packet(_first_heartbeat(), 0)
         begin_ns = time.process_time_ns()
         for ours, theirs in zip(one, other, strict=True):
             merger.on_packet(ours, 1_000)
@@ -63,6 +65,32 @@ def microseconds_per_packet(one: list[OutputPacket], other: list[OutputPacket]) 
     return round(best, 2)
 
 
+def microseconds_per_replayed_packet(packets: list[OutputPacket]) -> float:
+    """Processor time per packet of a replayed history, in chunks: to check, decode and merge it."""
+    sent = [encode_output_packet(each._replace(flags=each.flags | OutputFlag.RETRANSMISSION)) for each in packets]
+    chunks = [sent[at : at + PACKETS_PER_CHUNK] for at in range(0, len(sent), PACKETS_PER_CHUNK)]
+    best = float("inf")
+    for _ in range(ROUNDS):
+        counters = CounterSet()
+        merger = StreamMerger(CHANNEL, counters, None, 1)
+        merger.on_packet(_first_heartbeat(), 0)
+        begin_ns = time.process_time_ns()
+        for chunk in chunks:
+            for part in decode_series(chunk)[0]:
+                if isinstance(part, PacketSeries):
+                    merger.on_series(part, 1_000)
+                else:
+                    merger.on_packet(part, 1_000)
+        best = min(best, (time.process_time_ns() - begin_ns) / 1_000 / len(sent))
+        assert counters.counts[Counter.MERGE_DELIVERED] == packets[-1].end_message_seq - 1
+    return round(best, 2)
+
+
+def _first_heartbeat() -> OutputPacket:
+    lineage = Lineage((EpochStart(EPOCH, 1, 1),)).encode(100)
+    return OutputPacket(OutputFlag.HEARTBEAT, 1, CHANNEL, 1, SESSION, EPOCH, 1, 1, 0, (), 0, 0, lineage)
+
+
 def run(_arguments: argparse.Namespace) -> dict[str, object]:
     """Measure everything."""
     one = packets_of(1, 1)
@@ -70,5 +98,6 @@ def run(_arguments: argparse.Namespace) -> dict[str, object]:
         "messages_per_packet": MESSAGES_PER_PACKET,
         "equal_copies_us": microseconds_per_packet(one, packets_of(2, 1)),
         "equal_copies_of_four_source_streams_us": microseconds_per_packet(packets_of(1, 4), packets_of(2, 4)),
+        "replayed_history_of_four_source_streams_us": microseconds_per_replayed_packet(packets_of(1, 4)),
         "copies_with_other_boundaries_us": microseconds_per_packet(one, packets_of(2, 1, MESSAGES_PER_PACKET // 2)),
     }

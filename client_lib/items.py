@@ -25,6 +25,7 @@ from tandemfeed.feedcore.merge.effects import MergeEvent
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, message_frames
 from tandemfeed.feedcore.wire.packet_parts import first_messages_of
+from tandemfeed.feedcore.wire.packet_series import PacketSeries
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 if TYPE_CHECKING:
@@ -308,6 +309,57 @@ class Batch:
 
     def _frames(self) -> list[tuple[int, int]]:
         return message_frames(self.packet._replace(message_count=self.message_count))
+
+
+class BatchOfSeries(Batch):
+    """The messages of one packet of a replayed history. The packet is made when something needs it. From then on the
+    batch, and messages of it that an application keeps, keep only that packet in memory, and not the series."""
+
+    __slots__ = ("_made", "_place", "_series")
+
+    def __init__(
+        self, series: PacketSeries, place: int, received_at_ns: int, received_monotonic_ns: int, decoder: Decoder
+    ) -> None:
+        self._series: PacketSeries | None = series
+        self._made: OutputPacket | None = None
+        self._place, self._places = place, None
+        self.first_input_seq = series.first_input_seqs[place]
+        self.first_message_seq = series.first_message_seqs[place]
+        self.received_at_ns = received_at_ns
+        self.received_monotonic_ns = received_monotonic_ns
+        self._decoder = decoder
+        self.lineage = NO_LINEAGE
+        self.skipped = NOTHING_SKIPPED
+        self.moves_cursor = True
+
+    @property
+    def packet(self) -> OutputPacket:  # type: ignore[override]
+        """The packet, as an adapter's replay service sent it."""
+        series = self._series
+        if series is not None:
+            self._made = series.packet(self._place)
+            self._series = None  # last, because messages may be passed to other threads
+        made = self._made
+        assert made is not None
+        return made
+
+    @property
+    def channel_id(self) -> int:
+        """The channel of the batch and its sequence numbers."""
+        series = self._series
+        return self.packet.channel_id if series is None else series.channel_id
+
+    @property
+    def message_count(self) -> int:
+        """The number of messages in the batch."""
+        series = self._series
+        return self.packet.message_count if series is None else series.message_counts[self._place]
+
+    @property
+    def payload(self) -> memoryview:
+        """The batch's message frames, concatenated."""
+        series = self._series
+        return super().payload if series is None else series.frames(self._place)
 
 
 @dataclass(frozen=True, slots=True)

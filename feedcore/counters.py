@@ -61,6 +61,6 @@ class CounterSet:
         """Add to one counter."""
         self.counts[counter] += amount
 
-    def refuse(self, reason: Refusal) -> None:
-        """Count one refused packet."""
-        self.refusals[reason] += 1
+    def refuse(self, reason: Refusal, packet_count: int = 1) -> None:
+        """Count refused packets."""
+        self.refusals[reason] += packet_count

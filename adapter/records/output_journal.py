@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from tandemfeed.adapter.records.provisional_index import ProvisionalIndex
+from tandemfeed.adapter.records.retransmissions import WantedPackets, read_retransmissions
 from tandemfeed.adapter.records.saved_state import HEAD as STATE_HEAD
 from tandemfeed.adapter.records.saved_state import MAGIC as STATE_MAGIC
 from tandemfeed.adapter.records.saved_state import SavedState, decode_saved_state, encode_saved_state
@@ -219,21 +220,13 @@ class OutputJournal:
     def replay(self, channel_id: int, first_input_seq: int, end_input_seq: int, session: int = 0) -> Iterator[bytes]:
         """The packets of a session (0: the newest) that cover any `input_seq` of this range, as retransmissions.
         Packets that are not here are left out."""
-        for packet in self._lookup(session, channel_id, first_input_seq, end_input_seq, by_message=False):
-            if packet.first_input_seq >= end_input_seq:
-                return
-            if packet.end_input_seq > first_input_seq:
-                yield _retransmission(packet)
+        return self._replay(session, channel_id, first_input_seq, end_input_seq, by_message=False)
 
     def replay_messages(
         self, channel_id: int, first_message_seq: int, end_message_seq: int, session: int = 0
     ) -> Iterator[bytes]:
         """The same by `message_seq`; packets without messages between them are left out."""
-        for packet in self._lookup(session, channel_id, first_message_seq, end_message_seq, by_message=True):
-            if packet.first_message_seq >= end_message_seq:
-                return
-            if packet.message_count and packet.end_message_seq > first_message_seq:
-                yield _retransmission(packet)
+        return self._replay(session, channel_id, first_message_seq, end_message_seq, by_message=True)
 
     def read_from(
         self, channel_id: int, session: int, first_input_seq: int
@@ -288,7 +281,8 @@ class OutputJournal:
             places = provisional.holding(stream, first_source_seq, end_source_seq) if provisional is not None else []
         for index in places:
             try:
-                yield _retransmission(decode_output_packet(self._journal.read(index)))
+                packet = decode_output_packet(self._journal.read(index))
+                yield encode_output_packet(packet._replace(flags=packet.flags | RETRANSMISSION_BIT))
             except (NoSuchRecord, PacketRefused):
                 continue  # released by retention meanwhile
 
@@ -304,6 +298,26 @@ class OutputJournal:
         for tailer in tailers:
             tailer.close()
         self._journal.close()
+
+    def _replay(
+        self, session: int, channel_id: int, first_seq: int, end_seq: int, *, by_message: bool
+    ) -> Iterator[bytes]:
+        with self._lock:
+            where = session or self.newest_session, channel_id
+            channel = self._channels.get(where)
+            provisional = self._provisional.get(where)
+            marks = None if channel is None else channel.by_message if by_message else channel.by_input
+            stretches = [] if marks is None else marks.stretches(first_seq, end_seq - 1)
+        if not stretches:
+            return
+        wanted = WantedPackets(*where, first_seq, end_seq, by_message=by_message)
+        if provisional is None:
+            with self.lent_tailer() as tailer:
+                yield from read_retransmissions(tailer, stretches, wanted)
+            return
+        for packet in self._lookup(session, channel_id, first_seq, end_seq, by_message=by_message):
+            if wanted.has(packet):
+                yield encode_output_packet(packet._replace(flags=packet.flags | RETRANSMISSION_BIT))
 
     def _lookup(
         self, session: int, channel_id: int, first_seq: int, end_seq: int, *, by_message: bool
@@ -440,10 +454,6 @@ class OutputJournal:
 
     def _on_released(self, _path: Path) -> None:
         self._has_released = True  # called in the upkeep thread, and only the loop changes the marks
-
-
-def _retransmission(packet: OutputPacket) -> bytes:
-    return encode_output_packet(packet._replace(flags=packet.flags | RETRANSMISSION_BIT))
 
 
 def _packets(

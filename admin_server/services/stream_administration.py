@@ -9,6 +9,7 @@ from functools import partial
 import grpc
 
 from tandemfeed.admin_server.audit.log import AuditLog
+from tandemfeed.admin_server.audit.recorded_grants import Asked, RecordedGrants
 from tandemfeed.admin_server.feed.broker import FeedBroker
 from tandemfeed.admin_server.feed.documents import documents_of, wire_document
 from tandemfeed.admin_server.policy.limits import OpenSubscriptions
@@ -45,6 +46,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         self._audit, self._verifier = audit, verifier
         self._client_count_max, self._client_count = client_count_max, 0  # as the subscriptions, only on the loop
         self._open = OpenSubscriptions()
+        self._contributions = RecordedGrants()
 
     async def Subscribe(  # noqa: N802
         self, requests: AsyncIterator[admin_pb2.SubscriptionRequest], context: grpc.ServicerContext
@@ -106,7 +108,8 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         self, request: admin_pb2.FindContributionGatewayRequest, context: grpc.ServicerContext
     ) -> admin_pb2.FindContributionGatewayReply:
         """Where the caller may contribute to a topic, and what its messages must fit."""
-        identity, topic = caller_of(context).identity, request.topic
+        caller, topic = caller_of(context), request.topic
+        identity = caller.identity
         decision = self._policy.decide(identity, Action.CONTRIBUTE, topic)
         places = ((each.feed, channel) for each in self._brokers.values() for channel in each.feed.contributed_channels)
         feed, channel = next((place for place in places if place[1].topic == topic), (None, None))
@@ -121,9 +124,12 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             )
         table = feed.table_of(channel)
         assert table is not None, "the settings of a channel that takes contributions name a table"
-        rules = [decision.rule.name]
-        endpoint = self._brokers[feed.name].gateways.endpoint
-        self._audit.write("contribution granted", identity=identity, feed=feed.name, topic=topic, rules=rules)
+        rule, endpoint = decision.rule.name, self._brokers[feed.name].gateways.endpoint
+        asked, grant = Asked(identity, caller.issued_unix_ns, topic), (feed.name, rule, endpoint)
+        if not self._contributions.has(asked, grant):  # a contributor asks again whenever a call fails
+            fields = {"feed": feed.name, "topic": topic, "rules": [rule], "gateway": endpoint}
+            self._audit.write("contribution granted", identity=identity, **fields)
+            self._contributions.note(asked, grant)
         return admin_pb2.FindContributionGatewayReply(
             feed=feed.name, endpoint=endpoint, source_format=wire_document(table.source_format)
         )

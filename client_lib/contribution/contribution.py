@@ -40,6 +40,9 @@ UNANSWERED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, gr
 RETRIED = UNANSWERED | {
     grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAUTHENTICATED,
 }  # fmt: skip
+# A former gateway, which was paused while another one took over, does not know what that one has accepted since.
+STALE_VERDICTS = {grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.FAILED_PRECONDITION}
+STALE_PATIENCE_S = 6.0  # a gateway that took over reports itself within 2 s, also to a server that has just started
 Reply = TypeVar("Reply")
 
 
@@ -80,6 +83,7 @@ class Contribution:
         self._outbox: Outbox | None = None
         self._target: admin_pb2.FindContributionGatewayReply | None = None
         self._channel: grpc.Channel | None = None
+        self._served_by = ""  # the gateway that accepted the last request
 
     def open(self) -> None:
         """Find the gateway, and become the one process that contributes under the producer's name.
@@ -289,35 +293,49 @@ class Contribution:
         """Call the gateway until it answers: every request may be sent again."""
         if self._channel is None:
             raise ValueError("the contribution is closed; call Client.contribute again")
-        give_up_at_s, pause_s = time.monotonic() + self._timeout_s, PAUSE_S
+        began_s, pause_s = time.monotonic(), PAUSE_S
         is_renewed = is_in_doubt = False
         while True:
             token = self._session.current_token()
             try:
                 self._session.ensure_token()
-                stub = contribution_pb2_grpc.ContributionStub(self._channel)
-                call: Callable[..., Any] = getattr(stub, method)
-                return call(request, timeout=CALL_TIMEOUT_S)
+                reply = self._call_once(method, request)
+                self._served_by = self._endpoint
+                return reply
             except grpc.RpcError as error:
                 code, details = status_of(error)
                 is_stale = code is grpc.StatusCode.PERMISSION_DENIED and not is_renewed
                 if is_stale or code is grpc.StatusCode.UNAUTHENTICATED:
                     self._session.forget_token(token)  # it may be older than the right, or was revoked
                     is_renewed = True
-                elif code not in RETRIED:
+                elif code not in RETRIED and not self._may_be_outdated(code, time.monotonic() - began_s):
                     raise _refusal(code, details, self.topic) from error
                 is_in_doubt |= code in UNANSWERED or code is grpc.StatusCode.ABORTED
             except AdminUnavailable as away:
                 code, details = grpc.StatusCode.UNAVAILABLE, str(away)
             pause = pause_s * random.uniform(0.5, 1.0)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
-            if time.monotonic() + pause >= give_up_at_s:
+            if time.monotonic() + pause >= began_s + self._timeout_s:
                 if code is grpc.StatusCode.RESOURCE_EXHAUSTED and not is_in_doubt:
                     raise LimitReached(details)
                 raise ContributionInDoubt(f"not accepted within {self._timeout_s:g} s: {details}")
             time.sleep(pause)
-            if code in UNANSWERED or code is grpc.StatusCode.ABORTED:
+            if code in UNANSWERED | STALE_VERDICTS or code is grpc.StatusCode.ABORTED:
                 self._find_again()
+
+    @property
+    def _endpoint(self) -> str:
+        return "" if self._target is None else self._target.endpoint
+
+    def _call_once(self, method: str, request: Any) -> Any:
+        assert self._channel is not None
+        call: Callable[..., Any] = getattr(contribution_pb2_grpc.ContributionStub(self._channel), method)
+        return call(request, timeout=CALL_TIMEOUT_S)
+
+    def _may_be_outdated(self, code: grpc.StatusCode, waited_s: float) -> bool:
+        """True if a refusal may come from a former gateway: another one has accepted the last request. It is believed
+        when no other gateway was found for long."""
+        return code in STALE_VERDICTS and self._served_by not in ("", self._endpoint) and waited_s < STALE_PATIENCE_S
 
 
 def _refusal(code: grpc.StatusCode, details: str, topic: str) -> ClientError:

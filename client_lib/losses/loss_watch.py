@@ -17,6 +17,7 @@ from tandemfeed.client_lib.reading.lag import Dropped
 from tandemfeed.feedcore.merge.effects import Gap, ProvisionalGap, SessionChanged, SourceGap
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, RETRANSMISSION_BIT, OutputPacket
+from tandemfeed.feedcore.wire.packet_series import PacketSeries
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
 
 REORDERED_COUNT = 64  # packets of a stream after which a missing one does not come any more
@@ -78,6 +79,13 @@ class LossWatch:
         bits = packet.flags & (RETRANSMISSION_BIT | PROVISIONAL_BIT)
         if bits == RETRANSMISSION_BIT and live_from is not None and packet.first_input_seq >= live_from:
             self._add_messages(packet, Outcome.REPLAYED)
+
+    def on_series_delivered(self, series: PacketSeries) -> None:
+        """Replayed packets that continue each other were delivered."""
+        live_from = self._live_from.get((series.channel_id, series.session))
+        if live_from is not None and series.end_input_seq > live_from:
+            for packet in series.packets:
+                self.on_delivered(packet)
 
     def on_filled(self, packet: OutputPacket) -> None:
         """Messages of a declared gap arrived."""

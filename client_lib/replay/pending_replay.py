@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tandemfeed.feedcore.merge.effects import RequestReplay
-from tandemfeed.feedcore.merge.place import BEGINNING
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.wire.packet_series import PacketSeries, packets_of
 from tandemfeed.v1 import replay_pb2
 
 
@@ -47,26 +47,16 @@ class PendingReplay:
             message.message_range.first, message.message_range.end = self._messages.first, self._messages.end
         return message
 
-    def remove_received(self, packets: Iterable[OutputPacket]) -> None:
-        """Remove the contents of packets that an adapter sent."""
-        first: tuple[int, int] = BEGINNING
-        end: tuple[int, int] = BEGINNING  # of consecutive packets, which are removed together
-        for packet in packets:
-            if self._session not in (0, packet.session):
+    def remove_received(self, parts: Iterable[OutputPacket | PacketSeries]) -> None:
+        """Remove what an adapter sent."""
+        for part in parts:
+            if self._session not in (0, part.session):
                 continue
-            if not packet.flags & PROVISIONAL_BIT:
-                begin = packet.first_input_seq, packet.first_message_seq
-                if begin != end:
-                    self._remove(first, end)
-                    first = begin
-                end = packet.end_input_seq, packet.end_message_seq
-            if self._sources:
+            if isinstance(part, PacketSeries) or not part.flags & PROVISIONAL_BIT:
+                self._inputs.remove(part.first_input_seq, part.end_input_seq)
+                self._messages.remove(part.first_message_seq, part.end_message_seq)
+            for packet in packets_of(part) if self._sources else ():
                 self._remove_sources(packet)
-        self._remove(first, end)
-
-    def _remove(self, first: tuple[int, int], end: tuple[int, int]) -> None:
-        self._inputs.remove(first[0], end[0])
-        self._messages.remove(first[1], end[1])
 
     def _remove_sources(self, packet: OutputPacket) -> None:
         for run in packet.runs:

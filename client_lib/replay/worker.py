@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,9 +26,11 @@ from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.login.grant import GrantedAdapter
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.replay.pending_replay import PendingReplay
+from tandemfeed.client_lib.replay.silence_watch import SilenceWatch
 from tandemfeed.feedcore.merge.effects import RequestReplay
-from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet
-from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_series import PacketSeries, decode_series
+from tandemfeed.feedcore.wire.refusal import Refusal
 from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
@@ -56,12 +58,18 @@ class Replayed:
     """Output packets in plaintext, from one adapter's replay service.
 
     Attributes:
+        parts: the packets in order; those that continue each other as series.
         refused: why packets among them could not be decoded.
     """
 
     adapter_id: int
-    packets: tuple[OutputPacket, ...]
+    parts: tuple[OutputPacket | PacketSeries, ...]
     refused: tuple[Refusal, ...] = ()
+
+    @property
+    def packet_count(self) -> int:
+        """All packets, refused ones included."""
+        return sum(len(part) if isinstance(part, PacketSeries) else 1 for part in self.parts) + len(self.refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,7 @@ class ReplayWorker:
         self._channels: dict[str, grpc.Channel] = {}  # by endpoint
         self._call: grpc.Call | None = None
         self._is_closed = False
+        self._watch = SilenceWatch()
         self._thread = threading.Thread(target=self._run, name="tandemfeed-replay", daemon=True)
         self._thread.start()
 
@@ -127,6 +136,7 @@ class ReplayWorker:
         if call is not None:
             call.cancel()
         self._thread.join()
+        self._watch.close()
         for channel in self._channels.values():
             channel.close()
 
@@ -217,23 +227,16 @@ class ReplayWorker:
 
     def _read(self, call: ReplayCall, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> None:
         """Pass on the packets; raises the call's grpc.RpcError, also when the call is silent for too long."""
-        chunks = iter(call)
-        while True:
-            watchdog = threading.Timer(patience_s, call.cancel)
-            watchdog.start()
-            try:
-                chunk = next(chunks)
-            except StopIteration:
-                return
-            finally:
-                watchdog.cancel()
-            if not chunk.packets:  # the adapter limits what it spends on replays, and says that it is alive
-                continue
-            replayed = _decoded(adapter.adapter_id, chunk.packets)
-            pending.remove_received(replayed.packets)
-            if not self._deliver(replayed):
-                call.cancel()
-                return
+        with self._watch.over(call.cancel, patience_s):
+            for chunk in call:
+                self._watch.pause()  # decoding and a full mailbox are not the adapter's fault
+                if chunk.packets:  # else the adapter limits what it spends on replays, and says that it is alive
+                    parts, refused = decode_series(list(chunk.packets))
+                    pending.remove_received(parts)
+                    if not self._deliver(Replayed(adapter.adapter_id, tuple(parts), tuple(refused))):
+                        call.cancel()
+                        return
+                self._watch.resume()
 
     def _token(self) -> str:
         """The present token, even if it is old, because the service refuses it if it has expired. Waits for a login
@@ -255,13 +258,3 @@ class ReplayWorker:
         if channel is None:
             channel = self._channels[endpoint] = self._session.open_channel(endpoint, adapter.server_name)
         return channel
-
-
-def _decoded(adapter_id: int, datagrams: Iterable[bytes]) -> Replayed:
-    packets, refused = [], []
-    for datagram in datagrams:
-        try:
-            packets.append(decode_output_packet(datagram))
-        except PacketRefused as because:
-            refused.append(because.reason)
-    return Replayed(adapter_id, tuple(packets), tuple(refused))

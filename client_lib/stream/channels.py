@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-from tandemfeed.client_lib.items import Batch, ChannelsChanged, Item, ModelChanged, SnapshotTaken
+from tandemfeed.client_lib.items import Batch, BatchOfSeries, ChannelsChanged, Item, ModelChanged, SnapshotTaken
 from tandemfeed.client_lib.items import Filled as FilledItem
 from tandemfeed.client_lib.login.grant import Grant, GrantedSymbols
 from tandemfeed.client_lib.losses.loss_watch import LossWatch
@@ -32,10 +32,19 @@ from tandemfeed.client_lib.stream.symbol_filter import SymbolFilter
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.effects import (
+    Deliver,
+    DeliverSeries,
+    Ended,
+    Filled,
+    MergeEffect,
+    RequestReplay,
+    SessionChanged,
+)
 from tandemfeed.feedcore.merge.place import ResumePoint
 from tandemfeed.feedcore.merge.sessions import SessionMerger
 from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket
+from tandemfeed.feedcore.wire.packet_series import PacketSeries
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature
 
@@ -178,16 +187,20 @@ class Channels:
         for reason in replayed.refused:
             self._counters.refuse(reason)
         feed_id, adapter_id, now_ns = self.grant.feed_id, replayed.adapter_id, time.monotonic_ns()
-        for packet in replayed.packets:
-            if packet.feed_id != feed_id:
-                self._counters.refuse(Refusal.WRONG_FEED)
-            elif packet.adapter_id != adapter_id:  # confirm=2 relies on each adapter replaying only its own packets
-                self._counters.refuse(Refusal.FORGED)
-            elif (trust := self._trusts.get(packet.channel_id)) is None:
-                self._counters.refuse(Refusal.WRONG_CHANNEL)
+        for part in replayed.parts:
+            count = len(part) if isinstance(part, PacketSeries) else 1
+            if part.feed_id != feed_id:
+                self._counters.refuse(Refusal.WRONG_FEED, count)
+            elif part.adapter_id != adapter_id:  # confirm=2 relies on each adapter replaying only its own packets
+                self._counters.refuse(Refusal.FORGED, count)
+            elif (trust := self._trusts.get(part.channel_id)) is None:
+                self._counters.refuse(Refusal.WRONG_CHANNEL, count)
+            elif isinstance(part, PacketSeries):
+                trust.on_replayed_series(part)
+                self._merge_series(part, now_ns)
             else:
-                trust.on_replayed(packet)
-                self._merge(packet, now_ns)
+                trust.on_replayed(part)
+                self._merge(part, now_ns)
 
     def on_replay_ended(self, request: RequestReplay, *, is_answered: bool) -> None:
         """The whole answer to a request has been passed in."""
@@ -268,12 +281,12 @@ class Channels:
 
     def _deliver_last_values(self, channel_id: int, values: LastValues) -> None:
         """A snapshot as an adapter has it, and then an empty batch, with which a cursor moves to where it ends."""
-        now_ns = time.monotonic_ns()
-        batches = [self._batch(packet, now_ns) for packet in values.packets]
+        now_ns, unix_ns = time.monotonic_ns(), time.time_ns()
+        batches = [self._batch(packet, unix_ns, now_ns) for packet in values.packets]
         for batch in batches:
             batch.moves_cursor = False
         wanted = [batch for batch in batches if batch.message_count]
-        end = Batch(values.end(), time.time_ns(), now_ns, self.decoder)
+        end = Batch(values.end(), unix_ns, now_ns, self.decoder)
         end.lineage, end.skipped = values.point.lineage, values.point.next_source_seqs
         message_count = sum(batch.message_count for batch in wanted)
         self.ready += (*wanted, end, SnapshotTaken(channel_id, message_count, values.point.place.message_seq))
@@ -298,21 +311,25 @@ class Channels:
         if self._snapshots:
             self._take_snapshots()
 
+    def _merge_series(self, series: PacketSeries, now_ns: int) -> None:
+        self._perform(self._mergers[series.channel_id].on_series(series, now_ns), now_ns)
+        if self._snapshots:
+            self._take_snapshots()
+
     def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
                 if effect.packet.flags & RETRANSMISSION_BIT:
                     self.losses.on_delivered(effect.packet)
-                batch = self._batch(effect.packet, now_ns)
-                if self._snapshots and (snapshot := self._snapshots.get(batch.channel_id)) is not None:
-                    snapshot.add(batch)
-                else:
-                    self.ready.append(batch)
+                self._deliver((effect.packet,), now_ns)
+            elif isinstance(effect, DeliverSeries):
+                self.losses.on_series_delivered(effect.series)
+                self._deliver_series(effect.series, now_ns)
             elif isinstance(effect, RequestReplay):
                 self._request_replay(effect)
             elif isinstance(effect, Filled):
                 self.losses.on_filled(effect.packet)
-                self.ready.append(FilledItem(self._batch(effect.packet, now_ns)))
+                self.ready.append(FilledItem(self._batch(effect.packet, time.time_ns(), now_ns)))
             else:
                 self.losses.on_event(effect)
                 if isinstance(effect, Ended):
@@ -320,6 +337,26 @@ class Channels:
                 elif isinstance(effect, SessionChanged):
                     self._ended.discard(effect.channel_id)
                 self.ready.append(effect)
+
+    def _deliver(self, packets: tuple[OutputPacket, ...], now_ns: int) -> None:
+        """Deliver packets of one channel, or add them to its snapshot."""
+        unix_ns = time.time_ns()
+        if self._snapshots and (snapshot := self._snapshots.get(packets[0].channel_id)) is not None:
+            for packet in packets:
+                snapshot.add(self._batch(packet, unix_ns, now_ns))
+        else:
+            self.ready += [self._batch(packet, unix_ns, now_ns) for packet in packets]
+
+    def _deliver_series(self, series: PacketSeries, now_ns: int) -> None:
+        if self._filters or self._field_filter is not None or self._snapshots or self._begun:
+            self._deliver(series.packets, now_ns)
+            return
+        unix_ns, decoder = time.time_ns(), self.decoder
+        batches = [BatchOfSeries(series, place, unix_ns, now_ns, decoder) for place in range(len(series))]
+        if self._is_for_cursor:
+            for batch in batches:
+                batch.lineage = self._mergers[series.channel_id].present.lineage
+        self.ready += batches
 
     def _is_live(self, channel_id: int) -> bool:
         merger = self._mergers[channel_id].present
@@ -336,11 +373,11 @@ class Channels:
                 message_count = sum(batch.message_count for batch in batches)
                 self.ready.append(SnapshotTaken(channel_id, message_count, merger.next_message_seq or 0))
 
-    def _batch(self, packet: OutputPacket, now_ns: int) -> Batch:
+    def _batch(self, packet: OutputPacket, unix_ns: int, now_ns: int) -> Batch:
         places = None
         if self._filters and (chosen := self._filters.get(packet.channel_id)) is not None:
             packet, places = chosen.select(packet)
-        batch = Batch(packet, time.time_ns(), now_ns, self.decoder, places)
+        batch = Batch(packet, unix_ns, now_ns, self.decoder, places)
         if self._field_filter is not None:
             batch = self._field_filter.select(batch)
         return self._for_cursor(batch) if self._is_for_cursor else batch

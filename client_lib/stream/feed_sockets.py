@@ -61,6 +61,7 @@ class FeedSockets:
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # of the thread
         self._changed = threading.Condition()
         self._is_taken = self._is_closed = False
+        self._was_interrupted = self._is_unfinished = False  # a change: ever; the last one
         self._wake_holder: Callable[[], None] = self._wake_thread
         self._asking_count = 0  # threads that want to change the sockets
 
@@ -113,8 +114,8 @@ class FeedSockets:
             BadGroup: as for `join`.
         """
         with self._alone():
-            del self._grants[inbox]
-            self._grants[inbox] = grant
+            others = {other: each for other, each in self._grants.items() if other is not inbox}
+            self._grants = {**others, inbox: grant}
             self._apply()
 
     def leave(self, inbox: Inbox) -> None:
@@ -123,19 +124,20 @@ class FeedSockets:
             if self._grants.pop(inbox, None) is not None:
                 self._apply_rest()
 
-    def close(self, *, was_interrupted: bool = False) -> None:
+    def close(self) -> None:
         """Leave every group, and end every connection and the thread. No subscription uses the sockets any more.
 
-        Args:
-            was_interrupted: perhaps while a socket was made. ZeroMQ would wait for that socket, which the interrupt's
-                traceback still has, so its context is left to end with it.
+        If a change was ever interrupted, that may have been while a socket was made. ZeroMQ waits for that socket,
+        which the interrupt's traceback may still have, so a thread waits with it, and not the application.
         """
         with self._alone():
             self._is_closed = True
         if self._thread is not None:
             self._thread.join()
         self._receivers.close()
-        if not was_interrupted:
+        if self._was_interrupted:
+            threading.Thread(target=self._context.destroy, args=(0,), name="tandemfeed-zmq-end", daemon=True).start()
+        else:
             self._context.destroy(linger=0)
         os.close(self._waker)
 
@@ -165,10 +167,13 @@ class FeedSockets:
         self._heard[group] = now_ns
 
     def on_timer(self, now_ns: int) -> None:
-        """Connect to the adapters that multicast does not carry here."""
+        """Connect to the adapters that multicast does not carry here; finish a change that was interrupted."""
         if self.deadline_ns is None or now_ns < self.deadline_ns:
             return
         with self._alone():
+            if self._is_unfinished:
+                self._is_unfinished = False
+                self._apply()
             heard, self._heard = self._heard, {}
             for group, heard_at_ns in heard.items():
                 self._receivers.on_heard(group, heard_at_ns)
@@ -192,6 +197,11 @@ class FeedSockets:
                 self._changed.notify_all()
         try:
             yield
+        except BaseException as error:
+            if not isinstance(error, Exception):  # the application's thread is interrupted, and may continue
+                self._was_interrupted = self._is_unfinished = True
+                self.deadline_ns = 0
+            raise
         finally:
             self._give_back()
 

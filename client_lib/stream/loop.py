@@ -159,7 +159,7 @@ class Loop:
             self._replay.ended(letter.request.channel_id)
             self.channels.on_replay_ended(letter.request, is_answered=letter.is_answered)
             return
-        self.replayed_count += len(letter.packets) + len(letter.refused)
+        self.replayed_count += letter.packet_count
         self.channels.on_replayed(letter)
 
     def _take_grant(self) -> None:

@@ -114,7 +114,7 @@ class Receivers:
             self._remove(self._groups.pop(group))
         for group in sorted(wanted - self._groups.keys()):
             try:
-                self._groups[group] = joined = MulticastReceiver(
+                joined = MulticastReceiver(
                     self._context, self._interface, group, receive_queue_count_max=self._queue_count_max
                 )
             except BadGroup as failed:
@@ -122,7 +122,8 @@ class Receivers:
                     raise
                 self._choice.on_join_failed(str(failed))
                 return
-            self._add(joined)
+            self._add(joined)  # first: an interrupt may come between the two
+            self._groups[group] = joined
 
     def _connect(self, grant: Grant, drain: Callable[[Receiver], None]) -> None:
         """Connect to the newest start of each adapter that is received by unicast."""
@@ -148,8 +149,8 @@ class Receivers:
                 sorted(grant.topics_by_channel),
                 receive_queue_count_max=self._queue_count_max,
             )
-            self._connections[adapter_id] = place, receiver
             self._add(receiver)
+            self._connections[adapter_id] = place, receiver
         if self._is_unicast:
             self._warn_of_unreachable(grant.adapters.values())
 

@@ -53,8 +53,8 @@ class SharedSockets:
             self._feeds[key] = sockets
             try:
                 sockets.join(inbox, grant)
-            except BaseException as error:
-                self._close_if_empty(sockets, was_interrupted=not isinstance(error, Exception))
+            except BaseException:
+                self._close_if_empty(sockets)
                 raise
             return sockets
 
@@ -64,7 +64,7 @@ class SharedSockets:
             sockets.leave(inbox)
             self._close_if_empty(sockets)
 
-    def _close_if_empty(self, sockets: FeedSockets, *, was_interrupted: bool = False) -> None:
+    def _close_if_empty(self, sockets: FeedSockets) -> None:
         if sockets.is_empty:
-            sockets.close(was_interrupted=was_interrupted)
+            sockets.close()
             self._feeds = {key: each for key, each in self._feeds.items() if each is not sockets}

@@ -28,6 +28,7 @@ from tandemfeed.client_lib.stream.verification_budget import VerificationBudget
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, MergerConfig
 from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.wire.packet_series import PacketSeries
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
 from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature
@@ -125,12 +126,9 @@ class _Horizon:
 
     def extend(self, packet: OutputPacket) -> None:
         """Move the end to that of a packet. In a new session, all sequence numbers begin at 1."""
-        session, end_input_seq = packet.session, packet.first_input_seq
-        if session != self._session:
-            if session < self._session:
-                return
-            self._session = session
-            self._end_input_seq, self._end_message_seq, self._end_source_seqs = 0, 0, {}
+        if packet.session != self._session and not self._begin(packet.session):
+            return
+        end_input_seq = packet.first_input_seq
         ends = self._end_source_seqs
         for run in packet.runs:  # without properties, because every packet comes here twice
             end_input_seq += run.source_count
@@ -144,6 +142,24 @@ class _Horizon:
             self._end_input_seq = end_input_seq
         if end_message_seq > self._end_message_seq:
             self._end_message_seq = end_message_seq
+
+    def extend_by(self, series: PacketSeries) -> None:
+        """Move the end to that of packets that continue each other."""
+        if series.session != self._session and not self._begin(series.session):
+            return
+        self._epoch = max(self._epoch, series.epoch)
+        self._end_input_seq = max(self._end_input_seq, series.end_input_seq)
+        self._end_message_seq = max(self._end_message_seq, series.end_message_seq)
+        for stream, end_source_seq in series.end_source_seqs.items():
+            self._end_source_seqs[stream] = max(end_source_seq, self._end_source_seqs.get(stream, 0))
+
+    def _begin(self, session: int) -> bool:
+        """Begin a newer session; False: it is an older one."""
+        if session < self._session:
+            return False
+        self._session = session
+        self._end_input_seq, self._end_message_seq, self._end_source_seqs = 0, 0, {}
+        return True
 
 
 class _Waiting(NamedTuple):
@@ -238,6 +254,11 @@ class StreamTrust:
     def on_replayed(self, packet: OutputPacket) -> None:
         """An adapter's replay service sent this packet. It is accepted, because the call is secured."""
         self._extend_both(packet)
+
+    def on_replayed_series(self, series: PacketSeries) -> None:
+        """The same of packets that continue each other."""
+        self._accepted.extend_by(series)
+        self._signed.extend_by(series)
 
     def on_packet(self, heard: ReceivedPacket, now_ns: int) -> list[Verdict]:
         """A packet was opened. Return the packets accepted now, in order; alarms come before their consequences.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right, insort
+from collections import deque
 from typing import TypeAlias
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
@@ -15,6 +16,8 @@ from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Diverged, MergeEffect
 from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_runs
 from tandemfeed.feedcore.wire.packet_parts import identified_messages
+from tandemfeed.feedcore.wire.packet_series import PacketSeries
+from tandemfeed.feedcore.wire.position import SEQ_MAX
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 
 TRIM_COUNT = 1_024  # forgotten keys are removed from the list in batches of this many
@@ -77,7 +80,8 @@ class CopyComparison:
     """Remembers what was delivered and compares later copies with it.
 
     It forgets one packet for each that it remembers, because forgetting thousands together would cause a pause. It
-    remembers a packet as a plain tuple of plain values, which the garbage collector need not traverse.
+    remembers a packet as a plain tuple of plain values, which the garbage collector need not traverse. It remembers a
+    series as it is, because copies of a replayed history rarely come: `_unfold` makes packets of it when one does.
 
     Args:
         config: which copies are compared, and how many packets are remembered.
@@ -93,6 +97,8 @@ class CopyComparison:
         self._firsts: list[int] = []  # its keys, ascending, after some forgotten ones
         self._begin = 0  # how many of them are forgotten ones
         self._longest = 0  # source messages in the longest packet remembered
+        self._series: deque[PacketSeries] = deque()  # in order of delivery
+        self._series_count = 0  # packets in them
 
     def remember(self, packet: OutputPacket, end_input_seq: int) -> None:
         """Remember a packet that was delivered, at least in part; `end_input_seq` is the packet's."""
@@ -101,6 +107,19 @@ class CopyComparison:
             if self._skipped < self._every or not self._every:
                 return
             self._skipped = 0
+        self._note(packet, end_input_seq)
+
+    def remember_series(self, series: PacketSeries) -> None:
+        """Remember packets that were delivered."""
+        if self._every != 1:
+            for packet in series.packets:
+                self.remember(packet, packet.end_input_seq)
+            return
+        self._series.append(series)
+        self._series_count += len(series)
+        self._forget()
+
+    def _note(self, packet: OutputPacket, end_input_seq: int) -> None:
         first, firsts, packets = packet.first_input_seq, self._firsts, self._packets
         if not packets or first > firsts[-1]:
             firsts.append(first)
@@ -117,15 +136,37 @@ class CopyComparison:
         )
         if count > self._longest:
             self._longest = count
-        if len(packets) > self._remembered_count:
+        if len(packets) + self._series_count > self._remembered_count:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget the oldest until there are not too many. A series is forgotten as a whole."""
+        packets, firsts = self._packets, self._firsts
+        while len(packets) + self._series_count > self._remembered_count:
+            if self._series and (not packets or self._series[0].first_input_seq < firsts[self._begin]):
+                self._series_count -= len(self._series.popleft())
+                continue
             del packets[firsts[self._begin]]
             self._begin += 1
             if self._begin == TRIM_COUNT:
                 del firsts[:TRIM_COUNT]
                 self._begin = 0
 
+    def _unfold(self, first_input_seq: int, end_input_seq: int) -> None:
+        """Make packets of the series that have any of these source messages."""
+        remembered, self._series = self._series, deque()
+        for series in remembered:
+            if series.first_input_seq >= end_input_seq or series.end_input_seq <= first_input_seq:
+                self._series.append(series)
+                continue
+            self._series_count -= len(series)
+            for packet in series.packets:
+                self._note(packet, packet.end_input_seq)
+
     def compare(self, packet: OutputPacket, end_input_seq: int, effects: list[MergeEffect]) -> None:
         """Compare a copy of what was delivered; only the part of the packet before `end_input_seq` counts."""
+        if self._series:
+            self._unfold(packet.first_input_seq, end_input_seq)
         known = self._packets.get(packet.first_input_seq)
         if known is not None and known[1] == packet.payload and known[4] == packet.first_message_seq:
             return
@@ -139,6 +180,7 @@ class CopyComparison:
 
     def renumbered_from(self, input_seq: int) -> None:
         """Forget what was delivered under these numbers, because they now belong to other messages."""
+        self._unfold(input_seq, SEQ_MAX)
         packets = self._packets
         place = self._index_of(input_seq)
         for first in self._firsts[place:]:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from tandemfeed.feedcore.range_set import Range
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_series import PacketSeries
 
 SourceRange: TypeAlias = tuple[int, int, int]  # source_stream_id, first source_seq, end
 
@@ -30,6 +31,13 @@ class Deliver:
     """
 
     packet: OutputPacket
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverSeries:
+    """Deliver all packets of this series, in their order: as a `Deliver` for each."""
+
+    series: PacketSeries
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,4 +280,4 @@ MergeEvent: TypeAlias = (
     | Ended
     | SessionChanged
 )
-MergeEffect: TypeAlias = Deliver | RequestReplay | Filled | MergeEvent
+MergeEffect: TypeAlias = Deliver | DeliverSeries | RequestReplay | Filled | MergeEvent

@@ -30,6 +30,7 @@ from tandemfeed.feedcore.merge.effects import (
     CatchingUp,
     CaughtUp,
     Deliver,
+    DeliverSeries,
     Ended,
     MergeEffect,
     RequestReplay,
@@ -53,6 +54,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     OutputPacket,
 )
 from tandemfeed.feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.wire.packet_series import PacketSeries
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 
@@ -149,6 +151,25 @@ class StreamMerger:
             self._take(packet, end, now_ns, effects)
         else:
             self._on_other_epoch(packet, now_ns, effects)
+        return effects
+
+    def on_series(self, series: PacketSeries, now_ns: int) -> list[MergeEffect]:
+        """Take replayed packets that continue each other: in one step if all of them come next, else one by one."""
+        effects: list[MergeEffect] = []
+        if not self._comes_next(series):
+            for packet in series.packets:
+                effects += self.on_packet(packet, now_ns)
+            return effects
+        end = series.end_input_seq
+        self._gap.extend_known_end(Place(end, series.end_message_seq))
+        self._order.next_source_seqs.update(series.end_source_seqs)
+        self._counters.add(Counter.MERGE_DELIVERED, series.message_count)
+        effects.append(DeliverSeries(series))
+        self.next_input_seq, self.next_message_seq = end, series.end_message_seq
+        self._comparison.remember_series(series)
+        if self._held.items:
+            self._release(effects)
+        self._after_taking(now_ns, effects)
         return effects
 
     def note_moved_on(self, adapter_id: int) -> None:
@@ -288,15 +309,34 @@ class StreamMerger:
             self._counters.refuse(refused.reason)
         if self._provisional.gaps:
             self._provisional.release_unblocked(now_ns, effects)
-        if self.next_input_seq is None or gap.known_end_input_seq > self.next_input_seq:
+        self._after_taking(now_ns, effects)
+
+    def _after_taking(self, now_ns: int, effects: list[MergeEffect]) -> None:
+        """Watch what is missing now, or report that nothing is."""
+        if self.next_input_seq is None or self._gap.known_end_input_seq > self.next_input_seq:
             self._watch(now_ns)
         else:
-            gap.closed()
+            self._gap.closed()
             if self._reported_progress is not None:
                 self._reported_progress = None
                 effects.append(CaughtUp(self.channel_id, self.next_message_seq or 0))
             if self._reported_end is not None:
                 self._end_if_due(effects)
+
+    def _comes_next(self, series: PacketSeries) -> bool:
+        """True if each packet of a series would be delivered as it is, by the hot path of `_deliver`, and nothing else
+        would come between them."""
+        if series.epoch != self._gate.passing_epoch or series.first_input_seq != self.next_input_seq:
+            return False
+        if self._is_confirming or self._provisional.gaps or self._provisional.unnumbered:
+            return False
+        end = series.end_input_seq
+        held = self._held.first_item
+        if held is not None and held.first_input_seq < end:
+            return False
+        if self._reported_end is not None and self._reported_end.input_seq < end:
+            return False
+        return series.first_source_seqs.items() <= self._order.next_source_seqs.items()
 
     def _place(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
         next_input_seq = self.next_input_seq

@@ -18,6 +18,7 @@ from tandemfeed.feedcore.merge.effects import MergeEffect, RequestReplay, Sessio
 from tandemfeed.feedcore.merge.merger import StreamMerger
 from tandemfeed.feedcore.merge.place import ResumePoint
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_series import PacketSeries
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
 from tandemfeed.feedcore.wire.refusal import Refusal
 
@@ -72,6 +73,15 @@ class SessionMerger:
             self._held.append(packet)  # further packets are dropped, and requested once their session has begun
             self._counters.add(Counter.MERGE_HELD)
         return self._change_session_if_due([], now_ns)
+
+    def on_series(self, series: PacketSeries, now_ns: int) -> list[MergeEffect]:
+        """Take replayed packets that continue each other."""
+        if series.session == self.session:
+            return self._change_session_if_due(self.present.on_series(series, now_ns), now_ns)
+        effects: list[MergeEffect] = []
+        for packet in series.packets:
+            effects += self.on_packet(packet, now_ns)
+        return effects
 
     def on_timer(self, now_ns: int, jitter: float = 0.0) -> list[MergeEffect]:
         """Do what is due; `jitter` in [0, 1) spreads requests."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.effects import Deliver, DeliverSeries, Ended, MergeEffect, RequestReplay, SessionChanged
 from tandemfeed.feedcore.merge.sessions import SessionMerger
-from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.output_packet import OutputPacket, encode_output_packet
+from tandemfeed.feedcore.wire.packet_series import PacketSeries, decode_series, packets_of
 from tests.simulation.plan import MS, ClientPlan, Plan
 from tests.simulation.toy_feed import FIRST_SESSION
 from tests.simulation.world import START_NS, World
@@ -119,8 +120,19 @@ class ClientActor:
         self._cluster.at_end_of_turn(self, packet.channel_id, is_timer=False)
         self._schedule()
 
+    def _take_series(self, series: PacketSeries) -> None:
+        """Take packets of a replay that continue each other."""
+        if not self.first_session:
+            self._begin()
+        for packet in series.packets:
+            self._cluster.on_heard(self, packet)
+        effects = self.mergers[series.channel_id].on_series(series, self._world.now_ns)
+        self._perform(series.channel_id, effects)
+        self._cluster.at_end_of_turn(self, series.channel_id, is_timer=False)
+        self._schedule()
+
     def _perform(self, channel: int, effects: list[MergeEffect]) -> None:
-        for effect in effects:
+        for effect in unfolded(effects):
             if self._world.is_verbose or not isinstance(effect, Deliver | RequestReplay):
                 self._world.log("{} {}", self.name, describe(effect))
             self._watch(self, channel, effect)
@@ -177,11 +189,26 @@ class ClientActor:
     def _hear(self, answer: tuple[RequestReplay, list[OutputPacket]]) -> None:
         """Take a whole answer; the merger then may request the next part at once."""
         request, packets = answer
-        for packet in packets:
-            self.on_output(packet)
+        parts, refused = decode_series([encode_output_packet(packet) for packet in packets])
+        assert not refused
+        for part in parts:
+            if isinstance(part, PacketSeries) and not self._is_paused and self._world.now_ns >= self._start_ns:
+                self._take_series(part)
+            else:
+                for packet in packets_of(part):
+                    self.on_output(packet)
         if not self._is_paused:
             self.mergers[request.channel_id].on_replay_ended(request, self._world.now_ns, is_answered=True)
             self._schedule()
+
+
+def unfolded(effects: Iterable[MergeEffect]) -> Iterator[MergeEffect]:
+    """The effects with a `Deliver` for each packet of a series, as the checkers know them."""
+    for effect in effects:
+        if isinstance(effect, DeliverSeries):
+            yield from map(Deliver, effect.series.packets)
+        else:
+            yield effect
 
 
 def describe(effect: MergeEffect) -> str:

@@ -215,7 +215,7 @@ def test_each_channel_has_one_request_and_a_newer_one_replaces_it(cluster: ToyCl
             letters.worker.request(RequestReplay(2, ((1, 6), (16, 21))))
             letters.worker.request(RequestReplay(1, ((6, 11), (16, 21))))
         first, second = letters.take(), letters.take()
-        assert len(first.packets) == len(second.packets) == 2
+        assert first.packet_count == second.packet_count == 2
         asked = [
             (request.channel_id, [(each.first, each.end) for each in request.input_ranges])
             for adapter in (a, b)

@@ -18,11 +18,12 @@ import zmq
 from tandemfeed.client_lib import Client, Subscription, Takeover
 from tandemfeed.client_lib.items import Item
 from tandemfeed.feedcore.counters import Counter
-from tandemfeed.feedcore.merge.effects import Gap
+from tandemfeed.feedcore.merge.effects import Gap, Live
 from tandemfeed.feedcore.wire.refusal import Refusal
 from tandemfeed.transport.dgram import BadGroup
 from tests.client_lib.toy_cluster import (
     TOPIC,
+    ToyAdapter,
     ToyCluster,
     channel_key,
     collect,
@@ -290,14 +291,16 @@ def test_an_error_while_receiving_is_raised_by_every_subscription(
                 collect(subscription, lambda _: False)
 
 
+def interrupted(context: zmq.Context[Any], socket_type: int) -> None:
+    """In place of `Context.socket`: interrupted when the socket is made."""
+    made = zmq.Socket(context, socket_type)  # the context does not know it yet, and the traceback has it
+    assert not made.closed
+    raise KeyboardInterrupt
+
+
 def test_an_interrupt_while_a_socket_is_made_is_raised_at_once(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(context: zmq.Context[Any], socket_type: int) -> None:
-        made = zmq.Socket(context, socket_type)  # the context does not know it yet, and the traceback has it
-        assert not made.closed
-        raise KeyboardInterrupt
-
     with cluster.connect() as client:
         with monkeypatch.context() as interrupting:
             interrupting.setattr(zmq.Context, "socket", interrupted)
@@ -305,3 +308,51 @@ def test_an_interrupt_while_a_socket_is_made_is_raised_at_once(
                 subscribe(client)
         subscribe(client)
         assert has_group_sockets(cluster, 2)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_interrupt_while_a_granted_group_is_joined_is_made_good_and_keeps_nothing_from_closing(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    with cluster.connect() as client:
+        subscriptions = [subscribe_and_hear_all(cluster, client) for _ in range(count)]
+        third = ToyAdapter(cluster, 3, "239.192.2.3:5013")
+        cluster.adapters.append(third)
+        with monkeypatch.context() as interrupting:
+            interrupting.setattr(zmq.Context, "socket", interrupted)
+            cluster.admin.push()
+            with pytest.raises(KeyboardInterrupt) as kept:  # as its traceback is by a debugger or a logger
+                collect(subscriptions[0], lambda _: False)
+        subscriptions[0].poll(0)
+        assert has_group_sockets(cluster, 3)
+        third.send(heartbeat(1))
+        collect(subscriptions[0], lambda items: any(isinstance(each, Live) and each.adapter_id == 3 for each in items))
+        assert has_group_sockets(cluster, 3)
+        closing = threading.Thread(target=client.close, daemon=True)
+        closing.start()
+        closing.join(timeout=30)
+        assert not closing.is_alive()
+        assert kept.value is not None
+        assert has_group_sockets(cluster, 0)
+
+
+def test_an_interrupt_while_an_adapter_is_connected_by_unicast_is_made_good(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for adapter in cluster.adapters:
+        adapter.serve_unicast()
+        adapter.is_multicast = False
+    with cluster.connect() as client:
+        subscription = subscribe(client)
+        with monkeypatch.context() as interrupting:
+            interrupting.setattr(zmq.Context, "socket", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                collect(subscription, lambda _: False)
+        collect(subscription, lambda _: len(subscription.statistics().unicast_endpoints) == 2)
+        for adapter in cluster.adapters:
+            adapter.send(heartbeat(1), packet(1, 1, 5))
+        assert message_seqs(collect(subscription, has_messages(5))) == list(range(1, 6))
+        closing = threading.Thread(target=client.close, daemon=True)
+        closing.start()
+        closing.join(timeout=30)
+        assert not closing.is_alive()

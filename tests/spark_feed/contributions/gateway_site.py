@@ -97,6 +97,7 @@ class GatewaySite:
 
     def __init__(self, server: AdminServer, folder: Path) -> None:
         self.server, self.folder = server, folder
+        self._reporters: dict[ContributionGateway, SourceReporter] = {}
 
     def connect(self, identity: str = "alice") -> Client:
         """Connect as an application does."""
@@ -106,6 +107,10 @@ class GatewaySite:
             identity=identity,
             secret=secret_of(self.server, identity),
         )
+
+    def reporter_of(self, gateway: ContributionGateway) -> SourceReporter:
+        """What reports a gateway to the admin server; a gateway whose reporter is stopped is cut off from it."""
+        return self._reporters[gateway]
 
     @contextmanager
     def gateway(
@@ -143,6 +148,7 @@ class GatewaySite:
             connection, FEED, None, gateway.describe, gateway.verifier, None, 0.1, gateway.on_answer
         )
         gateway.report_with(reporter.hurry)
+        self._reporters[gateway] = reporter
         with ExitStack() as running:
             thread.start()
             running.callback(thread.join)

@@ -174,6 +174,19 @@ def test_who_loses_the_right_contributes_nothing_more_and_both_are_on_record(sit
     assert sorted(granted) == ["alice", "bob"]
 
 
+def test_a_login_that_asks_for_the_gateway_again_and_again_is_on_record_once(site: GatewaySite) -> None:
+    with site.gateway(), site.connect() as client, site.connect() as later:
+        contributions = [each.contribute(TOPIC, producer=name) for each, name in ((client, "one"), (later, "two"))]
+        for _ in range(20):
+            for each in contributions:
+                each._find_again()
+        target = contributions[0]._target
+    audit = [json.loads(line) for line in (site.server.folder.path / "audit.jsonl").read_text().splitlines()]
+    granted = [(each["identity"], each["gateway"]) for each in audit if each["event"] == "contribution granted"]
+    assert target is not None
+    assert granted == [("alice", target.endpoint)] * 2
+
+
 @pytest.mark.parametrize(("identity", "topic"), [("reader", TOPIC), ("alice", "resale.other"), ("alice", "resale.*")])
 def test_a_topic_that_is_not_granted_and_one_that_does_not_exist_are_refused_alike(
     site: GatewaySite, identity: str, topic: str
@@ -276,6 +289,11 @@ def test_with_both_a_call_waits_for_the_second_gateway_and_says_so(tmp_path: Pat
         assert [*(tmp_path / "second").iterdir()] == [tmp_path / "second" / "log"]
 
 
+def await_standby(gateway: ContributionGateway) -> None:
+    """Wait until the gateway may take over."""
+    await_part(gateway, lambda: gateway.part.state is GatewayState.STANDBY)
+
+
 def test_a_holder_that_stops_hands_over_at_once_with_what_is_pending(tmp_path: Path) -> None:
     with gateway_site(tmp_path, pair=True) as site, site.connect() as client, ExitStack() as running:
         first = running.enter_context(ExitStack())
@@ -284,10 +302,36 @@ def test_a_holder_that_stops_hands_over_at_once_with_what_is_pending(tmp_path: P
         contribution = client.contribute(TOPIC, timeout_s=PATIENCE_S)
         contribution.send(trade(1))
         held = contribution.send(trade(2), hold_s=HOUR_S)
-        await_part(second, lambda: second.part.state is GatewayState.STANDBY)
+        await_standby(second)
         first.close()
         assert contribution.send(trade(3)) == ContributionId("default", 3)
         assert contribution.cancel(held) == [held]
         assert await_sent(second, 2) == [(1, 1), (2, 3)]
         audit = (site.server.folder.path / "audit.jsonl").read_text()
         assert audit.count('"event":"contribution gateway"') >= 3  # the first term, the standby, the second term
+
+
+def test_a_former_gateway_that_the_server_names_for_a_moment_is_not_believed(tmp_path: Path) -> None:
+    """The holder is cut off from the server, as if paused, and another gateway takes over. The former one does not know
+    what that has accepted, and refuses the numbers that follow; a new process is unknown to it."""
+    with gateway_site(tmp_path, pair=True) as site, ExitStack() as running:
+        client, other = running.enter_context(site.connect()), running.enter_context(site.connect("bob"))
+        former = running.enter_context(site.gateway())
+        second = running.enter_context(site.gateway(tmp_path / "second", number=1, is_awaited=False))
+        contribution, sent = client.contribute(TOPIC, timeout_s=PATIENCE_S), other.contribute(TOPIC)
+        contribution.send(trade(1))
+        sent.send(trade(2))
+        named_before = contribution._target
+        assert named_before is not None
+        await_standby(second)
+        site.reporter_of(former).stop()
+        holder_of(second)  # it has taken over
+        contribution.send_many([trade(3), trade(4)])
+        restarted = other.contribute(TOPIC, timeout_s=PATIENCE_S)  # supersedes `sent`, at the second gateway
+        assert restarted.send(trade(5)).number == 2
+        for each, sequence, number in ((contribution, 6, 4), (restarted, 7, 3)):
+            each._use(named_before)  # as an administration server names it that has just started
+            assert each.send(trade(sequence)).number == number
+        assert await_sent(second, 7) == [(at, at) for at in range(1, 8)]
+        with pytest.raises(ContributionSuperseded):
+            sent.send(trade(8))
