@@ -99,6 +99,7 @@ class CopyComparison:
         self._longest = 0  # source messages in the longest packet remembered
         self._series: deque[PacketSeries] = deque()  # in order of delivery
         self._series_count = 0  # packets in them
+        self._series_end = 0  # the greatest end_input_seq of a series
 
     def remember(self, packet: OutputPacket, end_input_seq: int) -> None:
         """Remember a packet that was delivered, at least in part; `end_input_seq` is the packet's."""
@@ -117,6 +118,7 @@ class CopyComparison:
             return
         self._series.append(series)
         self._series_count += len(series)
+        self._series_end = max(self._series_end, series.end_input_seq)
         self._forget()
 
     def _note(self, packet: OutputPacket, end_input_seq: int) -> None:
@@ -165,7 +167,7 @@ class CopyComparison:
 
     def compare(self, packet: OutputPacket, end_input_seq: int, effects: list[MergeEffect]) -> None:
         """Compare a copy of what was delivered; only the part of the packet before `end_input_seq` counts."""
-        if self._series:
+        if self._series and packet.first_input_seq < self._series_end:  # not a live one
             self._unfold(packet.first_input_seq, end_input_seq)
         known = self._packets.get(packet.first_input_seq)
         if known is not None and known[1] == packet.payload and known[4] == packet.first_message_seq:

@@ -179,14 +179,14 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     **{
         (
             _COMPARISON,
-            "CopyComparison.remember",
+            "CopyComparison._note",
             f"- if not packets or first > firsts[-1]:\n+ if {after}:",
         ): "a shortcut: insort also finds the place at the end"
         for after in ("False", "not packets or False")
     },
     (
         _COMPARISON,
-        "CopyComparison.remember",
+        "CopyComparison._note",
         "- if count > self._longest:\n+ if count >= self._longest:",
     ): _SETS_WHAT_IS_SET,
     (
@@ -247,7 +247,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         (_MERGER, function, f"- if {condition}:\n+ if {after}:"): _HOT_PATH
         for function, condition, after in (
             ("StreamMerger._take", "self._provisional.gaps", "True"),
-            ("StreamMerger._take", "self._reported_end is not None", "True"),
+            ("StreamMerger._after_taking", "self._reported_end is not None", "True"),
             ("StreamMerger._place", "self._held.items", "True"),
             ("StreamMerger._deliver", _HOT_DELIVERY.format(1), "False"),
             ("StreamMerger._deliver", _HOT_DELIVERY.format(1), _HOT_DELIVERY.format(0)),
@@ -256,7 +256,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     **{
         (_MERGER, function, f"- {line.format(0)}\n+ {line.format(1)}"): _HAS_NUMBER
         for function, line in (
-            ("StreamMerger._take", "effects.append(CaughtUp(self.channel_id, self.next_message_seq or {}))"),
+            ("StreamMerger._after_taking", "effects.append(CaughtUp(self.channel_id, self.next_message_seq or {}))"),
             (
                 "StreamMerger._report_progress",
                 "next_seq, known_end = (self.next_message_seq or {}, self._gap.known_end_message_seq)",
