@@ -262,9 +262,15 @@ class AdminServer:
             self._has_distrusted = True
 
     def _drop_token_keys(self, by: str, why: str) -> None:
-        """A key that signs tokens is in wrong hands: end every token and every call, and replace every key."""
-        self.token_keys.drop_former(by, why)
-        self._start_over()
+        """A key that signs tokens is in wrong hands: end every token and every call, and replace every key.
+
+        The adapters' calls end first, because until an adapter registers again, it needs its peers' promises.
+        """
+        self._stop_brokers()
+        try:
+            self.token_keys.drop_former(by, why)
+        finally:
+            self._start_over()
 
     def _start_over_here(self, store: Store) -> None:
         """End every call and begin again, as after a restart, which adapters and clients outlive."""
