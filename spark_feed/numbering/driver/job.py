@@ -199,19 +199,19 @@ class SourceJob:
         checkpoint = str(options.checkpoint.absolute())
         stream = files.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
         stream = stream.trigger(availableNow=True) if options.until_idle else stream.trigger(processingTime="0 seconds")
-        query = stream.start()
-        on_started()
-        try:
-            while not self._stopping.is_set() and not query.awaitTermination(0.1):
-                pass
-        except Exception:
-            if failure and not isinstance(failure[0], _Stopped):
-                raise failure[0] from None
-            if not failure:
-                raise
-        finally:
-            query.stop()
-            tasks.close()
+        with closing(tasks):
+            query = stream.start()
+            on_started()
+            try:
+                while not self._stopping.is_set() and not query.awaitTermination(0.1):
+                    pass
+            except Exception:
+                if failure and not isinstance(failure[0], _Stopped):
+                    raise failure[0] from None
+                if not failure:
+                    raise
+            finally:
+                query.stop()
 
     @property
     def _quarantine(self) -> Path:
