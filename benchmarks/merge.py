@@ -52,9 +52,7 @@ def microseconds_per_packet(one: list[OutputPacket], other: list[OutputPacket]) 
     """Processor time of the merge per packet, when the packets of two streams alternate."""
     best = float("inf")
     for _ in range(ROUNDS):
-        counters = CounterSet()
-        merger = StreamMerger(CHANNEL, counters, None, 1)
-        merger.on_packet(_first_heartbeat(), 0)
+        merger, counters = _merger()
         begin_ns = time.process_time_ns()
         for ours, theirs in zip(one, other, strict=True):
             merger.on_packet(ours, 1_000)
@@ -71,9 +69,7 @@ def microseconds_per_replayed_packet(packets: list[OutputPacket]) -> float:
     chunks = [sent[at : at + PACKETS_PER_CHUNK] for at in range(0, len(sent), PACKETS_PER_CHUNK)]
     best = float("inf")
     for _ in range(ROUNDS):
-        counters = CounterSet()
-        merger = StreamMerger(CHANNEL, counters, None, 1)
-        merger.on_packet(_first_heartbeat(), 0)
+        merger, counters = _merger()
         begin_ns = time.process_time_ns()
         for chunk in chunks:
             for part in decode_series(chunk)[0]:
@@ -86,9 +82,13 @@ def microseconds_per_replayed_packet(packets: list[OutputPacket]) -> float:
     return round(best, 2)
 
 
-def _first_heartbeat() -> OutputPacket:
+def _merger() -> tuple[StreamMerger, CounterSet]:
+    """A merge that has heard the first heartbeat of the epoch, and its counters."""
+    counters = CounterSet()
+    merger = StreamMerger(CHANNEL, counters, None, 1)
     lineage = Lineage((EpochStart(EPOCH, 1, 1),)).encode(100)
-    return OutputPacket(OutputFlag.HEARTBEAT, 1, CHANNEL, 1, SESSION, EPOCH, 1, 1, 0, (), 0, 0, lineage)
+    merger.on_packet(OutputPacket(OutputFlag.HEARTBEAT, 1, CHANNEL, 1, SESSION, EPOCH, 1, 1, 0, (), 0, 0, lineage), 0)
+    return merger, counters
 
 
 def run(_arguments: argparse.Namespace) -> dict[str, object]:

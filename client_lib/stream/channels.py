@@ -354,8 +354,9 @@ class Channels:
         unix_ns, decoder = time.time_ns(), self.decoder
         batches = [BatchOfSeries(series, place, unix_ns, now_ns, decoder) for place in range(len(series))]
         if self._is_for_cursor:
+            lineage = self._mergers[series.channel_id].present.lineage
             for batch in batches:
-                batch.lineage = self._mergers[series.channel_id].present.lineage
+                batch.lineage = lineage
         self.ready += batches
 
     def _is_live(self, channel_id: int) -> bool:
