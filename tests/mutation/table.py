@@ -125,6 +125,7 @@ _WIRE = Group(
                 "lineage",
                 "output_packet",
                 "packet_parts",
+                "packet_series",
                 "position",
                 "provisional_commit",
                 "refusal",
