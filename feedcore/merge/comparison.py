@@ -167,7 +167,7 @@ class CopyComparison:
 
     def compare(self, packet: OutputPacket, end_input_seq: int, effects: list[MergeEffect]) -> None:
         """Compare a copy of what was delivered; only the part of the packet before `end_input_seq` counts."""
-        if self._series and packet.first_input_seq < self._series_end:  # not a live one
+        if packet.first_input_seq < self._series_end:  # not a live one
             self._unfold(packet.first_input_seq, end_input_seq)
         known = self._packets.get(packet.first_input_seq)
         if known is not None and known[1] == packet.payload and known[4] == packet.first_message_seq:

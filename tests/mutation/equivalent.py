@@ -108,9 +108,15 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
             ("self._first_missing = 0", "self._first_missing = 1"),
             ("self._request_at_ns = 0", "self._request_at_ns = 1"),
             ("self._pause_ns = 0", "self._pause_ns = 1"),
+            ("self._is_requested = False", "self._is_requested = True"),
         )
         for after in ("pass", wrong)
     },
+    (
+        f"{_MERGE}/gap_repair.py",
+        "GapRepair.__init__",
+        "- self.has_asked = False\n+ self.has_asked = True",
+    ): _SET_AS_IT_OPENS,
     (
         f"{_MERGE}/gap_repair.py",
         "ChannelRepair.forget_from",
@@ -171,6 +177,32 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "CopyComparison.__init__",
         "- self._longest = 0\n+ self._longest = 1",
     ): "every packet has at least one source message",
+    (_COMPARISON, "are_equal", "- return False\n+ pass"): "a result of None counts as False",
+    (
+        _COMPARISON,
+        "CopyComparison.__init__",
+        "- self._series_end = 0\n+ self._series_end = 1",
+    ): "no source message precedes input_seq 1",
+    **{
+        (_COMPARISON, "CopyComparison.compare", f"- if packet.first_input_seq < self._series_end:\n+ if {after}:"): (
+            "a shortcut: no series is found that has any of the packet's source messages"
+        )
+        for after in ("True", "packet.first_input_seq <= self._series_end")
+    },
+    **{
+        (
+            _COMPARISON,
+            "CopyComparison._note",
+            f"- if len(packets) + self._series_count > self._remembered_count:\n+ if {after}:",
+        ): "a shortcut: nothing is forgotten until there are too many"
+        for after in ("True", "len(packets) + self._series_count >= self._remembered_count")
+    },
+    (
+        _COMPARISON,
+        "CopyComparison._forget",
+        "- if self._series and (not packets or self._series[0].first_input_seq < firsts[self._begin]):\n"
+        "+ if self._series and (not packets or self._series[0].first_input_seq <= firsts[self._begin]):",
+    ): "a source message is delivered once, so no series begins where a packet does",
     (
         _COMPARISON,
         "CopyComparison.remember",
@@ -246,6 +278,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     **{
         (_MERGER, function, f"- if {condition}:\n+ if {after}:"): _HOT_PATH
         for function, condition, after in (
+            (
+                "StreamMerger._watch",
+                "next_input_seq is not None and (not gap.has_asked) and self._streams.are_all_past(next_input_seq)",
+                "next_input_seq is not None and True and self._streams.are_all_past(next_input_seq)",
+            ),
             ("StreamMerger._take", "self._provisional.gaps", "True"),
             ("StreamMerger._after_taking", "self._reported_end is not None", "True"),
             ("StreamMerger._place", "self._held.items", "True"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 import zlib
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,15 @@ from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.merge.comparison import TRIM_COUNT, CopyComparison, are_equal, digest_of, is_same_packet
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Diverged, MergeEffect
-from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.output_packet import (
+    OUTPUT_FRAME,
+    OUTPUT_FRAME_SIZE,
+    OutputFlag,
+    OutputPacket,
+    encode_output_packet,
+    encode_runs,
+)
+from tandemfeed.feedcore.wire.packet_series import PacketSeries, decode_series
 from tandemfeed.feedcore.wire.position import Run
 
 BODY = b"price 101.25"
@@ -240,3 +250,97 @@ def test_a_packet_that_ends_where_renumbering_begins_is_still_compared() -> None
     assert [each.first_input_seq for each in effects if isinstance(each, Diverged)] == [1, 5]
     remembered.compare(packet_of(6, 2, body=b"another", adapter_id=2), 8, effects)
     assert counters.counts[Counter.MERGE_NOT_COMPARED] == 1
+
+
+# ---- series ----
+
+
+def series_of(packets: Iterable[OutputPacket]) -> PacketSeries:
+    """These packets, replayed."""
+    replayed = [encode_output_packet(each._replace(flags=OutputFlag.RETRANSMISSION)) for each in packets]
+    ((series,), _) = decode_series(replayed)
+    assert isinstance(series, PacketSeries)
+    return series
+
+
+def singles(first: int, end: int) -> PacketSeries:
+    """A series of packets of one message each."""
+    return series_of(packet_of(seq, 1) for seq in range(first, end))
+
+
+def compared(remembered: CopyComparison, first: int, end: int) -> list[int]:
+    """Which of these source messages another adapter's copies, all different, are compared with."""
+    effects: list[MergeEffect] = []
+    for seq in range(first, end):
+        remembered.compare(packet_of(seq, 1, body=b"another", adapter_id=2), seq + 1, effects)
+    return [each.first_input_seq for each in effects if isinstance(each, Diverged)]
+
+
+def is_unfolded(series: PacketSeries) -> bool:
+    return "packets" in vars(series)
+
+
+def test_only_the_series_that_a_copy_overlaps_makes_packets() -> None:
+    remembered, _ = comparison(100)
+    parts = [singles(1, 11), singles(11, 21), singles(21, 31)]
+    for part in parts:
+        remembered.remember_series(part)
+    assert [is_unfolded(each) for each in parts] == [False, False, False]
+    remembered.compare(packet_of(11, 10, adapter_id=2), 21, [])
+    assert [is_unfolded(each) for each in parts] == [False, True, False]
+    assert compared(remembered, 1, 31) == list(range(1, 31))
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_sampled_compares_copies_of_every_nth_packet_of_a_series(every: int) -> None:
+    remembered = CopyComparison(1, CounterSet(), MergerConfig(compare="sampled", sampled_every=every))
+    remembered.remember_series(singles(1, 13))
+    assert compared(remembered, 1, 13) == list(range(every, 13, every))
+
+
+def test_off_remembers_no_series() -> None:
+    remembered = CopyComparison(1, CounterSet(), MergerConfig(compare="off"))
+    remembered.remember_series(singles(1, 13))
+    assert compared(remembered, 1, 13) == []
+
+
+def test_series_beyond_the_limit_are_forgotten_as_they_are() -> None:
+    remembered, _ = comparison(20)
+    parts = [singles(1, 11), singles(11, 21), singles(21, 31)]
+    forgotten = [weakref.ref(each) for each in parts]
+    while parts:
+        remembered.remember_series(parts.pop(0))
+    assert [each() is None for each in forgotten] == [True, False, False]
+    assert compared(remembered, 1, 31) == list(range(11, 31))
+
+
+def test_a_packet_displaces_the_series_that_is_older() -> None:
+    remembered, _ = comparison(20)
+    parts = [singles(1, 11), singles(11, 21)]
+    forgotten = [weakref.ref(each) for each in parts]
+    while parts:
+        remembered.remember_series(parts.pop(0))
+    remember(remembered, packet_of(21, 1))
+    assert [each() is None for each in forgotten] == [True, False]
+    assert compared(remembered, 1, 22) == list(range(11, 22))
+
+
+def test_a_series_displaces_the_packets_that_are_older() -> None:
+    remembered, _ = comparison(20)
+    for seq in range(1, 11):
+        remember(remembered, packet_of(seq, 1))
+    remembered.remember_series(singles(11, 26))
+    assert compared(remembered, 1, 26) == list(range(6, 26))
+
+
+def test_what_a_new_history_renumbered_is_not_compared_with_an_old_series() -> None:
+    remembered, counters = comparison(100)
+    remembered.remember_series(singles(1, 11))
+    remembered.renumbered_from(6)
+    for seq in range(6, 11):
+        remember(remembered, packet_of(seq, 1, body=b"renumbered"))
+        effects: list[MergeEffect] = []
+        remembered.compare(packet_of(seq, 1, body=b"renumbered", adapter_id=2), seq + 1, effects)
+        assert not effects
+    assert compared(remembered, 1, 11) == list(range(1, 11))
+    assert counters.counts[Counter.MERGE_NOT_COMPARED] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tandemfeed.feedcore.merge.config import MergerConfig
@@ -81,6 +83,24 @@ def test_after_an_answer_that_helped_the_rest_is_requested_without_a_pause() -> 
     repair.request_now(1_250)
     assert repair.is_request_due(1_250, 0.0)
     assert repair.next_deadline_ns() == 2_250
+
+
+def test_before_its_own_first_request_there_is_no_time_to_give_up_a_gap() -> None:
+    """Even if a long pause follows the request of the gap before it."""
+    repair = GapRepair(replace(CONFIG, retry_every_ns=49_000_000, retry_every_max_ns=49_000_000))
+    repair.watch(5, 0)
+    assert repair.is_request_due(100, 0.5)
+    repair.watch(9, 1_000)
+    assert repair.next_deadline_ns() == 100 + 49_000_000 + 24_500_000
+
+
+def test_without_a_gap_there_is_nothing_to_extend() -> None:
+    repair = GapRepair(CONFIG)
+    repair.extend_to(10**12)
+    assert repair.next_deadline_ns() is None
+    repair.watch(5, 0)
+    assert repair.is_request_due(100, 0.0)
+    assert repair.has_timed_out(50_000_000)
 
 
 def test_a_closed_gap_that_opens_again_is_a_new_gap() -> None:

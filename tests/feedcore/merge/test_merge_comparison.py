@@ -8,7 +8,7 @@ import pytest
 
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
-from tandemfeed.feedcore.merge.effects import Diverged, Gap
+from tandemfeed.feedcore.merge.effects import Deliver, Diverged, Gap, Live
 from tandemfeed.feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tests.feedcore.merge.merge_feed import MS, Listener, body_of, heartbeat, line, packet
@@ -52,6 +52,25 @@ def test_early_copies_are_compared_while_they_are_held() -> None:
     listener.hear(packet(4, line(4, 6)), packet(4, line(4, 6), adapter=2, tail=b"!"), packet(1, line(1, 3)))
     assert len(alarms(listener)) == 1
     assert listener.delivered == line(1, 6)
+
+
+@pytest.mark.parametrize("last", [8, 10])
+def test_a_held_packet_that_a_longer_one_overtakes_is_only_compared(last: int) -> None:
+    listener = Listener()
+    listener.hear(packet(6, line(6, last)))
+    longer = packet(1, line(1, 10), adapter=2)
+    assert listener.hear(longer) == [Live(1, 2), Deliver(longer)]
+    assert listener.merger.next_input_seq == 11
+    listener.wait(100 * MS)
+    assert not listener.requests
+    assert not listener.count(Counter.MERGE_NOT_COMPARED)
+
+
+def test_a_held_packet_that_differs_from_a_longer_one_that_overtakes_it_is_an_alarm() -> None:
+    listener = Listener()
+    forged = packet(6, line(6, 8), tail=b"!")
+    listener.hear(forged, packet(1, line(1, 10), adapter=2))
+    assert [(each.first_message_seq, each.adapter_ids) for each in alarms(listener)] == [(6, (2, 1))]
 
 
 def test_the_part_of_a_packet_that_was_already_delivered_is_compared() -> None:

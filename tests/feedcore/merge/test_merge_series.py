@@ -7,13 +7,24 @@ from collections.abc import Iterable
 
 import pytest
 
-from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.effects import CaughtUp, Deliver, DeliverSeries, Diverged, Ended, MergeEffect
+from tandemfeed.feedcore.merge.effects import (
+    CaughtUp,
+    Deliver,
+    DeliverSeries,
+    Diverged,
+    Ended,
+    Gap,
+    MergeEffect,
+    Numbered,
+    SessionChanged,
+)
 from tandemfeed.feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.merge.sessions import SessionMerger
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, encode_output_packet
 from tandemfeed.feedcore.wire.packet_series import PacketSeries, decode_series, packets_of
-from tests.feedcore.merge.merge_feed import MS, Listener, heartbeat, line, packet
+from tests.feedcore.merge.merge_feed import MS, Listener, Source, heartbeat, line, packet
 
 REPLAYED = OutputFlag.RETRANSMISSION
 
@@ -94,6 +105,23 @@ def test_a_series_of_an_old_epoch_ends_where_the_new_epoch_begins() -> None:
     assert listener.merger.next_input_seq == 103
 
 
+def test_the_end_of_an_old_epoch_cuts_a_series_that_continues_what_was_delivered() -> None:
+    listener = begun()
+    listener.hear(heartbeat(1_001, ((1, 1), (2, 103)), epoch=2))
+    effects = listener.merger.on_series(series_of(history(6, 201)), 0)
+    assert sum(effect.packet.message_count for effect in effects if isinstance(effect, Deliver)) == 97
+    assert listener.merger.next_input_seq == 103
+
+
+def test_with_confirm_2_a_series_that_comes_next_waits_for_the_other_adapters_copy() -> None:
+    listener = begun(MergerConfig(confirm=2))
+    listener.hear(*history(1, 6, adapter=2))
+    assert listener.merger.next_input_seq == 6
+    assert not unfolded(listener.merger.on_series(series_of(history(6, 101)), 0))
+    listener.merger.on_series(series_of(history(6, 101, adapter=2)), 0)
+    assert listener.merger.next_input_seq == 101
+
+
 def test_with_confirm_2_a_series_waits_for_the_other_adapters_copy() -> None:
     listener = Listener(MergerConfig(confirm=2))
     listener.hear(heartbeat(101))
@@ -142,7 +170,7 @@ def test_series_are_merged_as_their_packets_one_by_one(seed: int) -> None:
     whole = _line_of_three_streams(source)
     together, singly = Listener(MergerConfig(compared_count=64)), Listener(MergerConfig(compared_count=64))
     for listener in (together, singly):
-        listener.hear(heartbeat(whole[-1].end_input_seq))
+        listener.hear(heartbeat(whole[100].end_input_seq))
     done: list[list[MergeEffect]] = [[], []]
     is_merged_at_once = False
     while (singly.merger.next_input_seq or 0) < whole[-1].end_input_seq:
@@ -185,6 +213,51 @@ def _state(merger: StreamMerger) -> tuple[object, ...]:
         known,
         merger.next_deadline_ns(),
     )
+
+
+def provisional(first: int, sources: list[Source]) -> OutputPacket:
+    return packet(first, sources, adapter=2, flags=OutputFlag.PROVISIONAL)
+
+
+def test_provisional_messages_that_wait_are_delivered_between_the_packets_of_a_series() -> None:
+    listener = Listener()
+    listener.hear(packet(1, [(1, 1)]), packet(2, [(2, 1)]), provisional(9, [(2, 3)]))
+    packets = [packet(3, [(2, 2)], flags=REPLAYED), packet(4, [(1, 2)], flags=REPLAYED)]
+    effects = listener.merger.on_series(series_of(packets), 0)
+    delivered = [each.packet.runs[0] for each in effects if isinstance(each, Deliver)]
+    assert [(run.source_stream_id, run.first_source_seq) for run in delivered] == [(2, 2), (2, 3), (1, 2)]
+
+
+def test_the_first_numbers_after_provisional_messages_are_reported_right_after_their_packet() -> None:
+    """Although the provisional messages themselves were lost under their numbers."""
+    listener = Listener()
+    listener.hear(*history(1, 6), provisional(6, line(6, 10)), heartbeat(11))
+    listener.wait(10_000 * MS)
+    assert listener.events(Gap) == [Gap(1, 6, 11, 6, 11)]
+    effects = listener.merger.on_series(series_of(history(11, 21)), 0)
+    assert [type(each) for each in effects] == [Deliver, Numbered, Deliver]
+
+
+def test_a_replayed_history_of_the_present_session_is_merged_in_one_step() -> None:
+    merger = SessionMerger(1, 20261121, CounterSet(), start_message_seq=1)
+    merger.on_packet(heartbeat(1_001), 0)
+    series = series_of(history(1, 501))
+    (first, *others) = merger.on_series(series, 0)
+    assert isinstance(first, Deliver)
+    assert len(others) == len(series) - 1
+    assert merger.on_series(following := series_of(history(501, 1_001)), 0) == [DeliverSeries(following)]
+
+
+def test_a_replayed_history_of_a_later_session_waits_for_it() -> None:
+    merger = SessionMerger(1, 20261120, CounterSet(), start_message_seq=1)
+    merger.on_packet(heartbeat(1)._replace(session=20261120), 0)
+    ended = heartbeat(1, flags=OutputFlag.END_OF_STREAM)._replace(session=20261120)
+    later = history(1, 21)
+    assert merger.on_series(series_of(later), 0) == []
+    assert merger.on_packet(heartbeat(21), 0) == []
+    effects = merger.on_packet(ended, 0)
+    assert SessionChanged(1, 20261120, 20261121, is_complete=True) in effects
+    assert sum(each.packet.message_count for each in effects if isinstance(each, Deliver)) == 20
 
 
 def test_a_series_says_what_it_covers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Ended, Filled, Gap, RequestReplay, Takeover
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
@@ -28,6 +29,13 @@ def test_a_subscription_from_a_future_message_waits_for_it(next_message: int) ->
     assert not listener.requests
     listener.hear(packet(next_message, line(next_message, 6)))
     assert listener.delivered == line(4, 6)
+
+
+def test_a_packet_that_ends_where_the_subscription_begins_only_shows_the_place() -> None:
+    listener = Listener(start=4)
+    listener.hear(packet(1, line(1, 3)))
+    assert listener.merger.next_input_seq == 4
+    assert not listener.count(Counter.MERGE_NOT_COMPARED)
 
 
 def test_a_past_message_is_requested_by_number_until_its_place_is_known() -> None:
