@@ -92,8 +92,6 @@ class Confirmation:
 
     def passed(self, next_input_seq: int) -> list[OutputPacket]:
         """Remove and return the copies that lie before the next source message to deliver."""
-        if not self._waiting or self._waiting[0].first_input_seq >= next_input_seq:
-            return []
         begun = self._waiting[: bisect_left(self._waiting, next_input_seq, key=FIRST)]
         self._waiting[: len(begun)] = [packet for packet in begun if packet.end_input_seq > next_input_seq]
         return [packet for packet in begun if packet.end_input_seq <= next_input_seq]

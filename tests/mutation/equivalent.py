@@ -352,20 +352,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- self._longest = max(self._longest, packet.end_input_seq - packet.first_input_seq)\n"
         "+ self._longest = max(self._longest, packet.end_input_seq + packet.first_input_seq)",
     ): "only searches more copies than necessary",
-    **{
-        (
-            f"{_MERGE}/confirmation.py",
-            "Confirmation.passed",
-            "- if not self._waiting or self._waiting[0].first_input_seq >= next_input_seq:\n"
-            f"+ if not self._waiting or {after}:",
-        ): "a shortcut: without it, no passed copies are found"
-        for after in ("False", "self._waiting[0].first_input_seq > next_input_seq")
-    },
-    (
-        f"{_MERGE}/confirmation.py",
-        "Confirmation.passed",
-        "- if not self._waiting or self._waiting[0].first_input_seq >= next_input_seq:\n+ if False:",
-    ): "a shortcut: without it, no passed copies are found",
     (
         f"{_MERGE}/confirmation.py",
         "Confirmation.__init__",
