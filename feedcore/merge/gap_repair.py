@@ -154,6 +154,5 @@ class ChannelRepair(GapRepair):
             self._known_ends.popleft()
         if first_missing < self.requested_end:  # so the newest request's entry is still there
             self._first_missing, self._since_ns = first_missing, self._known_ends[0][0]
-            self._is_requested = True
         else:
             self.closed()

@@ -167,8 +167,7 @@ class StreamMerger:
         effects.append(DeliverSeries(series))
         self.next_input_seq, self.next_message_seq = end, series.end_message_seq
         self._comparison.remember_series(series)
-        if self._held.items:
-            self._release(effects)
+        self._release(effects)
         self._after_taking(now_ns, effects)
         return effects
 
@@ -330,11 +329,8 @@ class StreamMerger:
             return False
         if self._is_confirming or self._provisional.gaps or self._provisional.unnumbered:
             return False
-        end = series.end_input_seq
         held = self._held.first_item
-        if held is not None and held.first_input_seq < end:
-            return False
-        if self._reported_end is not None and self._reported_end.input_seq < end:
+        if held is not None and held.first_input_seq < series.end_input_seq:
             return False
         return series.first_source_seqs.items() <= self._order.next_source_seqs.items()
 
@@ -411,7 +407,7 @@ class StreamMerger:
     def _confirm(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
         """Place what another adapter's copy confirms. Copies of declared gaps are confirmed separately."""
         next_input_seq = self.next_input_seq
-        if next_input_seq is None and self.next_message_seq is None:
+        if self.next_message_seq is None:
             self._begin(packet, effects)
         confirmation = self._confirmation
         if next_input_seq is not None and end <= next_input_seq:
