@@ -12,18 +12,14 @@ class ActiveView:
 
     Attributes:
         adapter_id: the adapter to send requests to; 0 while none is known.
+        epoch: the newest epoch in which it is known to be active.
         heard_at_ns: when it was last heard, by its output or the sync channel.
     """
 
     def __init__(self, now_ns: int) -> None:
         self.adapter_id = 0
         self.heard_at_ns = now_ns
-        self._epoch = 0
-
-    @property
-    def epoch(self) -> int:
-        """The newest epoch in which it is known to be active."""
-        return self._epoch
+        self.epoch = 0
 
     def note_active(self, adapter_id: int, epoch: int) -> bool:
         """Take a report of the active adapter in an epoch (0: none). An older report is ignored.
@@ -31,17 +27,16 @@ class ActiveView:
         Returns:
             True if the known active changed.
         """
-        if epoch < self._epoch or (adapter_id == 0 and epoch == self._epoch):
+        if epoch < self.epoch or (adapter_id == 0 and epoch == self.epoch):
             return False
         is_another = adapter_id != self.adapter_id
-        self.adapter_id, self._epoch = adapter_id, epoch
+        self.adapter_id, self.epoch = adapter_id, epoch
         return is_another
 
     def on_message(self, adapter_id: int, epoch: int, now_ns: int) -> bool:
         """Note a message of the active itself. Returns True if the known active changed."""
         self.heard_at_ns = now_ns
-        is_known = epoch == self._epoch and adapter_id == self.adapter_id
-        return not is_known and self.note_active(adapter_id, epoch)
+        return self.note_active(adapter_id, epoch)
 
     def silent_ns(self, now_ns: int) -> int:
         """How long it has not been heard."""

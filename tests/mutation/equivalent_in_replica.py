@@ -136,12 +136,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         for bound in (7, 9)
     },
     (
-        f"{_REPLICA}/active_view.py",
-        "ActiveView.on_message",
-        "- return not is_known and self.note_active(adapter_id, epoch)\n"
-        "+ return True and self.note_active(adapter_id, epoch)",
-    ): _SHORTCUT,
-    (
         _CHANNEL,
         "Channel.__init__",
         "- self.ask_lease_store_at_ns = 0\n+ self.ask_lease_store_at_ns = 1",
