@@ -72,13 +72,7 @@ class Slice(NamedTuple):
 
 
 class SourceTracker:
-    """Order and gaps of one source stream.
-
-    Args:
-        source_stream_id: the stream.
-        config: timers and limits.
-        session: the session whose messages are tracked.
-    """
+    """Order and gaps of one source stream in one session."""
 
     def __init__(self, source_stream_id: int, config: TrackerConfig, session: int = 0) -> None:
         self.source_stream_id = source_stream_id
