@@ -11,8 +11,15 @@ from typing import TypeVar
 
 from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy
 from tandemfeed.feedcore.lease.peers import ConsentConfig
-from tandemfeed.feedcore.replica.config import SESSION_GRACE_NS, OnSilence, PublishMode, ReplicaConfig, SessionState
-from tandemfeed.feedcore.replica.engine import ChannelConfig, EngineConfig
+from tandemfeed.feedcore.replica.config import (
+    SESSION_GRACE_NS,
+    ChannelConfig,
+    EngineConfig,
+    OnSilence,
+    PublishMode,
+    ReplicaConfig,
+    SessionState,
+)
 from tandemfeed.v1 import admin_pb2
 
 Word = TypeVar("Word", bound=Enum)

@@ -23,7 +23,8 @@ from tandemfeed.adapter.loop import AdapterLoop
 from tandemfeed.adapter.mailbox import Mailbox
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.feedcore.counters import CounterSet
-from tandemfeed.feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
+from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.scheduling import tune_for_low_latency

@@ -10,7 +10,9 @@ import grpc
 
 from tandemfeed.adapter.mailbox import Mailbox
 from tandemfeed.adapter.peers.translation import position_from_proto, runs_to_proto, state_chunks
-from tandemfeed.feedcore.replica.engine import AdapterEngine, DecisionLogTooShort, NotActive
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.input.decision_log import DecisionLogTooShort
+from tandemfeed.feedcore.replica.sessions import NotActive
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc

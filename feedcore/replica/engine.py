@@ -17,9 +17,9 @@ from tandemfeed.feedcore.lease.failing import is_repeated, should_leave
 from tandemfeed.feedcore.lease.lease_view import LeaseView
 from tandemfeed.feedcore.lease.peers import Peers, known_epoch
 from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState
-from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
+from tandemfeed.feedcore.replica.config import EngineConfig
 from tandemfeed.feedcore.replica.effects import AcceptOffer, AdapterEffect, ReleaseLease, RequestSource, RequestToFail
-from tandemfeed.feedcore.replica.input.decision_log import DecisionLogTooShort, LoggedRuns
+from tandemfeed.feedcore.replica.input.decision_log import LoggedRuns
 from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.replica.replica import ChannelReplica
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
@@ -28,8 +28,6 @@ from tandemfeed.feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.feedcore.wire.source_packet import decode_source_packet
-
-__all__ = ["AdapterEngine", "ChannelConfig", "DecisionLogTooShort", "EngineConfig", "NotActive"]
 
 LEVEL = (ReplicaState.SYNCHRONIZED, ReplicaState.ACTIVE)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState, RunsRefused
 from tandemfeed.feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
-from tandemfeed.feedcore.replica.engine import DecisionLogTooShort, NotActive
+from tandemfeed.feedcore.replica.input.decision_log import DecisionLogTooShort
+from tandemfeed.feedcore.replica.sessions import NotActive
 from tests.simulation.world import SOURCE, World
 
 BUCKET_SUM_OFFSET = 8  # in tests.simulation.toy_feed.BUCKET

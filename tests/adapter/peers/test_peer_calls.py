@@ -18,8 +18,9 @@ from tandemfeed.adapter.peers.peer_input import PeerInput
 from tandemfeed.adapter.peers.translation import peer_state_to_proto, runs_to_proto
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.channel_state import Answer, ChannelStatus, PeerState, RunsReply
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
 from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestRuns
-from tandemfeed.feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
+from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run

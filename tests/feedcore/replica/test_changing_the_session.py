@@ -16,8 +16,8 @@ from tandemfeed.feedcore.replica.effects import (
     SessionBegun,
     Transmit,
 )
-from tandemfeed.feedcore.replica.engine import NotActive
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.feedcore.replica.sessions import NotActive
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.refusal import Refusal
 from tandemfeed.feedcore.wire.source_packet import SourceFlag

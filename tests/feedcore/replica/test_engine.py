@@ -18,9 +18,10 @@ from tandemfeed.feedcore.replica.effects import (
     StateMoved,
     Transmit,
 )
-from tandemfeed.feedcore.replica.engine import AdapterEngine, NotActive
+from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.replica.input.decision_log import DecisionLogTooShort
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.feedcore.replica.sessions import NotActive
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tandemfeed.feedcore.wire.refusal import Refusal
 from tests.feedcore.replica.engines import CHANNEL, LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair, transmitted

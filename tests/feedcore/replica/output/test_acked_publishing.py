@@ -7,7 +7,7 @@ import pytest
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.config import PublishMode, ReplicaConfig
 from tandemfeed.feedcore.replica.effects import AppendToJournal, Publish, SaveState
-from tandemfeed.feedcore.replica.engine import NotActive
+from tandemfeed.feedcore.replica.sessions import NotActive
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.replica.engines import CHANNEL, MS, Adapter, data, hear, of, pair, transmitted
 
