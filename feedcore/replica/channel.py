@@ -237,9 +237,8 @@ class Channel:
         """Request missing source messages from the source journal, where that is due."""
         for tracker in self.trackers.values():
             requests = tracker.on_timer(now_ns)
-            if requests:
-                self.counters.add(Counter.SOURCE_GAP_REQUESTS, len(requests))
-                self.emit(*requests)
+            self.counters.add(Counter.SOURCE_GAP_REQUESTS, len(requests))
+            self.emit(*requests)
 
     def request_runs(self) -> None:
         """Request from the active the decisions after those received."""

@@ -158,7 +158,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         ): "a shortcut: a history that is not newer is ignored"
         for after in ("True and packet.payload", "packet.epoch >= intake.epoch and packet.payload")
     },
-    (_CHANNEL, "Channel.request_source", "- if requests:\n+ if True:"): _SHORTCUT,
     (
         _ENGINE,
         "AdapterEngine.__init__",
@@ -428,8 +427,4 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "Joining._ask",
         "- if self._is_resumed:\n+ if True:",
     ): "what is not there is forgotten without effect",
-    **{
-        (_APPLYING, "anticipate", f"- {before}\n+ {after}"): "a shortcut: nothing is taken from the backlog"
-        for before, after in (("if not count:", "if False:"), ("return", "pass"))
-    },
 }

@@ -42,8 +42,6 @@ def apply_decisions(
 def anticipate(channel: Channel) -> None:
     """Number, convert and transmit source messages that need no decision, just as the active does."""
     count = min(channel.undecided_count(), channel.backlog.message_count)
-    if not count:
-        return
     (stream,) = channel.trackers
     for piece in channel.backlog.take(stream, count):
         for packet in channel.line.decide(piece, OutputFlag.NONE):
