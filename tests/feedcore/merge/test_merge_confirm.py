@@ -37,12 +37,11 @@ def test_a_message_is_delivered_once_two_adapters_have_sent_it() -> None:
 
 def test_a_copy_of_what_was_delivered_confirms_nothing() -> None:
     listener = Listener(CONFIRMING)
-    listener.hear(packet(1, line(1, 5)), packet(1, line(1, 5), adapter=2))
-    listener.hear(packet(4, line(4, 8), adapter=3))
-    listener.hear(packet(1, line(1, 5), adapter=4))
-    assert listener.count(Counter.MERGE_DUPLICATES) == 1
-    listener.hear(packet(6, line(6, 8), adapter=4))
-    assert listener.delivered == line(1, 8)
+    listener.hear(packet(1, line(1, 5)), packet(1, line(1, 5), adapter=2), packet(4, line(4, 8)))
+    for adapter in (3, 4, 5):
+        listener.hear(packet(1, line(1, 5), adapter=adapter))
+    assert listener.count(Counter.MERGE_DUPLICATES) == 3
+    assert listener.delivered == line(1, 5)
 
 
 def test_boundaries_may_differ_between_adapters() -> None:
