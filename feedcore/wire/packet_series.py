@@ -11,9 +11,9 @@ Invariant: `decode_series` accepts and refuses exactly what `decode_output_packe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +31,12 @@ from tandemfeed.feedcore.wire.output_packet import (
     OutputPacket,
     decode_output_packet,
 )
-from tandemfeed.feedcore.wire.position import SEQ_MAX, Run
+from tandemfeed.feedcore.wire.position import SEQ_MAX
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 HEAD_SIZE = OUTPUT_HEADER_SIZE + RUN_SIZE  # of a packet with one run: what is checked with numpy
 _HEADER, _RUN = OUTPUT_LAYOUT.dtype(), RUN_LAYOUT.dtype()
 _SHARED = ["feed_id", "channel_id", "adapter_id", "session", "epoch"]  # by all packets of a series
-_HEADER_COLUMNS = ("flags", *_SHARED, "first_input_seq", "first_message_seq", "message_count")
-_new_tuple = tuple.__new__
 Columns: TypeAlias = NDArray[np.void]
 
 
@@ -58,7 +56,7 @@ class PacketSeries:
     """
 
     def __init__(self, datagrams: Sequence[bytes], headers: Columns, runs: Columns) -> None:
-        self._datagrams, self._headers, self._runs = datagrams, headers, runs
+        self._datagrams = datagrams
         shared: tuple[int, int, int, int, int] = headers[0][_SHARED].item()
         self.feed_id, self.channel_id, self.adapter_id, self.session, self.epoch = shared
         self.first_input_seqs: list[int] = headers["first_input_seq"].tolist()
@@ -94,8 +92,8 @@ class PacketSeries:
 
     @cached_property
     def packets(self) -> tuple[OutputPacket, ...]:
-        """The packets. They are made when they are first used, because most readers need only the messages."""
-        return tuple(_packets(self._datagrams, self._headers, self._runs))
+        """The packets. They are decoded when they are first used, because most readers need only the messages."""
+        return tuple(map(decode_output_packet, self._datagrams))
 
     def packet(self, place: int) -> OutputPacket:
         """One of the packets, which keeps nothing of the others in memory."""
@@ -172,15 +170,3 @@ def _cuts(headers: Columns, runs: Columns, is_plain: NDArray[np.bool_]) -> list[
     is_cut[1:] |= ~continues
     cuts: list[int] = np.flatnonzero(is_cut).tolist()
     return cuts
-
-
-def _packets(datagrams: Sequence[bytes], headers: Columns, runs: Columns) -> Iterator[OutputPacket]:
-    of_header = [headers[name].tolist() for name in (*_HEADER_COLUMNS, "source_sent_at_ns", "sent_at_ns")]
-    of_run = [runs[name].tolist() for name in ("source_stream_id", "first_source_seq", "source_count")]
-    for datagram, values, (stream, source_seq, source_count) in zip(
-        datagrams, zip(*of_header, strict=True), zip(*of_run, strict=True), strict=True
-    ):
-        *_, epoch, input_seq, message_seq, count, source_ns, sent_ns = values
-        run = _new_tuple(Run, (epoch, input_seq, message_seq, stream, source_seq, source_count, count, False))
-        packet: Any = (*values[:9], (run,), source_ns, sent_ns, datagram[OUTPUT_HEADER_SIZE:])
-        yield _new_tuple(OutputPacket, packet)

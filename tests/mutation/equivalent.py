@@ -426,6 +426,12 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- if self._ends and self._ends[-1] > number:\n+ if self._ends and self._ends[-1] >= number:",
     ): "removes an empty range",
     (
+        "feedcore/wire/packet_series.py",
+        "PacketSeries.__init__",
+        "- shared: tuple[int, int, int, int, int] = headers[0][_SHARED].item()\n"
+        "+ shared: tuple[int, int, int, int, int] = headers[1][_SHARED].item()",
+    ): "all packets of a series have them in common",
+    (
         "feedcore/wire/lineage.py",
         "Lineage.end_of",
         "- if start.epoch > epoch:\n+ if start.epoch >= epoch:",
