@@ -422,9 +422,4 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "Joining.apply",
         "- if self._is_resumed:\n+ if True:",
     ): "without a place, no decision is ready",
-    (
-        f"{_REPLICA}/roles/joining.py",
-        "Joining._ask",
-        "- if self._is_resumed:\n+ if True:",
-    ): "what is not there is forgotten without effect",
 }

@@ -225,3 +225,15 @@ def test_a_backup_rejoins_only_when_more_source_messages_wait_than_the_limit() -
     assert backup.state is ReplicaState.SYNCHRONIZED
     backup.source(2, 1, [23], 30 * MS)
     assert backup.state is ReplicaState.JOINING
+
+
+def test_decisions_heard_before_the_snapshot_was_requested_need_not_be_requested() -> None:
+    active, backup = Adapter(1), Adapter(2)
+    hear(backup, active.activate(), 0)
+    backup.source(1, 1, VALUES)
+    hear(backup, active.source(1, 1, VALUES[:2]), 0)
+    snapshot = active.engine.snapshot(CHANNEL)
+    hear(backup, active.source(1, 3, VALUES[2:]), 0)
+    assert of(backup.engine.on_timer(MS), RequestSnapshot) == [RequestSnapshot(CHANNEL, 1, SESSION)]
+    backup.engine.on_answer(CHANNEL, snapshot, 2 * MS)
+    assert backup.next_message_seq == active.next_message_seq == 5
