@@ -121,9 +121,9 @@ class VenueSource:
         found = self._requests.get(effect.source_stream_id)
         if found is not None:
             translation, asking = found
-            datagram = translation.request(effect.first_source_seq, effect.last_source_seq)
-            if datagram is not None:
-                asking.send(datagram)
+            for first, end in effect.ranges:
+                if (datagram := translation.request(first, end - 1)) is not None:
+                    asking.send(datagram)
 
 
 def _of(stream: int, pairs: Iterable[tuple[int, str]]) -> list[str]:

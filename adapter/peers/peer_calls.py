@@ -63,12 +63,12 @@ class PeerCalls:
 
     def request_source(self, wanted: RequestSource) -> None:
         """Source messages from the source journal."""
-        stream, first, last = wanted.source_stream_id, wanted.first_source_seq, wanted.last_source_seq
+        stream = wanted.source_stream_id
+        ranges = [common_pb2.SequenceRange(first_seq=first, last_seq=end - 1) for first, end in wanted.ranges]
+        request = replay_pb2.FillRequest(source_stream_id=stream, ranges=ranges, session=wanted.session)
 
         def call(line: CallLine) -> None:
             stub = replay_pb2_grpc.SourceReplayStub(line.channel)
-            ranges = [common_pb2.SequenceRange(first_seq=first, last_seq=last)]
-            request = replay_pb2.FillRequest(source_stream_id=stream, ranges=ranges, session=wanted.session)
             for chunk in stub.Fill(request, timeout=BULK_TIMEOUT_S):
                 for datagram in chunk.datagrams:
                     self._mailbox.post(partial(self._engine.on_source_datagram, datagram))

@@ -236,9 +236,9 @@ class Channel:
     def request_source(self, now_ns: int) -> None:
         """Request missing source messages from the source journal, where that is due."""
         for tracker in self.trackers.values():
-            requests = tracker.on_timer(now_ns)
-            self.counters.add(Counter.SOURCE_GAP_REQUESTS, len(requests))
-            self.emit(*requests)
+            if (request := tracker.on_timer(now_ns)) is not None:
+                self.counters.add(Counter.SOURCE_GAP_REQUESTS, 1)
+                self.emit(request)
 
     def request_runs(self) -> None:
         """Request from the active the decisions after those received."""

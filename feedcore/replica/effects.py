@@ -50,11 +50,14 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class RequestSource:
-    """Request source messages first…last of a source stream from the source journal. They arrive as datagrams."""
+    """Request source messages from the source journal. They arrive as datagrams.
+
+    Attributes:
+        ranges: of `source_seq`; their ends are exclusive.
+    """
 
     source_stream_id: int
-    first_source_seq: int
-    last_source_seq: int
+    ranges: tuple[tuple[int, int], ...]
     session: int = 0
 
 

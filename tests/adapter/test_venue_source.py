@@ -133,7 +133,7 @@ def test_messages_that_both_lines_lost_come_from_the_venue_and_every_message_arr
                 assert (found.source_stream_id, found.session, found.sent_at_ns) == (STREAM, DAY, 0)
                 for part in tracker.on_packet(found, 0, time.monotonic_ns()):
                     seen += range(part.first_source_seq, part.first_source_seq + part.message_count)
-        for request in tracker.on_timer(time.monotonic_ns()):
+        if (request := tracker.on_timer(time.monotonic_ns())) is not None:
             source.request(request)
     assert seen == list(range(1, TOTAL + 1))
     assert venue.asked
@@ -181,7 +181,7 @@ def test_a_bad_request_server_is_refused_by_name(server: str) -> None:
 
 def test_a_stream_without_a_request_server_requests_nothing(context: zmq.Context[Any]) -> None:
     source = receiver(context, VenueLines())
-    source.request(RequestSource(STREAM, 1, 2))
+    source.request(RequestSource(STREAM, ((1, 3),)))
     assert len(source.lines) == 1
     source.lines[0].close()
 

@@ -27,13 +27,12 @@ class PeerCalls:
 
     def request_source(self, effect: RequestSource) -> None:
         """Request source messages from the source journal."""
-        self._trace("requests {}..{} of source {}", *_fields(effect))
+        self._trace("requests {} of source {}", effect.ranges, effect.source_stream_id)
         life, adapter, source = self._adapter.life, self._adapter, self._cluster.source
 
         def answer(_: object) -> None:
-            datagrams = source.fill(
-                effect.session, effect.source_stream_id, effect.first_source_seq, effect.last_source_seq
-            )
+            stream, session = effect.source_stream_id, effect.session
+            datagrams = [each for first, end in effect.ranges for each in source.fill(session, stream, first, end)]
             if datagrams:
                 self._world.call(adapter.from_source, hear, datagrams)
 
@@ -128,7 +127,3 @@ def _buckets(peer: AdapterActor, effect: RequestBuckets) -> Buckets:
 
 def _damaged(data: bytes, offset: int) -> bytes:
     return data[:offset] + bytes([data[offset] ^ 0x55]) + data[offset + 1 :]
-
-
-def _fields(effect: RequestSource) -> tuple[int, int, int]:
-    return effect.first_source_seq, effect.last_source_seq, effect.source_stream_id

@@ -87,19 +87,19 @@ class SourceActor:
         if self._world.now_ns + FOREIGN_EVERY_NS < until_ns:
             self._world.after(FOREIGN_EVERY_NS, self.number_foreign_session, until_ns)
 
-    def fill(self, session: int, stream: int, first: int, last: int) -> list[bytes]:
-        """The packets in the source journal with `source_seq` first to last of a session, and its end if it is over."""
+    def fill(self, session: int, stream: int, first: int, end: int) -> list[bytes]:
+        """The packets in the source journal with messages [first, end) of a session, and its end if it is over."""
         if self._is_stopped():
             return []
         found = [
             datagram
-            for begin, end, datagram in self._journal.get((session, stream), [])
-            if begin <= last and end > first
+            for packet_first, packet_end, datagram in self._journal.get((session, stream), [])
+            if packet_first < end and packet_end > first
         ]
-        end = self._next[session, stream]
-        if session < self._session and last >= end:
+        session_end = self._next[session, stream]
+        if session < self._session and end > session_end:
             flags = SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM
-            found.append(encode_source(stream, end, [], self._world.now_ns, flags, session))
+            found.append(encode_source(stream, session_end, [], self._world.now_ns, flags, session))
         return found
 
     # ---- inside ----

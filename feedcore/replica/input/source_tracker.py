@@ -141,16 +141,16 @@ class SourceTracker:
         """When the next request to the source journal is due."""
         return earliest(self._request_at_ns, self._tail_request_at_ns)
 
-    def on_timer(self, now_ns: int) -> list[RequestSource]:
-        """The requests that are due."""
-        requests = self._tail_request(now_ns)
-        if self._request_at_ns is None or now_ns < self._request_at_ns:
-            return requests
-        assert self.next_source_seq is not None
-        self._request_at_ns = now_ns + self._config.retry_every_ns
-        limits = self._config.request_range_count_max, self._config.request_count_max
-        gaps = self._held.missing(self.next_source_seq, self.known_end, *limits)
-        return requests + [RequestSource(self.source_stream_id, first, end - 1, self._session) for first, end in gaps]
+    def on_timer(self, now_ns: int) -> RequestSource | None:
+        """The request that is due."""
+        ranges: tuple[tuple[int, int], ...] = ()
+        if self._request_at_ns is not None and now_ns >= self._request_at_ns:
+            assert self.next_source_seq is not None
+            self._request_at_ns = now_ns + self._config.retry_every_ns
+            limits = self._config.request_range_count_max, self._config.request_count_max
+            ranges = self._held.missing(self.next_source_seq, self.known_end, *limits)
+        ranges += self._due_tail(now_ns)
+        return RequestSource(self.source_stream_id, ranges, self._session) if ranges else None
 
     def lost(self, now_ns: int) -> tuple[int, int] | None:
         """The first gap, (first, last) inclusive, if it has been open for long enough to be declared lost."""
@@ -184,16 +184,14 @@ class SourceTracker:
         if self.next_source_seq is not None and self.next_source_seq >= self.known_end:
             self.ended_at, self._tail_request_at_ns = self.next_source_seq, None
 
-    def _tail_request(self, now_ns: int) -> list[RequestSource]:
+    def _due_tail(self, now_ns: int) -> tuple[tuple[int, int], ...]:
         if self._tail_request_at_ns is None or now_ns < self._tail_request_at_ns:
-            return []
+            return ()
         if self.ended_at is not None or self.next_source_seq is None:
             self._tail_request_at_ns = None
-            return []
+            return ()
         self._tail_request_at_ns = now_ns + self._config.retry_every_ns
-        first = self.known_end
-        last = first + self._config.request_count_max - 1
-        return [RequestSource(self.source_stream_id, first, last, self._session)]
+        return ((self.known_end, self.known_end + self._config.request_count_max),)
 
     def _hold(self, packet: SourcePacket) -> None:
         prefer_newest = self.next_source_seq is None  # a snapshot will begin near the newest

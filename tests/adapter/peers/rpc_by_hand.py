@@ -10,6 +10,7 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.adapter.peers.services import ROLES_BY_SERVICE
+from tandemfeed.spark_feed.sending import fill_service
 from tandemfeed.transport.calls.channels import BearerFor, open_channel
 from tandemfeed.transport.calls.login import Login
 from tandemfeed.transport.calls.server_names import adapter_server
@@ -38,10 +39,10 @@ def token(*roles: str, feeds: tuple[str, ...] = (), topics: tuple[str, ...] = ()
 
 
 def serve_by_hand(*registrations: Callable[[grpc.Server], None]) -> RpcServer:
-    """A server that authorises calls as an adapter does."""
+    """A server that authorises calls as an adapter and a source gateway do."""
     verifier = TokenVerifier(SERVER_NAME, announced(TOKEN_KEY))
-    names = list(ROLES_BY_SERVICE)
-    return serve(registrations, names, "127.0.0.1:0", CERTIFICATE, KEY, [Authorization(verifier, ROLES_BY_SERVICE)])
+    roles = ROLES_BY_SERVICE | {fill_service.SERVICE_NAME: fill_service.CALLER_ROLES}
+    return serve(registrations, list(roles), "127.0.0.1:0", CERTIFICATE, KEY, [Authorization(verifier, roles)])
 
 
 def channel_to(server: RpcServer, bearer: BearerFor) -> grpc.Channel:

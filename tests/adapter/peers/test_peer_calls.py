@@ -19,14 +19,14 @@ from tandemfeed.adapter.peers.translation import peer_state_to_proto, runs_to_pr
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.channel_state import Answer, ChannelStatus, PeerState, RunsReply
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
-from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestRuns
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSource
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 from tandemfeed.feedcore.wire.refusal import Refusal
 from tandemfeed.transport.calls.server_names import adapter_server
-from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
+from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
 from tests.adapter.peers.rpc_by_hand import CA, SERVER_NAME, serve_by_hand, token
 from tests.adapter.peers.test_peer_input import HEALTH
 
@@ -67,6 +67,21 @@ class Peer(sync_pb2_grpc.AdapterSyncServicer):
         return runs_to_proto(self.reply)
 
 
+class Source(replay_pb2_grpc.SourceReplayServicer):
+    """A feed's source, which answers with a text for each range."""
+
+    def __init__(self) -> None:
+        self.server = serve_by_hand(lambda server: replay_pb2_grpc.add_SourceReplayServicer_to_server(self, server))
+
+    def Fill(  # noqa: N802
+        self, request: replay_pb2.FillRequest, _context: grpc.ServicerContext
+    ) -> Iterator[replay_pb2.FillChunk]:
+        """One chunk."""
+        stream, session = request.source_stream_id, request.session
+        texts = [f"{stream} {session} {each.first_seq} to {each.last_seq}" for each in request.ranges]
+        yield replay_pb2.FillChunk(datagrams=[each.encode() for each in texts])
+
+
 def address(endpoint: str) -> ServerAddress:
     """Where a server by hand listens."""
     return ServerAddress(endpoint, SERVER_NAME)
@@ -75,7 +90,7 @@ def address(endpoint: str) -> ServerAddress:
 class Caller:
     """PeerCalls with a mailbox that this object reads in place of the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = "") -> None:
         self.mailbox = Mailbox()
         self.counters = CounterSet()
         self.heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -84,10 +99,9 @@ class Caller:
         peer_input = PeerInput({1: frozenset({1})}, self.counters, self.mailbox.post)
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
-            source = f"127.0.0.1:{unused.getsockname()[1]}"
-        self.calls = PeerCalls(
-            engine, self.mailbox, peer_input, CA, token("adapter", feeds=("equities",)), {1: [address(source)]}
-        )
+            sources = {1: [address(source or f"127.0.0.1:{unused.getsockname()[1]}")]}
+        bearer = token("adapter", feeds=("equities",))
+        self.calls = PeerCalls(engine, self.mailbox, peer_input, CA, bearer, sources)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._turn, daemon=True)
         self._thread.start()
@@ -111,6 +125,10 @@ class _RecordingEngine(AdapterEngine):
 
     def on_answer(self, channel_id: int, answer: Answer, now_ns: int) -> list[AdapterEffect]:
         self._heard.put(("runs", answer))
+        return []
+
+    def on_source_datagram(self, datagram: bytes, now_ns: int) -> list[AdapterEffect]:
+        self._heard.put(("source", datagram))
         return []
 
     def on_peer_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:
@@ -157,6 +175,17 @@ def test_a_peer_that_hangs_does_not_delay_calls_to_others(caller: Caller, peer_o
         caller.calls.request_runs(RequestRuns(channel_id, 2, POSITION, SESSION))
     caller.calls.request_runs(RequestRuns(1, 3, POSITION, SESSION))
     assert take(caller, "runs") == [REPLY]  # while the other call still hangs
+
+
+def test_all_gaps_of_a_source_stream_are_filled_by_one_call() -> None:
+    source = Source()
+    caller = Caller(source.server.endpoint)
+    try:
+        caller.calls.request_source(RequestSource(1, ((1, 3), (5, 6), (8, 20)), SESSION))
+        assert take(caller, "source", 3) == [b"1 20261121 1 to 2", b"1 20261121 5 to 5", b"1 20261121 8 to 19"]
+    finally:
+        caller.close()
+        source.server.stop(0)
 
 
 def test_a_call_that_hangs_is_cancelled_so_that_the_next_one_gets_through(

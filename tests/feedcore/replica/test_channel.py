@@ -34,7 +34,7 @@ def test_source_messages_of_which_only_decisions_are_here_are_requested_and_coun
     assert channel.effects == []
     channel.request_source(channel.config.tracker.request_after_ns)
     session = channel.line.session
-    assert channel.effects == [RequestSource(1, 1, 2, session), RequestSource(2, 1, 1, session)]
+    assert channel.effects == [RequestSource(1, ((1, 3),), session), RequestSource(2, ((1, 2),), session)]
     assert channel.counters.counts[Counter.SOURCE_GAP_REQUESTS] == 2
 
 

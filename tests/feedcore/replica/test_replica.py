@@ -113,7 +113,7 @@ def test_missing_source_messages_are_requested_and_that_time_is_a_deadline() -> 
     due_ns = MS + CONFIG.tracker.request_after_ns
     assert active.replica.next_deadline_ns() == due_ns
     (request,) = of(active.replica.on_timer(due_ns), RequestSource)
-    assert (request.first_source_seq, request.last_source_seq) == (1, 2)
+    assert request.ranges == ((1, 3),)
 
 
 def test_the_lag_is_the_number_of_known_messages_that_have_not_been_converted() -> None:

@@ -94,7 +94,7 @@ def test_a_backup_follows_the_decisions_of_each_channel() -> None:
 def test_what_several_channels_lack_is_requested_once_and_the_answer_serves_all() -> None:
     active = an_active()
     take(active, 3, [11], MS)
-    assert of(active.on_timer(4 * MS), RequestSource) == [RequestSource(1, 1, 2, SESSION)]
+    assert of(active.on_timer(4 * MS), RequestSource) == [RequestSource(1, ((1, 3),), SESSION)]
     effects = take(active, 1, [13, 17], 5 * MS)
     assert [(channel, input_seq) for channel, input_seq, *_ in numbers(effects)] == [
         (BOTH, 1), (BOTH, 3), (FIRST_ONLY, 1), (FIRST_ONLY, 3)

@@ -32,9 +32,11 @@ def numbers(slices: list[Slice]) -> list[tuple[int, int]]:
 
 def asked(tracker: SourceTracker, now_ns: int) -> list[tuple[int, int]]:
     """The ranges requested at this time, both ends inclusive."""
-    requests = tracker.on_timer(now_ns)
-    assert all((each.source_stream_id, each.session) == (STREAM, SESSION) for each in requests)
-    return [(each.first_source_seq, each.last_source_seq) for each in requests]
+    request = tracker.on_timer(now_ns)
+    if request is None:
+        return []
+    assert (request.source_stream_id, request.session) == (STREAM, SESSION)
+    return [(first, end - 1) for first, end in request.ranges]
 
 
 def test_messages_in_order_pass_and_copies_do_not() -> None:
@@ -171,7 +173,7 @@ def test_the_end_and_a_gap_before_the_newest_message_are_requested_together() ->
     tracker = a_tracker(TrackerConfig(request_count_max=10))
     tracker.on_packet(packet(3, 1), 1, 0)
     tracker.seek_end(AFTER_NS)
-    assert asked(tracker, AFTER_NS) == [(4, 13), (1, 2)]
+    assert asked(tracker, AFTER_NS) == [(1, 2), (4, 13)]
 
 
 def test_a_concluded_session_ends_after_the_newest_known_message() -> None:
@@ -200,7 +202,7 @@ def test_a_gap_in_a_concluded_session_is_lost_immediately_and_given_up_after_the
 def test_a_request_names_the_stream_the_range_and_the_session() -> None:
     tracker = a_tracker()
     tracker.note_end(3, 0)
-    assert tracker.on_timer(AFTER_NS) == [RequestSource(STREAM, 1, 2, SESSION)]
+    assert tracker.on_timer(AFTER_NS) == RequestSource(STREAM, ((1, 3),), SESSION)
 
 
 def test_a_packet_in_order_restarts_the_patience_with_messages_still_missing() -> None:
