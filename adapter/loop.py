@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import zmq
@@ -182,17 +182,27 @@ class AdapterLoop:
 
     def _flush(self) -> None:
         """Journal the turn's packets, then send them in order, then the signatures that are due: one takes as long as
-        fifty packets."""
+        fifty packets. Only heartbeats that repeat the previous ones wait for their signature, because each reader then
+        wakes once for both."""
         if packets := self._to_journal:
             for first in range(0, len(packets), PACKETS_MAX):  # a full disk then refuses a few, not all that waited
                 self._journal.append_all(packets[first : first + PACKETS_MAX])
             packets.clear()
         if self._outgoing:
-            self._send(self._sealed(self._outgoing))
+            datagrams = self._sealed(self._outgoing)
             self._outgoing.clear()
-            while unsigned := self._sealer.channels_to_sign():
-                for channel_id in unsigned:
-                    self._send([(channel_id, self._sealer.sign(channel_id, time.time_ns()))])
+            if self._sealer.has_news:
+                self._send(datagrams)
+                for signature in self._signatures():
+                    self._send([signature])
+            else:
+                self._send([*datagrams, *self._signatures()])
+
+    def _signatures(self) -> Iterator[tuple[int, bytes]]:
+        """The signatures that are due, by channel_id."""
+        while unsigned := self._sealer.channels_to_sign():
+            for channel_id in unsigned:
+                yield channel_id, self._sealer.sign(channel_id, time.time_ns())
 
     def _sealed(self, packets: Sequence[OutputPacket]) -> list[tuple[int, bytes]]:
         """The packets' datagrams, by channel_id."""

@@ -18,6 +18,7 @@ BENCHMARKS = {
     "admin": "subscriptions, logins, revocations, a million patterns",
     "captures": "files to Parquet and SBE, beside independent decoders",
     "client": "reading, recovery, latency, memory; databento, msgspec",
+    "client.idle": "processor time of a client's start, and of one that receives nothing but heartbeats",
     "conversion": "compiled kernels: tick table, ITCH books, many symbols",
     "journal": "append, read and recovery; SQLite, LMDB, a plain file",
     "merge": "the client's merge alone: processor time per packet",
@@ -58,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=0.5,
         metavar="M",
         help="client: time to watch memory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--baseline", type=Path, metavar="DIR", help="client.idle: measure the client of this checkout too, in turn"
     )
     arguments = parser.parse_args(argv)
     if arguments.name is None:

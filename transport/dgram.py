@@ -115,6 +115,10 @@ class MulticastReceiver:
         body: bytes = self._recv()
         return body
 
+    def has_more(self) -> bool:
+        """True if another datagram waits: cheaper than to receive none."""
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
     @property
     def last_sender(self) -> str:
         """The "IPV4:PORT" of the last datagram's sender, as the network gives it; empty before the first.

@@ -27,7 +27,7 @@ from tandemfeed.client_lib.replay.worker import Replayed
 from tandemfeed.client_lib.stream.field_filter import FieldFilter
 from tandemfeed.client_lib.stream.starts import Start, first_message_of
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics
-from tandemfeed.client_lib.stream.stream_trust import StreamTrust, VerifyMode
+from tandemfeed.client_lib.stream.stream_trust import StreamTrust, Verdict, VerifyMode
 from tandemfeed.client_lib.stream.symbol_filter import SymbolFilter
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.deadlines import earliest
@@ -101,6 +101,8 @@ class Channels:
         self._filtered_symbols: Mapping[int, GrantedSymbols] = {}
         self._snapshots: dict[int, SnapshotIntake] = {}  # of channels whose snapshot is not complete
         self._ended: set[int] = set()
+        self._deadline_ns: int | None = None
+        self._is_deadline_old = True
         for channel_id, topic in grant.topics_by_channel.items():
             position = None if cursor is None else cursor.position(topic)
             if position is not None and position.next_input_seq:
@@ -176,10 +178,7 @@ class Channels:
             self._counters.refuse(refused.reason)
             return False
         for verdict in verdicts:
-            if isinstance(verdict, OutputPacket):
-                self._merge(verdict, now_ns)
-            else:
-                self.ready.append(verdict)
+            self._take(verdict, now_ns)
         return True
 
     def on_replayed(self, replayed: Replayed) -> None:
@@ -206,9 +205,13 @@ class Channels:
         """The whole answer to a request has been passed in."""
         if (merger := self._mergers.get(request.channel_id)) is not None:
             merger.on_replay_ended(request, time.monotonic_ns(), is_answered=is_answered)
+            self._is_deadline_old = True
 
     def on_timer(self, now_ns: int) -> None:
         """Do what is due."""
+        for trust in self._trusts.values():  # first, because it tells which adapters live
+            for proved_at_ns, verdict in trust.on_timer(now_ns):
+                self._take(verdict, proved_at_ns)
         for merger in self._mergers.values():
             self._perform(merger.on_timer(now_ns, random.random()), now_ns)
         if self._snapshots:
@@ -216,10 +219,10 @@ class Channels:
 
     def next_deadline_ns(self) -> int | None:
         """When to call `on_timer`."""
-        earliest_ns: int | None = None
-        for merger in self._mergers.values():
-            earliest_ns = earliest(earliest_ns, merger.next_deadline_ns())
-        return earliest_ns
+        if self._is_deadline_old:  # most turns of an idle stream do not change it
+            self._deadline_ns = earliest(*[merger.next_deadline_ns() for merger in self._mergers.values()])
+            self._is_deadline_old = False
+        return self._deadline_ns
 
     # ---- what is granted ----
 
@@ -267,6 +270,7 @@ class Channels:
 
     def _add(self, channel_id: int, start_message_seq: int | None, session: int | None = None) -> None:
         self._trusts[channel_id] = StreamTrust(channel_id, self._counters, self._verify)
+        self._is_deadline_old = True
         self._mergers[channel_id] = SessionMerger(
             channel_id, session or self.grant.session, self._counters, self._merger_config, start_message_seq
         )
@@ -275,6 +279,7 @@ class Channels:
         """Begin a channel where an earlier merge or a snapshot ended, even in a session that is over."""
         self._trusts[channel_id] = StreamTrust(channel_id, self._counters, self._verify)
         is_over, first_seq = session < self.grant.session, point.place.message_seq
+        self._is_deadline_old = True
         self._mergers[channel_id] = SessionMerger(
             channel_id, session, self._counters, self._merger_config, first_seq, point, is_over=is_over
         )
@@ -293,6 +298,7 @@ class Channels:
 
     def _remove(self, channel_id: int) -> None:
         self._mergers.pop(channel_id, None)
+        self._is_deadline_old = True
         self._trusts.pop(channel_id, None)
         self._snapshots.pop(channel_id, None)
         self._ended.discard(channel_id)
@@ -306,6 +312,12 @@ class Channels:
         except KeyError:
             raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {channel_id} is not granted") from None
 
+    def _take(self, verdict: Verdict, now_ns: int) -> None:
+        if isinstance(verdict, OutputPacket):
+            self._merge(verdict, now_ns)
+        else:
+            self.ready.append(verdict)
+
     def _merge(self, packet: OutputPacket, now_ns: int) -> None:
         self._perform(self._mergers[packet.channel_id].on_packet(packet, now_ns), now_ns)
         if self._snapshots:
@@ -317,6 +329,7 @@ class Channels:
             self._take_snapshots()
 
     def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
+        self._is_deadline_old = True
         for effect in effects:
             if isinstance(effect, Deliver):
                 if effect.packet.flags & RETRANSMISSION_BIT:

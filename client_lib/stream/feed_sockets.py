@@ -64,6 +64,7 @@ class FeedSockets:
         self._was_interrupted = self._is_unfinished = False  # a change: ever; the last one
         self._wake_holder: Callable[[], None] = self._wake_thread
         self._asking_count = 0  # threads that want to change the sockets
+        self._waiting_count = 0  # threads that wait for them to be returned
 
     # ---- subscriptions ----
 
@@ -190,7 +191,7 @@ class FeedSockets:
             try:
                 while self._is_taken:
                     self._wake_holder()
-                    self._changed.wait()
+                    self._wait_for_change()
                 self._is_taken = True
             finally:  # also if the application's thread is interrupted
                 self._asking_count -= 1
@@ -209,16 +210,24 @@ class FeedSockets:
         """Hold the sockets, to wait for datagrams. Returns False if this caller should no longer receive."""
         with self._changed:
             while self._is_taken or self._asking_count:
-                self._changed.wait()
+                self._wait_for_change()
             if self._is_closed or for_thread != (self._thread is not None):
                 return False
             self._is_taken, self._wake_holder = True, wake
             return True
 
+    def _wait_for_change(self) -> None:
+        self._waiting_count += 1
+        try:
+            self._changed.wait()
+        finally:  # also if the application's thread is interrupted
+            self._waiting_count -= 1
+
     def _give_back(self) -> None:
         with self._changed:
             self._is_taken = False
-            self._changed.notify_all()
+            if self._waiting_count:  # in nearly every turn, nobody waits
+                self._changed.notify_all()
 
     def _wake_thread(self) -> None:
         os.eventfd_write(self._waker, 1)
@@ -291,7 +300,9 @@ class FeedSockets:
     def _drain(self, receiver: Receiver) -> bool:
         """Take up to DRAIN_COUNT_MAX datagrams; False if there are no more."""
         receive, opened_of, readers, group = receiver.receive, self._opener.open, self._readers, receiver.group
-        for _ in range(DRAIN_COUNT_MAX):
+        for number in range(DRAIN_COUNT_MAX):
+            if number == 1 and not receiver.has_more():  # as usual on a quiet stream
+                return False
             datagram = receive()
             if datagram is None:
                 return False

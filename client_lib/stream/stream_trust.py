@@ -11,6 +11,11 @@ last signed one. So a forged packet can insert content at the stream's next posi
 number further. If a signature contradicts an accepted packet, or does not arrive, `Distrusted` is delivered, and only
 signed packets are accepted from that start of the adapter. The genuine stream continues during an attack.
 
+On an idle stream, to verify signatures is most of a reader's work. A signature that adds only heartbeats, which repeat
+what the last signed one says, proves nothing but that the adapter lives. It is kept, and verified when `on_timer` needs
+to know that, before any stream can be called stale; or never, if a later signature covers the same. After the first bad
+signature in the name of a start, all of that start are verified immediately.
+
 Memory is bounded for any input: waiting packets by number and age, packets accepted without a signature by the range of
 counters allowed beyond the last signature.
 
@@ -26,7 +31,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from tandemfeed.client_lib.stream.verification_budget import VerificationBudget
 from tandemfeed.feedcore.counters import CounterSet
-from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, MergerConfig
+from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, IDLE_HEARTBEAT_NS, MergerConfig
 from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
 from tandemfeed.feedcore.wire.packet_series import PacketSeries
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
@@ -40,10 +45,11 @@ AHEAD_MAX = 4_096  # counters beyond the last signature: a few hundred packets a
 MISSED_MAX = 4_096  # signed packets that have not arrived, but may arrive late
 WAITING_MAX = 8_192  # packets that wait for a signature, about 12 MB; a flood of 50,000 a second gives each 160 ms
 UNSIGNED_MESSAGES_MAX = 16_384  # accepted beyond the last signed one: 16 ms at a million messages a second
-SIGNED_WITHIN_NS = HEARTBEATS_PER_SIGNATURE * HEARTBEAT_NS  # for a heartbeat; a packet with messages: HEARTBEAT_NS
+SIGNED_WITHIN_NS = HEARTBEATS_PER_SIGNATURE * IDLE_HEARTBEAT_NS  # for a heartbeat; a packet with messages: HEARTBEAT_NS
 WAIT_MAX_NS = 1_000 * MS  # how long a packet waits for its signature
 OVERTAKEN_NS = 100 * MS  # a packet that arrived this long before a signature of only lower counters is forged
 SILENCE_MAX_NS = 1_000 * MS  # without signatures while packets arrive: at least twenty signatures were due
+POSTPONED_MAX = 8  # signatures of one start that are not verified yet: more than arrive before an idle stream is stale
 PAUSE_MAX_NS = 100 * MS  # a longer time between two packets is a pause of the adapter; the excess is not counted
 assert OVERTAKEN_NS > 5 * HEARTBEAT_NS  # longer than any reordering in a network
 assert SILENCE_MAX_NS >= 20 * SIGNED_WITHIN_NS  # packet loss is not mistaken for a forger, even on a slow stream
@@ -177,6 +183,14 @@ class _Unsigned(NamedTuple):
     packet: OutputPacket
 
 
+class _Postponed(NamedTuple):
+    """A signature that is verified only when it is needed."""
+
+    heard: ReceivedSignature
+    sender: str
+    heard_at_ns: int
+
+
 class _KnownStart:
     """What was received from one start of one adapter."""
 
@@ -184,7 +198,10 @@ class _KnownStart:
         "budget",
         "is_trusted",
         "last_heard_at_ns",
+        "may_postpone",
         "missed",
+        "postponed",
+        "said",
         "signed_end",
         "start",
         "unsigned",
@@ -202,6 +219,28 @@ class _KnownStart:
         self.last_heard_at_ns = 0
         self.unsigned_ns = 0  # how long packets have arrived without a signature
         self.budget = VerificationBudget()
+        self.said: tuple[object, ...] | None = None  # by the last signed heartbeat
+        self.postponed: list[_Postponed] = []  # in arrival order
+        self.may_postpone = True  # no bad signature has arrived
+
+    def adds_nothing(self, signature: SignatureDatagram) -> bool:
+        """True if all that the signature adds, should it be good, has arrived and repeats the last signed heartbeat."""
+        if self.said is None or self.unsigned or not self.may_postpone or len(self.postponed) >= POSTPONED_MAX:
+            return False
+        skipped = max(self.signed_end - signature.first_counter, 0)
+        for counter, digest in enumerate(signature.digests[skipped:], signature.first_counter + skipped):
+            waiting = self.waiting.get(digest)
+            if waiting is None or waiting.heard.counter != counter or _said_by(waiting.heard.packet) != self.said:
+                return False
+        return True
+
+    def drop_postponed(self) -> None:
+        """Forget the postponed signatures that a verified one replaces, and the heartbeats that only they list."""
+        replaced = [each for each in self.postponed if each.heard.claimed.end_counter <= self.signed_end]
+        self.postponed = [each for each in self.postponed if each.heard.claimed.end_counter > self.signed_end]
+        for each in replaced:
+            for digest in each.heard.claimed.digests:
+                self.waiting.pop(digest, None)
 
     def awaits(self, signature: SignatureDatagram) -> bool:
         """True if the signature lists a packet that has arrived and is not signed yet."""
@@ -220,6 +259,13 @@ class _KnownStart:
             adapter_id, incarnation = self.start.identity
             place = forged.first_message_seq, forged.end_message_seq
             yield Distrusted(forged.channel_id, adapter_id, incarnation, reason, *place)
+
+
+def _said_by(packet: OutputPacket) -> tuple[object, ...] | None:
+    """What a heartbeat says, apart from the time; None for other packets."""
+    if not packet.flags & HEARTBEAT_BIT or packet.flags & PROVISIONAL_BIT:
+        return None
+    return packet.flags, packet.session, packet.epoch, packet.first_input_seq, packet.first_message_seq, packet.payload
 
 
 class StreamTrust:
@@ -293,7 +339,8 @@ class StreamTrust:
         return verdicts
 
     def on_signature(self, heard: ReceivedSignature, now_ns: int, *, sender: str = "") -> list[Verdict]:
-        """A signature arrived: verify it, unless the limit of bad ones is reached. Return the packets accepted now.
+        """A signature arrived: verify it, unless it adds nothing, or the limit of bad ones is reached. Return the
+        packets accepted now.
 
         Args:
             sender: the source address of the datagram.
@@ -308,6 +355,31 @@ class StreamTrust:
             raise PacketRefused(Refusal.UNANNOUNCED, detail)
         if claimed.end_counter <= stream.signed_end:
             return []  # repeated: it contains nothing new
+        if stream.adds_nothing(claimed):
+            stream.postponed.append(_Postponed(heard, sender, now_ns))
+            return []
+        return self._verify(stream, heard, sender, now_ns)
+
+    def on_timer(self, now_ns: int) -> list[tuple[int, Verdict]]:
+        """It must be known which adapters live: verify what was postponed. Return when each packet was proved, as if
+        it had been verified on arrival, and the packet."""
+        verdicts: list[tuple[int, Verdict]] = []
+        for stream in self._heard.values():
+            while stream.postponed:  # the newest first, which replaces the others if it is good
+                heard, sender, heard_at_ns = stream.postponed.pop()
+                try:
+                    found = self._verify(stream, heard, sender, now_ns)
+                except PacketRefused as refused:
+                    self._counters.refuse(refused.reason)
+                else:
+                    verdicts += [(heard_at_ns, verdict) for verdict in found]
+        return verdicts
+
+    # ---- inside ----
+
+    def _verify(self, stream: _KnownStart, heard: ReceivedSignature, sender: str, now_ns: int) -> list[Verdict]:
+        """Raises: PacketRefused: UNVERIFIED; BAD_SIGNATURE."""
+        claimed = heard.claimed
         lane = stream.budget.lane_for(sender, lambda: stream.awaits(claimed), now_ns)
         if lane is None:
             detail = f"too many bad signatures in the name of adapter {claimed.adapter_id}"
@@ -316,11 +388,10 @@ class StreamTrust:
             signed = heard.verified()
         except PacketRefused:
             stream.budget.on_failed(lane, now_ns)
+            stream.may_postpone = False
             raise
         stream.budget.on_verified(sender)
         return self._on_signed(stream, signed, now_ns)
-
-    # ---- inside ----
 
     def _on_signed(self, stream: _KnownStart, signed: SignedDigests, now_ns: int) -> list[Verdict]:
         """Apply a verified signature."""
@@ -340,6 +411,8 @@ class StreamTrust:
                 break
         while len(stream.missed) > MISSED_MAX:
             del stream.missed[next(iter(stream.missed))]
+        if stream.postponed:
+            stream.drop_postponed()
         self._drop_old(stream, now_ns)
         return verdicts
 
@@ -376,8 +449,11 @@ class StreamTrust:
         if waiting is None:
             stream.missed[counter] = listed
             return
-        self._extend_both(waiting.heard.packet)
-        yield waiting.heard.packet
+        packet = waiting.heard.packet
+        self._extend_both(packet)
+        if packet.flags & HEARTBEAT_BIT:
+            stream.said = _said_by(packet)
+        yield packet
 
     def _keep_waiting(self, stream: _KnownStart, heard: ReceivedPacket, now_ns: int) -> None:
         self._drop_old(stream, now_ns)

@@ -75,6 +75,14 @@ class JsonLines:
         return next((line for line in islice(self._kept, skipped, None) if line.get("event") == event), None)
 
 
+def _bytecode_settings(folder: Path) -> dict[str, str]:
+    """The environment in which the processes write bytecode here, if they must not write it beside the sources: to
+    compile its modules takes a third of a client's start, and there may be many clients."""
+    if not sys.dont_write_bytecode:
+        return {}
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+
+
 class ManagedProcess:
     """One `tandemfeed` sub-command as a process.
 
@@ -111,7 +119,7 @@ class ManagedProcess:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env={**os.environ, **(place or ProcessPlacement()).environment()},
+            env={**os.environ, **_bytecode_settings(logs.parent), **(place or ProcessPlacement()).environment()},
         )
         stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None

@@ -34,7 +34,8 @@ from tandemfeed.transport.scheduling import request_short_slices
 
 POLL_S = 0.2
 LOGIN_TIMEOUT_S = 60.0  # many subscribers may start on a small machine
-WATCH_INTERVAL_S = 0.02
+WATCH_INTERVAL_S = 0.02  # once the end was requested
+STOP_INTERVAL_S = 0.2  # until then
 RECORD = "record"  # the shape of the demo, and of drills without --shape: it takes least from the machine
 SHAPES = (RECORD, *READERS, "coroutine")
 
@@ -48,6 +49,7 @@ class EndRequest:
 
     def __init__(self) -> None:
         self._until: dict[int, int] | None = None
+        self._is_requested = threading.Event()
         self._session = 0
         self._give_up_at_s = 0.0
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
@@ -74,7 +76,8 @@ class EndRequest:
 
         def watch() -> None:
             while not is_over():
-                time.sleep(WATCH_INTERVAL_S)
+                if self._is_requested.wait(STOP_INTERVAL_S):
+                    time.sleep(WATCH_INTERVAL_S)
             subscription.stop()
 
         threading.Thread(target=watch, name="watch", daemon=True).start()
@@ -85,6 +88,7 @@ class EndRequest:
             self._give_up_at_s = time.monotonic() + float(request["within_s"])
             self._session = int(request.get("session", 0))
             self._until = {int(stream): int(count) for stream, count in request["until"].items()}
+            self._is_requested.set()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 MS = 1_000_000
 HEARTBEAT_NS = 10 * MS  # docs/protocol.md clause 8: every adapter sends one, however busy its stream is
+IDLE_HEARTBEAT_NS = 25 * MS  # the same, once twenty in a row have said the same
 CompareMode = Literal["full", "sampled", "off"]
 
 

@@ -72,7 +72,9 @@ class Channel:
         self.ask_lease_store_at_ns = 0
         self.available_at_peers: dict[int, dict[int, int]] = {}
         self.transmitted_ends: dict[int, int] = {}
-        self.heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
+        self._beat_at_ns = now_ns  # the last heartbeat, or the beginning
+        self._said: OutputPacket | None = None  # by the last heartbeat
+        self._repeated_count = 0  # heartbeats before it that said the same
         self.effects: list[AdapterEffect] = []
         self._arrivals = 0
         self._announced_end: tuple[int, int] | None = None  # (epoch, input_seq) of the end that an adapter announced
@@ -226,12 +228,26 @@ class Channel:
 
     def heartbeat(self, flags: int, released: tuple[int, int] | None, now_ns: int) -> OutputPacket:
         """The next heartbeat. `released`: how far packets have left, if some decided ones still wait."""
-        self.heartbeat_at_ns = now_ns + self.config.heartbeat_interval_ns
         if self.hand_over.is_at_end(self.line.position()):
             flags |= OutputFlag.EPOCH_ENDED
         if released is None and self.is_at_end:
             flags |= OutputFlag.END_OF_STREAM
-        return self.line.heartbeat(flags, released)
+        beat = self.line.heartbeat(flags, released)
+        self._repeated_count = self._repeated_count + 1 if beat == self._said else 0
+        self._beat_at_ns, self._said = now_ns, beat
+        return beat
+
+    @property
+    def heartbeat_at_ns(self) -> int:
+        """When the next heartbeat is due: later on an idle channel, but soon once it has something new."""
+        is_idle = (
+            self._said is not None
+            and self._repeated_count >= self.config.idle_after_count
+            and self._said.first_input_seq == self.line.next_input_seq
+        )
+        return self._beat_at_ns + (
+            self.config.idle_heartbeat_interval_ns if is_idle else self.config.heartbeat_interval_ns
+        )
 
     def request_source(self, now_ns: int) -> None:
         """Request missing source messages from the source journal, where that is due."""

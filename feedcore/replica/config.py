@@ -35,6 +35,8 @@ class ReplicaConfig:
 
     Attributes:
         heartbeat_interval_ns: how often every stream announces its next `message_seq` and its history.
+        idle_heartbeat_interval_ns: the same, once `idle_after_count` heartbeats in a row have said the same. Every
+            reader of the channel is woken by each heartbeat.
         detach_after_ns: a backup becomes DETACHED when the active has been silent for this long.
         proceed_after_ns: a backup without an admin server sends provisionally when the active has been silent for this
             long.
@@ -57,6 +59,8 @@ class ReplicaConfig:
     publish: PublishMode = PublishMode.ASYNC
     on_silence: OnSilence = OnSilence.PROCEED
     heartbeat_interval_ns: int = 10 * MS
+    idle_heartbeat_interval_ns: int = 25 * MS
+    idle_after_count: int = 20
     detach_after_ns: int = 100 * MS
     proceed_after_ns: int = 200 * MS
     throttle_message_count: int = 1_000
@@ -76,7 +80,8 @@ class ReplicaConfig:
     intake: IntakeConfig = field(default_factory=IntakeConfig)
 
     def __post_init__(self) -> None:
-        assert self.detach_after_ns > 3 * self.heartbeat_interval_ns  # survives three lost heartbeats
+        assert self.idle_heartbeat_interval_ns >= self.heartbeat_interval_ns
+        assert self.detach_after_ns > 3 * self.idle_heartbeat_interval_ns  # survives three lost heartbeats
         assert self.proceed_after_ns >= self.detach_after_ns  # only a detached backup may proceed
         assert self.announce_every_ns < self.ack_timeout_ns  # survives a lost announcement
         assert self.promotion_patience_ns > self.heartbeat_interval_ns  # survives a lost EPOCH_ENDED

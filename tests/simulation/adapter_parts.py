@@ -24,6 +24,7 @@ def engine_config(plan: Plan, adapter_id: int, session: int, previous_process_en
         lease_ttl_ns=timing.lease_ttl_ns,
         replica=ReplicaConfig(
             heartbeat_interval_ns=timing.heartbeat_interval_ns,
+            idle_heartbeat_interval_ns=timing.heartbeat_interval_ns * 3 // 2,
             detach_after_ns=5 * timing.heartbeat_interval_ns,
             proceed_after_ns=10 * timing.heartbeat_interval_ns,
             promotion_patience_ns=5 * timing.heartbeat_interval_ns,

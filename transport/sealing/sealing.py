@@ -134,6 +134,11 @@ class Sealer:
         channel.unsigned.add(datagram, counter, packet if packet.flags & HEARTBEAT_BIT else None)
         return datagram
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a packet since the last signatures is more than a heartbeat that repeats the previous one."""
+        return any(channel.unsigned.has_news for channel in self._channels.values())
+
     def channels_to_sign(self) -> list[int]:
         """The channels whose signature is due, to be sent after the sealed packets."""
         return [channel_id for channel_id, channel in self._channels.items() if channel.unsigned.is_due]

@@ -6,7 +6,7 @@ with the Ed25519 key of its start. If one list is too short for them, it lists t
 that signature is sent again before it. So every packet can be checked alone, whichever others were lost, and is covered
 twice: a lost signature costs nothing. The list includes a heartbeat, which signs its epoch and lineage.
 
-Heartbeats that only repeat the previous one share a signature, five to one. News is signed with its heartbeat and again
+Heartbeats that only repeat the previous one share a signature, two to one. News is signed with its heartbeat and again
 with the next (`UnsignedPackets`).
 
 The datagram (docs/transport.md): the header (`SIGNATURE_LAYOUT`); the digests, 16 bytes each, the first half of SHA-256
@@ -54,9 +54,9 @@ TAG_SIZE = 16
 OVERHEAD = HEADER_SIZE + SIGNATURE_SIZE + TAG_SIZE
 DIGESTS_MAX = 80  # a longer list would save little: signing is cheap compared with sending that many
 # For heartbeats that repeat the previous one. A signature costs its adapter up to 120 µs and every reader up to 160 µs,
-# the main cost of an idle stream. With five, a reader that loses two signatures in a row still believes a heartbeat
-# after 150 ms, before it calls the stream stale (`client_lib.stream.stream_trust` asserts it).
-HEARTBEATS_PER_SIGNATURE = 5
+# the main cost of an idle stream. With two, and a heartbeat every 25 ms, a reader that loses two signatures in a row
+# still believes a heartbeat after 150 ms, before it calls the stream stale (`client_lib.stream.stream_trust` asserts).
+HEARTBEATS_PER_SIGNATURE = 2
 SESSIONS_REMEMBERED = (
     4  # sessions whose heartbeats may alternate: the present one, and the last heartbeats of two earlier ones
 )
@@ -115,12 +115,12 @@ class UnsignedPackets:
         "_beat_count",
         "_count_max",
         "_fresh",
-        "_has_news",
         "_has_repeated",
         "_listed_before",
         "_next_counter",
         "_said",
         "_was_news",
+        "has_news",
         "is_due",
     )
 
@@ -130,7 +130,7 @@ class UnsignedPackets:
         self._listed_before: list[bytes] = []
         self._next_counter = 0  # the first new packet's
         self._beat_count = 0  # heartbeats since the last signature
-        self._has_news = False  # among the new packets
+        self.has_news = False  # among the new packets
         self._was_news = False  # in the last signature
         self._has_repeated = False  # the last signature was sent again
         self._said: dict[int, tuple[object, ...]] = {}  # session -> the content of its last heartbeat
@@ -147,7 +147,7 @@ class UnsignedPackets:
             self._next_counter = counter
         fresh.append(sha256(datagram).digest()[:DIGEST_SIZE])
         if heartbeat is None or self._says_something_new(heartbeat):
-            self._has_news = True
+            self.has_news = True
         if len(fresh) >= self._count_max or (heartbeat is not None and self._is_due_with_heartbeat()):
             self.is_due = True
 
@@ -169,7 +169,7 @@ class UnsignedPackets:
         self.is_due = len(self._fresh) > 0
         if not self.is_due:
             self._beat_count = 0
-            self._was_news, self._has_news = self._has_news, False
+            self._was_news, self.has_news = self.has_news, False
         return first_counter, digests
 
     @property
@@ -179,7 +179,7 @@ class UnsignedPackets:
 
     def _is_due_with_heartbeat(self) -> bool:
         self._beat_count += 1
-        return self._has_news or self._was_news or self._beat_count >= HEARTBEATS_PER_SIGNATURE
+        return self.has_news or self._was_news or self._beat_count >= HEARTBEATS_PER_SIGNATURE
 
     def _says_something_new(self, heartbeat: OutputPacket) -> bool:
         """True if the heartbeat differs from the previous one of its session."""

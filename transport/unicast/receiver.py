@@ -76,6 +76,10 @@ class UnicastReceiver:
             return None
         return message[TOPIC_SIZE:]
 
+    def has_more(self) -> bool:
+        """True if another datagram waits: cheaper than to receive none."""
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
     @property
     def last_sender(self) -> str:
         """The adapter's address, as of `MulticastReceiver`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from tandemfeed.feedcore.replica.channel import Channel
@@ -37,6 +39,35 @@ def test_a_heartbeat_is_sent_every_10_ms_and_its_time_is_the_deadline() -> None:
         assert not transmitted(active.replica.on_timer(beat_at_ns - 1))
         (beat,) = of(active.replica.on_timer(beat_at_ns), Transmit)
         assert beat.packet.flags == OutputFlag.HEARTBEAT | OutputFlag.FROM_ACTIVE
+
+
+def beat_times(active: Adapter, from_ns: int, until_ns: int) -> list[int]:
+    """When heartbeats are sent in this time."""
+    times, now_ns = [], from_ns
+    while (at_ns := active.replica.next_deadline_ns()) is not None and at_ns <= until_ns:
+        now_ns = max(now_ns, at_ns)
+        times += [now_ns for each in active.replica.on_timer(now_ns) if isinstance(each, Transmit)]
+    return times
+
+
+def test_heartbeats_are_rarer_once_they_have_said_the_same_for_long() -> None:
+    times = beat_times(an_active(), 0, 500 * MS)
+    often = [EVERY_NS * number for number in range(1, CONFIG.idle_after_count + 1)]  # the opening one was at 0
+    assert times[: len(often)] == often
+    assert {later - earlier for earlier, later in pairwise(times[len(often) - 1 :])} == {25 * MS}
+
+
+@pytest.mark.parametrize("after_ms", [3, 17], ids=["within 10 ms of a heartbeat", "later"])
+def test_on_an_idle_channel_a_message_is_followed_by_a_heartbeat_within_10_ms_and_then_every_10_ms(
+    after_ms: int,
+) -> None:
+    active = an_active()
+    last_ns = beat_times(active, 0, 500 * MS)[-1]
+    sent_ns = last_ns + after_ms * MS
+    active.source(1, 1, [11], sent_ns)
+    first_ns = max(last_ns + EVERY_NS, sent_ns)
+    expected = [first_ns + number * EVERY_NS for number in range(3)]
+    assert beat_times(active, sent_ns, expected[-1]) == expected
 
 
 def test_a_replica_without_a_place_sends_no_heartbeat() -> None:

@@ -115,9 +115,9 @@ def idle_sealer() -> Sealer:
     return made
 
 
-def test_an_idle_adapter_signs_its_first_two_heartbeats_and_then_every_fifth() -> None:
-    assert HEARTBEATS_PER_SIGNATURE == 5
-    assert signed_at(sealer(), [HEARTBEAT] * 17) == [0, 1, 6, 11, 16]
+def test_an_idle_adapter_signs_its_first_two_heartbeats_and_then_every_second() -> None:
+    assert HEARTBEATS_PER_SIGNATURE == 2
+    assert signed_at(sealer(), [HEARTBEAT] * 9) == [0, 1, 3, 5, 7]
 
 
 @pytest.mark.parametrize(
@@ -135,21 +135,32 @@ def test_an_idle_adapter_signs_its_first_two_heartbeats_and_then_every_fifth() -
     ids=["epoch", "end of epoch", "end of stream", "role", "input_seq", "message_seq", "session", "lineage"],
 )
 def test_a_heartbeat_with_news_is_signed_immediately_and_once_more(news: OutputPacket) -> None:
-    assert signed_at(idle_sealer(), [HEARTBEAT, HEARTBEAT, news, *[news] * 10]) == [2, 3, 8]
+    assert signed_at(idle_sealer(), [HEARTBEAT, news, *[news] * 6]) == [1, 2, 4, 6]
+
+
+def test_only_messages_and_heartbeats_that_differ_are_news() -> None:
+    made = idle_sealer()
+    for packet, is_news in ((HEARTBEAT, False), (heartbeat(epoch=9), True), (heartbeat(epoch=9), False)):
+        made.seal(packet, 12)
+        assert made.has_news is is_news
+        while made.channels_to_sign():
+            made.sign(CHANNEL_ID, 12)
+    made.seal(output_packet(), 12)
+    assert made.has_news
 
 
 def test_packets_with_messages_are_signed_with_the_next_heartbeat_and_once_more() -> None:
     message = output_packet()
-    assert signed_at(idle_sealer(), [HEARTBEAT, message, message, *[HEARTBEAT] * 10]) == [3, 4, 9]
+    assert signed_at(idle_sealer(), [HEARTBEAT, message, message, *[HEARTBEAT] * 8]) == [3, 4, 6, 8, 10]
 
 
 def test_repeated_last_heartbeats_of_an_earlier_session_are_not_news() -> None:
     final_heartbeat = heartbeat(session=HEARTBEAT.session - 1, flags=HEARTBEAT.flags | OutputFlag.END_OF_STREAM)
-    assert signed_at(sealer(), [HEARTBEAT, final_heartbeat] * 8) == [0, 1, 2, 7, 12]
+    assert signed_at(sealer(), [HEARTBEAT, final_heartbeat] * 4) == [0, 1, 2, 4, 6]
 
 
 @given(st.lists(st.sampled_from(["messages", "news", "repeat"]), max_size=300), st.integers(576, 8_192))
-def test_news_is_listed_at_two_heartbeats_and_repetitions_within_five(kinds: list[str], datagram_size_max: int) -> None:
+def test_news_is_listed_at_two_heartbeats_and_repetitions_within_two(kinds: list[str], datagram_size_max: int) -> None:
     made = Sealer(7, START, sealer()._private_key, datagram_size_max=datagram_size_max)
     made.use_key(KEY)
     beats: list[int] = []  # for each packet, in order of counters: the number of heartbeats up to it
@@ -167,7 +178,7 @@ def test_news_is_listed_at_two_heartbeats_and_repetitions_within_five(kinds: lis
             for counter in range(opened.first_counter, opened.end_counter):
                 listed.setdefault(counter, []).append(beats[-1])
     for counter, (kind, beat) in enumerate(zip(kinds, beats, strict=True), 1):
-        first_due, second_due = {"messages": (1, 2), "news": (0, 1)}.get(kind, (4, 9))
+        first_due, second_due = {"messages": (1, 2), "news": (0, 1)}.get(kind, (1, 3))
         if beats[-1] >= beat + second_due:
             assert len(listed[counter]) == 2
             assert listed[counter][0] <= beat + first_due
