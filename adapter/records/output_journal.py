@@ -14,8 +14,9 @@ import os
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,9 +25,10 @@ from tandemfeed.adapter.records.retransmissions import WantedPackets, read_retra
 from tandemfeed.adapter.records.saved_state import HEAD as STATE_HEAD
 from tandemfeed.adapter.records.saved_state import MAGIC as STATE_MAGIC
 from tandemfeed.adapter.records.saved_state import SavedState, decode_saved_state, encode_saved_state
+from tandemfeed.feedcore.merge.place import Place, end_place, first_place, place_of_message
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
 from tandemfeed.feedcore.replica.output.save_schedule import STATE_SIZE_MAX
-from tandemfeed.feedcore.wire.lineage import EpochStart
+from tandemfeed.feedcore.wire.lineage import ENTRIES_MAX, ENTRY_SIZE, EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     HEARTBEAT_BIT,
@@ -60,7 +62,27 @@ NOT_NUMBERED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not nu
 HEADER_FIELDS = OUTPUT_LAYOUT.dtype(
     ["magic", "flags", "channel_id", "session", "epoch", "first_input_seq", "first_message_seq"]
 )
-Place = tuple[int, int]  # session, channel_id: each session numbers from 1
+Where = tuple[int, int]  # session, channel_id: each session numbers from 1
+
+
+class LocatedSession(NamedTuple):
+    """Where a channel was in a session, at a time or before a message.
+
+    Attributes:
+        epoch: that of the packet at the place.
+        at_unix_ns: when the source sent the newest source message of that packet; 0: there is none, and the place is
+            where the next packet begins.
+        is_oldest: nothing before the place is here.
+        heartbeat: the final one of the session; if it is not over here, or its end has not arrived, one without
+            END_OF_STREAM that gives the end of what is here and the epochs as packets show them.
+    """
+
+    session: int
+    epoch: int
+    place: Place
+    at_unix_ns: int
+    is_oldest: bool
+    heartbeat: OutputPacket
 
 
 class ChannelMarks:
@@ -128,10 +150,10 @@ class OutputJournal:
         )
         self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
         self.held_since_ns = time.monotonic_ns()
-        self._channels: dict[Place, ChannelMarks] = {}
+        self._channels: dict[Where, ChannelMarks] = {}
         self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
-        self._final_heartbeats: dict[Place, int] = {}
-        self._provisional: dict[Place, ProvisionalIndex] = {}
+        self._final_heartbeats: dict[Where, int] = {}
+        self._provisional: dict[Where, ProvisionalIndex] = {}
         self.newest_session = 0  # of any packet; 0: there is no packet
         self._lock = threading.Lock()
         self._tailers: list[Tailer] = []
@@ -242,27 +264,96 @@ class OutputJournal:
             last_seq = firsts[end] - 1 if end < len(firsts) else UNBOUNDED
             return marks.by_input.stretches(first_input_seq, last_seq), marks.epochs
 
-    def locate(self, channel_id: int, at_unix_ns: int, session: int = 0) -> tuple[int, int]:
-        """(message_seq, time) of the first packet of a session (0: the newest) whose newest source message was sent at
-        this time or later, by the source's clock. If there is none: where the next packet begins, and 0. (0, 0): there
-        is nothing of this session.
+    def locate(
+        self,
+        channel_id: int,
+        at_unix_ns: int,
+        session: int = 0,
+        *,
+        message_seq: int = 0,
+        any_session: bool = False,
+    ) -> list[LocatedSession]:
+        """Where the first packet is whose newest source message was sent at this time or later, by the source's clock.
 
         A search for the mark before it takes some reads, because packets are in the order in which they were sent.
+
+        Args:
+            session: 0: the newest.
+            message_seq: locate this message of the session instead; 0: locate the time.
+            any_session: locate it in the first of the sessions from `session` on (0: the oldest) with something so
+                late, and give the beginning of each later session too. If no session has it: the end of the newest.
+
+        Returns:
+            Sessions in ascending order; none if nothing of them is here.
         """
         with self._lock:
-            channel = self._channels.get((session or self.newest_session, channel_id))
-            marks = None if channel is None else (channel.by_message.first_seqs[:], channel.by_message.indices[:])
-        if not marks or not marks[0]:
-            return 0, 0
-        first_seqs, indices = marks
-        at_mark = max(bisect_left(indices, at_unix_ns, key=self._sent_at_ns) - 1, 0)
-        end_seq = first_seqs[at_mark + 2] if at_mark + 2 < len(first_seqs) else UNBOUNDED
-        next_seq = first_seqs[at_mark]
-        for packet in self._lookup(session, channel_id, next_seq, end_seq, by_message=True):
-            if packet.source_sent_at_ns >= at_unix_ns:
-                return packet.first_message_seq, packet.source_sent_at_ns
-            next_seq = packet.end_message_seq
-        return next_seq, 0
+            channels = self._channels.items()
+            present = [each for (each, of), marks in channels if of == channel_id and marks.by_input.first_seqs]
+        if any_session:
+            sessions = sorted(each for each in present if each >= session)
+        else:
+            sessions = [each for each in present if each == (session or self.newest_session)]
+        found: list[LocatedSession] = []
+        at_end: LocatedSession | None = None
+        for each in sessions:
+            seq = message_seq if each == session else 0
+            located = self._locate_in((each, channel_id), 0 if found else at_unix_ns, seq)
+            if located is None:
+                continue
+            if located.at_unix_ns or found or message_seq or not at_unix_ns:
+                found.append(located)
+            else:
+                at_end = located
+        return found or ([at_end] if at_end is not None else [])
+
+    def _locate_in(self, where: Where, at_unix_ns: int, message_seq: int) -> LocatedSession | None:
+        """The same in one session; None: retention has released it meanwhile."""
+        session, channel_id = where
+        with self._lock:
+            channel = self._channels[where]
+            first_seqs, indices, epochs = channel.by_input.first_seqs[:], channel.by_input.indices[:], channel.epochs
+        if not first_seqs:
+            return None
+        if message_seq:
+            packets = self._lookup(session, channel_id, message_seq, message_seq + 1, by_message=True)
+        else:
+            mark = max(bisect_left(indices, at_unix_ns, key=self._sent_at_ns) - 1, 0)
+            end_seq = first_seqs[mark + 2] if mark + 2 < len(first_seqs) else UNBOUNDED
+            packets = self._lookup(session, channel_id, first_seqs[mark], end_seq, by_message=False)
+        place, epoch, at_ns = None, 0, 0
+        with contextlib.closing(packets):
+            for packet in packets:
+                place, epoch = end_place(packet), packet.epoch
+                if packet.end_message_seq > message_seq if message_seq else packet.source_sent_at_ns >= at_unix_ns:
+                    found = place_of_message(packet, message_seq) if message_seq else None
+                    place, at_ns = found or first_place(packet), packet.source_sent_at_ns
+                    break
+        heartbeat = self._last_heartbeat(where, first_seqs[-1], epochs)
+        if place is None or heartbeat is None:
+            return None
+        return LocatedSession(session, epoch, place, at_ns, place.input_seq <= first_seqs[0], heartbeat)
+
+    def _last_heartbeat(self, where: Where, from_seq: int, epochs: tuple[EpochStart, ...]) -> OutputPacket | None:
+        """The final heartbeat of a session, or one made of its last packets, those from an `input_seq` on."""
+        index = self._final_heartbeats.get(where)
+        if index is not None:
+            with contextlib.suppress(NoSuchRecord, PacketRefused):  # retention may have released it
+                return decode_output_packet(self._journal.read(index))
+        last: OutputPacket | None = None
+        for last in self._lookup(*where, from_seq, UNBOUNDED, by_message=False):  # noqa: B007  the last is wanted
+            pass
+        if last is None:
+            return None
+        lineage = Lineage(epochs[-ENTRIES_MAX:])
+        return last._replace(
+            flags=HEARTBEAT_BIT,
+            epoch=lineage.epoch,
+            first_input_seq=last.end_input_seq,
+            first_message_seq=last.end_message_seq,
+            message_count=0,
+            runs=(),
+            payload=lineage.encode(ENTRIES_MAX * ENTRY_SIZE),
+        )
 
     def _sent_at_ns(self, index: int) -> int:
         """When the newest source message of the packet at a place in the journal was sent."""
@@ -308,12 +399,13 @@ class OutputJournal:
             provisional = self._provisional.get(where)
             marks = None if channel is None else channel.by_message if by_message else channel.by_input
             stretches = [] if marks is None else marks.stretches(first_seq, end_seq - 1)
+            end_index = self._end_index(where)
         if not stretches:
             return
         wanted = WantedPackets(*where, first_seq, end_seq, by_message=by_message)
         if provisional is None:
             with self.lent_tailer() as tailer:
-                yield from read_retransmissions(tailer, stretches, wanted)
+                yield from read_retransmissions(tailer, stretches, wanted, end_index)
             return
         for packet in self._lookup(session, channel_id, first_seq, end_seq, by_message=by_message):
             if wanted.has(packet):
@@ -321,7 +413,7 @@ class OutputJournal:
 
     def _lookup(
         self, session: int, channel_id: int, first_seq: int, end_seq: int, *, by_message: bool
-    ) -> Iterator[OutputPacket]:
+    ) -> Generator[OutputPacket, None, None]:
         """The numbered packets from the one that may hold `first_seq` on, some beyond `end_seq` included."""
         with self._lock:
             where = session or self.newest_session, channel_id
@@ -331,17 +423,31 @@ class OutputJournal:
             marks = channel.by_message if by_message else channel.by_input
             stretches = marks.stretches(first_seq, end_seq - 1)
             provisional = self._provisional.get(where)
+            end_index = self._end_index(where)
         if not stretches:
             return
         with self.lent_tailer() as tailer:
             for stretch in stretches:
-                for packet in _packets(tailer, stretch.begin_index, where, provisional):
+                for packet in _packets(tailer, stretch.begin_index, end_index, where, provisional):
                     number = packet.first_message_seq if by_message else packet.first_input_seq
                     if number >= stretch.until_seq:
                         break
                     yield packet
                     if number >= end_seq:
                         return
+
+    def _end_index(self, where: Where) -> int:
+        """Where the channel's next session begins: a channel appends nothing of a session after that. Needs the lock.
+
+        Without it, whoever reads the end of a former session would read the whole journal after it.
+        """
+        session, channel_id = where
+        later = [
+            marks.by_input.indices[0]
+            for (each, of), marks in self._channels.items()
+            if of == channel_id and each > session and marks.by_input.indices
+        ]
+        return min(later, default=UNBOUNDED)
 
     @contextlib.contextmanager
     def lent_tailer(self) -> Iterator[Tailer]:
@@ -381,7 +487,7 @@ class OutputJournal:
         self.is_failing = True
         self.last_dropped_unix_ns = time.time_ns()
 
-    def _note(self, where: Place, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
+    def _note(self, where: Where, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
         marks = self._channels.get(where)
         if marks is not None and not self._has_released and marks.is_found_from_before(epoch, first_input_seq):
             return  # without the lock, which nearly every packet can spare
@@ -448,7 +554,7 @@ class OutputJournal:
         for found in self._provisional_of(where).commit(commit):
             self._note(where, commit.epoch, found.first_input_seq, found.first_message_seq, found.journal_index)
 
-    def _provisional_of(self, where: Place) -> ProvisionalIndex:
+    def _provisional_of(self, where: Where) -> ProvisionalIndex:
         self.newest_session = max(self.newest_session, where[0])
         return self._provisional.setdefault(where, ProvisionalIndex())
 
@@ -457,15 +563,17 @@ class OutputJournal:
 
 
 def _packets(
-    tailer: Tailer, begin_index: int, where: Place, provisional: ProvisionalIndex | None
+    tailer: Tailer, begin_index: int, end_index: int, where: Where, provisional: ProvisionalIndex | None
 ) -> Iterator[OutputPacket]:
-    """The channel's packets from a place in the journal on. Provisional packets appear as committed."""
+    """The channel's packets between two places in the journal. Provisional packets appear as committed."""
     try:
         tailer.to_index(begin_index)
     except NoSuchRecord:
         return  # released by retention meanwhile
     while batch := tailer.read_many(READ_COUNT):
         for index, record in batch:
+            if index >= end_index:
+                return
             try:
                 packet = decode_output_packet(record)
             except PacketRefused:
