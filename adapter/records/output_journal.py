@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -339,11 +340,10 @@ class OutputJournal:
         if index is not None:
             with contextlib.suppress(NoSuchRecord, PacketRefused):  # retention may have released it
                 return decode_output_packet(self._journal.read(index))
-        last: OutputPacket | None = None
-        for last in self._lookup(*where, from_seq, UNBOUNDED, by_message=False):  # noqa: B007  the last is wanted
-            pass
-        if last is None:
+        packets = deque(self._replay(*where, from_seq, UNBOUNDED, by_message=False), maxlen=1)
+        if not packets:
             return None
+        last = decode_output_packet(packets[0])
         lineage = Lineage(epochs[-ENTRIES_MAX:])
         return last._replace(
             flags=HEARTBEAT_BIT,

@@ -100,7 +100,8 @@ def locate(
             shortened += [
                 HistoryShortened(channel_id, each.place.message_seq, each.at_ns, each.session)
                 for each in chosen
-                if is_shortened(each, start) and (each.session < grant.session or each is chosen[0])
+                if is_shortened(each, start, is_first=each is chosen[0])
+                and (each.session < grant.session or each is chosen[0])  # else a gap says so
             ]
             beginnings[channel_id] = beginning(chosen, answers, start, grant.session)
     return beginnings, shortened
@@ -126,12 +127,12 @@ def _place_of(located: Located) -> Place:
     return located.place
 
 
-def is_shortened(located: Located, wanted: Wanted) -> bool:
-    """Whether something is missing before this place."""
+def is_shortened(located: Located, wanted: Wanted, *, is_first: bool) -> bool:
+    """Whether something is missing before this place. Args: is_first: of all sessions."""
     if located.session == wanted.session and wanted.point is not None:
         return False  # the place is known; what is missing after it is a gap
-    if located.session == wanted.session and wanted.message_seq:
-        return located.place.message_seq > wanted.message_seq
+    if wanted.message_seq and is_first:
+        return (located.session, located.place.message_seq) > (wanted.session, wanted.message_seq)
     return located.is_oldest and located.at_ns > 0 and located.place.message_seq > FIRST_MESSAGE
 
 

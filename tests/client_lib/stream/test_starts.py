@@ -373,6 +373,14 @@ def test_what_retention_removed_of_former_sessions_is_told_before_the_first_mess
         HistoryShortened(1, 11, AT_NS + 1_002 * S, YESTERDAY),
         *day(YESTERDAY, 11, 20), changed(YESTERDAY, is_complete=False), *day(TODAY, 1, 25)
     ]  # fmt: skip
+    assert read_sessions(cluster, {TOPIC: (YESTERDAY, 9)})[:2] == [
+        HistoryShortened(1, 11, AT_NS + 1_002 * S, YESTERDAY), (YESTERDAY, 11)
+    ]  # fmt: skip
+    for adapter in cluster.adapters:
+        adapter.journal = [each for each in adapter.journal if each.session == TODAY]
+    assert read_sessions(cluster, {TOPIC: (YESTERDAY, 9)})[:2] == [
+        HistoryShortened(1, 1, AT_NS + 2_000 * S, TODAY), (TODAY, 1)
+    ]  # fmt: skip
 
 
 def test_a_playback_of_a_former_session_ends_at_its_end(cluster: ToyCluster) -> None:
