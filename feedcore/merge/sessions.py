@@ -134,7 +134,7 @@ class SessionMerger:
     def next_deadline_ns(self) -> int | None:
         """When to call `on_timer` next."""
         own = self._settles_at_ns
-        if self._heartbeats or (self._has_rest and self._is_at_end):
+        if self._has_rest and self._is_at_end:
             own = 0  # immediately
         elif self._rest is not None:
             own = self._rest.next_deadline_ns(self.present)
@@ -159,14 +159,14 @@ class SessionMerger:
         heartbeats, self._heartbeats = self._heartbeats, ()
         for each in heartbeats:
             effects += self.present.on_packet(each._replace(flags=each.flags | RETRANSMISSION_BIT), now_ns)
-        if heartbeats and self.present.knows_end:
+        if self.present.knows_end:
             self._rest = None
         return effects
 
     def _change_session_if_due(self, effects: list[MergeEffect], now_ns: int) -> list[MergeEffect]:
         """Begin the next session if the present one is settled."""
         while (self._settles_at_ns is not None or self.session < self._live_from) and self._is_settled(now_ns):
-            old, is_complete = self.session, self.present.has_ended and not self.present.has_missing_messages
+            old, is_complete = self.session, self.present.has_ended
             self._rest, self._has_rest = None, False
             if self._former:
                 self._begin_former()
@@ -187,7 +187,7 @@ class SessionMerger:
 
     def _is_settled(self, now_ns: int) -> bool:
         merger = self.present
-        if self._heartbeats or self._rest is not None:
+        if self._rest is not None:
             return False
         if self._is_at_end or merger.next_message_seq is None:
             return True  # all of it was delivered, or a live client has heard nothing of it

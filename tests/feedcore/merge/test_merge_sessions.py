@@ -443,3 +443,27 @@ def test_with_confirmation_the_rest_of_a_session_is_requested_twice() -> None:
     reader = beginning_with(former(OLD, 1), config=MergerConfig(confirm=2))
     reader.wait(0)
     assert [each.copy_count for each in requests_of(reader)] == [2]
+
+
+def test_an_adapter_that_is_heard_in_the_present_session_after_former_ones_is_live() -> None:
+    reader = beginning_with(former(OLD, 1, final(OLD, 1)))
+    reader.wait(0)
+    reader.hear(of_new(heartbeat(1)))
+    assert [effect for effect in reader.effects if isinstance(effect, Live)] == [Live(CHANNEL, 1)]
+
+
+def test_a_present_session_that_has_ended_needs_no_timer() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), end(4), now_ns=SECOND)
+    assert (reader.merger.next_deadline_ns() or SECOND) >= SECOND
+
+
+def test_what_a_final_heartbeat_adds_after_the_last_answer_is_delivered_before_the_session_is_left() -> None:
+    reader = beginning_with(former(OLD, 1))
+    reader.wait(0)
+    answer(reader)
+    reader.hear(final(OLD, 4), now_ns=SECOND)
+    assert (reader.merger.next_deadline_ns() or 0) >= SECOND
+    assert ask(reader, SECOND + 10 * MS) == (OLD, ((1, 4),))
+    answer(reader, packet(1, line(1, 3)))
+    assert reader.story == [(OLD, 1), changed()]
