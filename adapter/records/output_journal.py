@@ -17,19 +17,25 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from tandemfeed.adapter.records.channel_marks import ChannelMarks, Where
+from tandemfeed.adapter.records.locating import (
+    READ_COUNT,
+    LocatedSession,
+    find_packet,
+    heartbeat_at_end,
+    packets_between,
+)
 from tandemfeed.adapter.records.provisional_index import ProvisionalIndex
 from tandemfeed.adapter.records.retransmissions import WantedPackets, read_retransmissions
 from tandemfeed.adapter.records.saved_state import HEAD as STATE_HEAD
 from tandemfeed.adapter.records.saved_state import MAGIC as STATE_MAGIC
 from tandemfeed.adapter.records.saved_state import SavedState, decode_saved_state, encode_saved_state
-from tandemfeed.feedcore.merge.place import Place, end_place, first_place, place_of_message
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
 from tandemfeed.feedcore.replica.output.save_schedule import STATE_SIZE_MAX
-from tandemfeed.feedcore.wire.lineage import ENTRIES_MAX, ENTRY_SIZE, EpochStart, Lineage
+from tandemfeed.feedcore.wire.lineage import EpochStart
 from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     HEARTBEAT_BIT,
@@ -46,7 +52,7 @@ from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.feedcore.wire.provisional_commit import COMMIT_MAGIC, decode_commit
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
-from tandemfeed.journal.read.sequence_marks import MARK_EVERY, UNBOUNDED, SequenceMarks, Stretch
+from tandemfeed.journal.read.sequence_marks import UNBOUNDED, Stretch
 
 LOG = logging.getLogger("tandemfeed.adapter.records.output_journal")
 BLOCK_SIZE = 32 << 20
@@ -54,75 +60,14 @@ RETAIN_BLOCKS = 64  # 2 GiB: at 20,000 messages of 74 bytes a second, more than 
 assert BLOCK_SIZE >= 2 * STATE_SIZE_MAX  # saving a state takes no block of its own
 MAPPED_AHEAD = 1 << 20  # the kernel unmaps a killed adapter's memory during the takeover
 TAILERS_KEPT = 4  # for later replays: a new tailer first reads every block, which takes some milliseconds
-READ_COUNT = 4 * MARK_EVERY  # packets that a lookup reads in one call
 SCAN_COUNT = 16_384
-STRETCHES_MAX = 1_024  # of MARK_EVERY packets, which a reader gets in one call
+STRETCHES_MAX = 1_024  # of `MARK_EVERY` packets, which a reader gets in one call
 RETRY_WHEN_FULL_NS = 1_000_000_000  # an attempt on a full disk takes too long to repeat it for every packet
 HEADER_NUMBERS = ("channel_id", "epoch", "first_input_seq", "first_message_seq")
 NOT_NUMBERED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
 HEADER_FIELDS = OUTPUT_LAYOUT.dtype(
     ["magic", "flags", "channel_id", "session", "epoch", "first_input_seq", "first_message_seq"]
 )
-Where = tuple[int, int]  # session, channel_id: each session numbers from 1
-
-
-class LocatedSession(NamedTuple):
-    """Where a channel was in a session, at a time or before a message.
-
-    Attributes:
-        epoch: that of the packet at the place.
-        at_unix_ns: when the source sent the newest source message of that packet; 0: there is none, and the place is
-            where the next packet begins.
-        is_oldest: nothing before the place is here.
-        heartbeat: the final one of the session; if it is not over here, or its end has not arrived, one without
-            END_OF_STREAM that gives the end of what is here and the epochs as packets show them.
-    """
-
-    session: int
-    epoch: int
-    place: Place
-    at_unix_ns: int
-    is_oldest: bool
-    heartbeat: OutputPacket
-
-
-class ChannelMarks:
-    """Where one channel's numbered packets are. One thread adds packets, in their order in the journal.
-
-    Packets of an epoch ascend; a new epoch may begin before the end of the old one.
-    """
-
-    def __init__(self) -> None:
-        self.by_input = SequenceMarks()
-        self.by_message = SequenceMarks()
-        self._epoch = self._input_seq = 0
-        self._unmarked_count = MARK_EVERY  # the first packet needs a mark
-        self.epochs: tuple[EpochStart, ...] = ()  # as far as packets show them
-
-    def is_found_from_before(self, epoch: int, first_input_seq: int) -> bool:
-        """Add the next packet, if reading on from the last mark finds it soon; else False, and it needs a mark. Changes
-        nothing that a lookup reads."""
-        if epoch != self._epoch or first_input_seq <= self._input_seq or self._unmarked_count >= MARK_EVERY:
-            return False
-        self._input_seq = first_input_seq
-        self._unmarked_count += 1
-        return True
-
-    def mark(self, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
-        """Add the next packet with its place. Needs the journal's lock."""
-        if epoch != self._epoch:
-            kept = tuple(each for each in self.epochs if each.epoch < epoch and each[1] < first_input_seq)
-            self.epochs = (*kept, EpochStart(epoch, first_input_seq, first_message_seq))
-        self._epoch, self._input_seq, self._unmarked_count = epoch, first_input_seq, 1
-        self.by_input.mark(first_input_seq, index)
-        self.by_message.mark(first_message_seq, index)
-
-    def release(self, first_index: int) -> None:
-        """Forget packets before the journal's first record."""
-        self.by_input.release(first_index)
-        self.by_message.release(first_index)
-        if not self.by_input.first_seqs:
-            self._unmarked_count = MARK_EVERY
 
 
 class OutputJournal:
@@ -321,18 +266,12 @@ class OutputJournal:
             mark = max(bisect_left(indices, at_unix_ns, key=self._sent_at_ns) - 1, 0)
             end_seq = first_seqs[mark + 2] if mark + 2 < len(first_seqs) else UNBOUNDED
             packets = self._lookup(session, channel_id, first_seqs[mark], end_seq, by_message=False)
-        place, epoch, at_ns = None, 0, 0
         with contextlib.closing(packets):
-            for packet in packets:
-                place, epoch = end_place(packet), packet.epoch
-                if packet.end_message_seq > message_seq if message_seq else packet.source_sent_at_ns >= at_unix_ns:
-                    found = place_of_message(packet, message_seq) if message_seq else None
-                    place, at_ns = found or first_place(packet), packet.source_sent_at_ns
-                    break
+            found = find_packet(packets, at_unix_ns, message_seq)
         heartbeat = self._last_heartbeat(where, first_seqs[-1], epochs)
-        if place is None or heartbeat is None:
+        if found is None or heartbeat is None:
             return None
-        return LocatedSession(session, epoch, place, at_ns, place.input_seq <= first_seqs[0], heartbeat)
+        return LocatedSession(session, *found, found.place.input_seq <= first_seqs[0], heartbeat)
 
     def _last_heartbeat(self, where: Where, from_seq: int, epochs: tuple[EpochStart, ...]) -> OutputPacket | None:
         """The final heartbeat of a session, or one made of its last packets, those from an `input_seq` on."""
@@ -343,17 +282,7 @@ class OutputJournal:
         packets = deque(self._replay(*where, from_seq, UNBOUNDED, by_message=False), maxlen=1)
         if not packets:
             return None
-        last = decode_output_packet(packets[0])
-        lineage = Lineage(epochs[-ENTRIES_MAX:])
-        return last._replace(
-            flags=HEARTBEAT_BIT,
-            epoch=lineage.epoch,
-            first_input_seq=last.end_input_seq,
-            first_message_seq=last.end_message_seq,
-            message_count=0,
-            runs=(),
-            payload=lineage.encode(ENTRIES_MAX * ENTRY_SIZE),
-        )
+        return heartbeat_at_end(decode_output_packet(packets[0]), epochs)
 
     def _sent_at_ns(self, index: int) -> int:
         """When the newest source message of the packet at a place in the journal was sent."""
@@ -428,7 +357,7 @@ class OutputJournal:
             return
         with self.lent_tailer() as tailer:
             for stretch in stretches:
-                for packet in _packets(tailer, stretch.begin_index, end_index, where, provisional):
+                for packet in packets_between(tailer, stretch.begin_index, end_index, where, provisional):
                     number = packet.first_message_seq if by_message else packet.first_input_seq
                     if number >= stretch.until_seq:
                         break
@@ -560,26 +489,3 @@ class OutputJournal:
 
     def _on_released(self, _path: Path) -> None:
         self._has_released = True  # called in the upkeep thread, and only the loop changes the marks
-
-
-def _packets(
-    tailer: Tailer, begin_index: int, end_index: int, where: Where, provisional: ProvisionalIndex | None
-) -> Iterator[OutputPacket]:
-    """The channel's packets between two places in the journal. Provisional packets appear as committed."""
-    try:
-        tailer.to_index(begin_index)
-    except NoSuchRecord:
-        return  # released by retention meanwhile
-    while batch := tailer.read_many(READ_COUNT):
-        for index, record in batch:
-            if index >= end_index:
-                return
-            try:
-                packet = decode_output_packet(record)
-            except PacketRefused:
-                continue  # not a packet
-            if (packet.session, packet.channel_id) != where or not packet.runs:
-                continue
-            counting = packet if provisional is None else provisional.as_committed(packet, index)
-            if counting is not None:
-                yield counting

@@ -10,7 +10,8 @@ from contextlib import aclosing
 import grpc
 
 from tandemfeed.adapter.records.last_values.keeper import LastValueKeeper
-from tandemfeed.adapter.records.output_journal import LocatedSession, OutputJournal
+from tandemfeed.adapter.records.locating import LocatedSession
+from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.replay_pace import ALIVE_AFTER_S, ReplayPace
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.topics import any_topic_matches

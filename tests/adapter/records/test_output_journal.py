@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemfeed.adapter.records.output_journal import ChannelMarks, OutputJournal
+from tandemfeed.adapter.records.channel_marks import ChannelMarks
+from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.saved_state import SavedState, decode_saved_state, encode_saved_state
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage, decode_lineage
