@@ -39,8 +39,9 @@ class Options(TypedDict, total=False):
         start: "live" (default): with the first packet received; "first": with the first message of the session;
             "snapshot": with the last message of each type and key (`conflate_by`), then live; a time (`datetime` with a
             zone, `numpy.datetime64`, or nanoseconds since 1970): with the first packet that has what the source sent
-            since then; or the first `message_seq` by topic. Past messages are replayed from the adapters' journals. If
-            they do not reach back to a time or a snapshot's beginning, `HistoryShortened` says where they begin.
+            since then; or by topic the first `message_seq`, or (session, message_seq). A time, or a session, may be in
+            a former session: those between are delivered too. Past messages are replayed from the adapters' journals.
+            If they do not reach back to a time or a snapshot's beginning, `HistoryShortened` says where they begin.
         until: a time, as for `start`: the subscription ends with what the source sent before it. With a time that is
             over, it ends when that was delivered.
         speed: deliver messages at the intervals at which the source sent them, divided by this number: 1 as recorded,
@@ -147,7 +148,8 @@ class Client:
             LimitReached: the identity has as many subscriptions open as it may have.
             AuthenticationRefused: the server no longer accepts the identity and secret.
             AdminUnavailable: no administration server answered.
-            HistoryUnavailable: no adapter said where the time is with which to start.
+            HistoryUnavailable: no adapter said where the time is with which to start, or what there is since a former
+                session; or the session of `start` has not begun.
             ValueError: no message has the field `conflate_by` or a field of `where`, or such a value.
             CursorUnusable: the cursor's file cannot be read, is of another feed, or is used by another process.
         """

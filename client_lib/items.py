@@ -418,16 +418,18 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class HistoryShortened:
-    """No adapter has the channel's whole history since the time with which the subscription was to begin. It begins
-    with the oldest message that there is.
+    """No adapter has a session of the channel from where the subscription was to begin. It begins with the oldest
+    message that there is. What is missing of former sessions is reported before the first message.
 
     Attributes:
         at_ns: when the source sent it.
+        session: the session that is shorter.
     """
 
     channel_id: int
     first_message_seq: int
     at_ns: int
+    session: int
 
 
 GrantEvent: TypeAlias = Revoked | ChannelsChanged | ModelChanged

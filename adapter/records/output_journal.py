@@ -14,11 +14,20 @@ import os
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from tandemfeed.adapter.records.channel_marks import ChannelMarks, Where
+from tandemfeed.adapter.records.locating import (
+    READ_COUNT,
+    LocatedSession,
+    find_packet,
+    heartbeat_at_end,
+    packets_between,
+)
 from tandemfeed.adapter.records.provisional_index import ProvisionalIndex
 from tandemfeed.adapter.records.retransmissions import WantedPackets, read_retransmissions
 from tandemfeed.adapter.records.saved_state import HEAD as STATE_HEAD
@@ -43,7 +52,7 @@ from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.feedcore.wire.provisional_commit import COMMIT_MAGIC, decode_commit
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
-from tandemfeed.journal.read.sequence_marks import MARK_EVERY, UNBOUNDED, SequenceMarks, Stretch
+from tandemfeed.journal.read.sequence_marks import UNBOUNDED, Stretch
 
 LOG = logging.getLogger("tandemfeed.adapter.records.output_journal")
 BLOCK_SIZE = 32 << 20
@@ -51,55 +60,14 @@ RETAIN_BLOCKS = 64  # 2 GiB: at 20,000 messages of 74 bytes a second, more than 
 assert BLOCK_SIZE >= 2 * STATE_SIZE_MAX  # saving a state takes no block of its own
 MAPPED_AHEAD = 1 << 20  # the kernel unmaps a killed adapter's memory during the takeover
 TAILERS_KEPT = 4  # for later replays: a new tailer first reads every block, which takes some milliseconds
-READ_COUNT = 4 * MARK_EVERY  # packets that a lookup reads in one call
 SCAN_COUNT = 16_384
-STRETCHES_MAX = 1_024  # of MARK_EVERY packets, which a reader gets in one call
+STRETCHES_MAX = 1_024  # of `MARK_EVERY` packets, which a reader gets in one call
 RETRY_WHEN_FULL_NS = 1_000_000_000  # an attempt on a full disk takes too long to repeat it for every packet
 HEADER_NUMBERS = ("channel_id", "epoch", "first_input_seq", "first_message_seq")
 NOT_NUMBERED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
 HEADER_FIELDS = OUTPUT_LAYOUT.dtype(
     ["magic", "flags", "channel_id", "session", "epoch", "first_input_seq", "first_message_seq"]
 )
-Place = tuple[int, int]  # session, channel_id: each session numbers from 1
-
-
-class ChannelMarks:
-    """Where one channel's numbered packets are. One thread adds packets, in their order in the journal.
-
-    Packets of an epoch ascend; a new epoch may begin before the end of the old one.
-    """
-
-    def __init__(self) -> None:
-        self.by_input = SequenceMarks()
-        self.by_message = SequenceMarks()
-        self._epoch = self._input_seq = 0
-        self._unmarked_count = MARK_EVERY  # the first packet needs a mark
-        self.epochs: tuple[EpochStart, ...] = ()  # as far as packets show them
-
-    def is_found_from_before(self, epoch: int, first_input_seq: int) -> bool:
-        """Add the next packet, if reading on from the last mark finds it soon; else False, and it needs a mark. Changes
-        nothing that a lookup reads."""
-        if epoch != self._epoch or first_input_seq <= self._input_seq or self._unmarked_count >= MARK_EVERY:
-            return False
-        self._input_seq = first_input_seq
-        self._unmarked_count += 1
-        return True
-
-    def mark(self, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
-        """Add the next packet with its place. Needs the journal's lock."""
-        if epoch != self._epoch:
-            kept = tuple(each for each in self.epochs if each.epoch < epoch and each[1] < first_input_seq)
-            self.epochs = (*kept, EpochStart(epoch, first_input_seq, first_message_seq))
-        self._epoch, self._input_seq, self._unmarked_count = epoch, first_input_seq, 1
-        self.by_input.mark(first_input_seq, index)
-        self.by_message.mark(first_message_seq, index)
-
-    def release(self, first_index: int) -> None:
-        """Forget packets before the journal's first record."""
-        self.by_input.release(first_index)
-        self.by_message.release(first_index)
-        if not self.by_input.first_seqs:
-            self._unmarked_count = MARK_EVERY
 
 
 class OutputJournal:
@@ -128,10 +96,10 @@ class OutputJournal:
         )
         self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
         self.held_since_ns = time.monotonic_ns()
-        self._channels: dict[Place, ChannelMarks] = {}
+        self._channels: dict[Where, ChannelMarks] = {}
         self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
-        self._final_heartbeats: dict[Place, int] = {}
-        self._provisional: dict[Place, ProvisionalIndex] = {}
+        self._final_heartbeats: dict[Where, int] = {}
+        self._provisional: dict[Where, ProvisionalIndex] = {}
         self.newest_session = 0  # of any packet; 0: there is no packet
         self._lock = threading.Lock()
         self._tailers: list[Tailer] = []
@@ -242,27 +210,79 @@ class OutputJournal:
             last_seq = firsts[end] - 1 if end < len(firsts) else UNBOUNDED
             return marks.by_input.stretches(first_input_seq, last_seq), marks.epochs
 
-    def locate(self, channel_id: int, at_unix_ns: int, session: int = 0) -> tuple[int, int]:
-        """(message_seq, time) of the first packet of a session (0: the newest) whose newest source message was sent at
-        this time or later, by the source's clock. If there is none: where the next packet begins, and 0. (0, 0): there
-        is nothing of this session.
+    def locate(
+        self,
+        channel_id: int,
+        at_unix_ns: int,
+        session: int = 0,
+        *,
+        message_seq: int = 0,
+        any_session: bool = False,
+    ) -> list[LocatedSession]:
+        """Where the first packet is whose newest source message was sent at this time or later, by the source's clock.
 
         A search for the mark before it takes some reads, because packets are in the order in which they were sent.
+
+        Args:
+            session: 0: the newest.
+            message_seq: locate this message of the session instead; 0: locate the time.
+            any_session: locate it in the first of the sessions from `session` on (0: the oldest) with something so
+                late, and give the beginning of each later session too. If no session has it: the end of the newest.
+
+        Returns:
+            Sessions in ascending order; none if nothing of them is here.
         """
         with self._lock:
-            channel = self._channels.get((session or self.newest_session, channel_id))
-            marks = None if channel is None else (channel.by_message.first_seqs[:], channel.by_message.indices[:])
-        if not marks or not marks[0]:
-            return 0, 0
-        first_seqs, indices = marks
-        at_mark = max(bisect_left(indices, at_unix_ns, key=self._sent_at_ns) - 1, 0)
-        end_seq = first_seqs[at_mark + 2] if at_mark + 2 < len(first_seqs) else UNBOUNDED
-        next_seq = first_seqs[at_mark]
-        for packet in self._lookup(session, channel_id, next_seq, end_seq, by_message=True):
-            if packet.source_sent_at_ns >= at_unix_ns:
-                return packet.first_message_seq, packet.source_sent_at_ns
-            next_seq = packet.end_message_seq
-        return next_seq, 0
+            channels = self._channels.items()
+            present = [each for (each, of), marks in channels if of == channel_id and marks.by_input.first_seqs]
+        if any_session:
+            sessions = sorted(each for each in present if each >= session)
+        else:
+            sessions = [each for each in present if each == (session or self.newest_session)]
+        found: list[LocatedSession] = []
+        at_end: LocatedSession | None = None
+        for each in sessions:
+            seq = message_seq if each == session else 0
+            located = self._locate_in((each, channel_id), 0 if found else at_unix_ns, seq)
+            if located is None:
+                continue
+            if located.at_unix_ns or found or message_seq or not at_unix_ns:
+                found.append(located)
+            else:
+                at_end = located
+        return found or ([at_end] if at_end is not None else [])
+
+    def _locate_in(self, where: Where, at_unix_ns: int, message_seq: int) -> LocatedSession | None:
+        """The same in one session; None: retention has released it meanwhile."""
+        session, channel_id = where
+        with self._lock:
+            channel = self._channels[where]
+            first_seqs, indices, epochs = channel.by_input.first_seqs[:], channel.by_input.indices[:], channel.epochs
+        if not first_seqs:
+            return None
+        if message_seq:
+            packets = self._lookup(session, channel_id, message_seq, message_seq + 1, by_message=True)
+        else:
+            mark = max(bisect_left(indices, at_unix_ns, key=self._sent_at_ns) - 1, 0)
+            end_seq = first_seqs[mark + 2] if mark + 2 < len(first_seqs) else UNBOUNDED
+            packets = self._lookup(session, channel_id, first_seqs[mark], end_seq, by_message=False)
+        with contextlib.closing(packets):
+            found = find_packet(packets, at_unix_ns, message_seq)
+        heartbeat = self._last_heartbeat(where, first_seqs[-1], epochs)
+        if found is None or heartbeat is None:
+            return None
+        return LocatedSession(session, *found, found.place.input_seq <= first_seqs[0], heartbeat)
+
+    def _last_heartbeat(self, where: Where, from_seq: int, epochs: tuple[EpochStart, ...]) -> OutputPacket | None:
+        """The final heartbeat of a session, or one made of its last packets, those from an `input_seq` on."""
+        index = self._final_heartbeats.get(where)
+        if index is not None:
+            with contextlib.suppress(NoSuchRecord, PacketRefused):  # retention may have released it
+                return decode_output_packet(self._journal.read(index))
+        packets = deque(self._replay(*where, from_seq, UNBOUNDED, by_message=False), maxlen=1)
+        if not packets:
+            return None
+        return heartbeat_at_end(decode_output_packet(packets[0]), epochs)
 
     def _sent_at_ns(self, index: int) -> int:
         """When the newest source message of the packet at a place in the journal was sent."""
@@ -308,12 +328,13 @@ class OutputJournal:
             provisional = self._provisional.get(where)
             marks = None if channel is None else channel.by_message if by_message else channel.by_input
             stretches = [] if marks is None else marks.stretches(first_seq, end_seq - 1)
+            end_index = self._end_index(where)
         if not stretches:
             return
         wanted = WantedPackets(*where, first_seq, end_seq, by_message=by_message)
         if provisional is None:
             with self.lent_tailer() as tailer:
-                yield from read_retransmissions(tailer, stretches, wanted)
+                yield from read_retransmissions(tailer, stretches, wanted, end_index)
             return
         for packet in self._lookup(session, channel_id, first_seq, end_seq, by_message=by_message):
             if wanted.has(packet):
@@ -321,7 +342,7 @@ class OutputJournal:
 
     def _lookup(
         self, session: int, channel_id: int, first_seq: int, end_seq: int, *, by_message: bool
-    ) -> Iterator[OutputPacket]:
+    ) -> Generator[OutputPacket, None, None]:
         """The numbered packets from the one that may hold `first_seq` on, some beyond `end_seq` included."""
         with self._lock:
             where = session or self.newest_session, channel_id
@@ -331,17 +352,31 @@ class OutputJournal:
             marks = channel.by_message if by_message else channel.by_input
             stretches = marks.stretches(first_seq, end_seq - 1)
             provisional = self._provisional.get(where)
+            end_index = self._end_index(where)
         if not stretches:
             return
         with self.lent_tailer() as tailer:
             for stretch in stretches:
-                for packet in _packets(tailer, stretch.begin_index, where, provisional):
+                for packet in packets_between(tailer, stretch.begin_index, end_index, where, provisional):
                     number = packet.first_message_seq if by_message else packet.first_input_seq
                     if number >= stretch.until_seq:
                         break
                     yield packet
                     if number >= end_seq:
                         return
+
+    def _end_index(self, where: Where) -> int:
+        """Where the channel's next session begins: a channel appends nothing of a session after that. Needs the lock.
+
+        Without it, whoever reads the end of a former session would read the whole journal after it.
+        """
+        session, channel_id = where
+        later = [
+            marks.by_input.indices[0]
+            for (each, of), marks in self._channels.items()
+            if of == channel_id and each > session and marks.by_input.indices
+        ]
+        return min(later, default=UNBOUNDED)
 
     @contextlib.contextmanager
     def lent_tailer(self) -> Iterator[Tailer]:
@@ -381,7 +416,7 @@ class OutputJournal:
         self.is_failing = True
         self.last_dropped_unix_ns = time.time_ns()
 
-    def _note(self, where: Place, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
+    def _note(self, where: Where, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
         marks = self._channels.get(where)
         if marks is not None and not self._has_released and marks.is_found_from_before(epoch, first_input_seq):
             return  # without the lock, which nearly every packet can spare
@@ -448,30 +483,9 @@ class OutputJournal:
         for found in self._provisional_of(where).commit(commit):
             self._note(where, commit.epoch, found.first_input_seq, found.first_message_seq, found.journal_index)
 
-    def _provisional_of(self, where: Place) -> ProvisionalIndex:
+    def _provisional_of(self, where: Where) -> ProvisionalIndex:
         self.newest_session = max(self.newest_session, where[0])
         return self._provisional.setdefault(where, ProvisionalIndex())
 
     def _on_released(self, _path: Path) -> None:
         self._has_released = True  # called in the upkeep thread, and only the loop changes the marks
-
-
-def _packets(
-    tailer: Tailer, begin_index: int, where: Place, provisional: ProvisionalIndex | None
-) -> Iterator[OutputPacket]:
-    """The channel's packets from a place in the journal on. Provisional packets appear as committed."""
-    try:
-        tailer.to_index(begin_index)
-    except NoSuchRecord:
-        return  # released by retention meanwhile
-    while batch := tailer.read_many(READ_COUNT):
-        for index, record in batch:
-            try:
-                packet = decode_output_packet(record)
-            except PacketRefused:
-                continue  # not a packet
-            if (packet.session, packet.channel_id) != where or not packet.runs:
-                continue
-            counting = packet if provisional is None else provisional.as_committed(packet, index)
-            if counting is not None:
-                yield counting

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 import grpc
 
 from tandemfeed.adapter.records.last_values.keeper import LastValueKeeper
+from tandemfeed.adapter.records.locating import LocatedSession
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.replay_pace import ALIVE_AFTER_S, ReplayPace
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.topics import any_topic_matches
+from tandemfeed.feedcore.wire.output_packet import encode_output_packet
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
 from tandemfeed.transport.calls.serving.open_streams import OpenStreams
@@ -67,9 +70,11 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
     ) -> replay_pb2.LocateReply:
         """Where a channel was at a time."""
         self._check_caller(request.channel_id, context)
-        wanted = request.channel_id, request.at_unix_ns, request.session
-        message_seq, at_unix_ns = await in_thread(context, self._journal.locate, *wanted)
-        return replay_pb2.LocateReply(message_seq=message_seq, at_unix_ns=at_unix_ns)
+        locate = functools.partial(
+            self._journal.locate, message_seq=request.message_seq, any_session=request.any_session
+        )
+        found = await in_thread(context, locate, request.channel_id, request.at_unix_ns, request.session)
+        return replay_pb2.LocateReply(sessions=map(_located, found))
 
     async def LastValues(  # noqa: N802
         self, request: replay_pb2.LastValuesRequest, context: grpc.ServicerContext
@@ -135,6 +140,19 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"{caller.identity} has no grant for topic {topic!r} and is not an adapter of feed {self.feed!r}",
             )
+
+
+def _located(found: LocatedSession) -> replay_pb2.LocatedSession:
+    position = common_pb2.MessageStreamState(
+        epoch=found.epoch, next_input_seq=found.place.input_seq, next_message_seq=found.place.message_seq
+    )
+    return replay_pb2.LocatedSession(
+        session=found.session,
+        position=position,
+        at_unix_ns=found.at_unix_ns,
+        is_oldest=found.is_oldest,
+        heartbeat=encode_output_packet(found.heartbeat),
+    )
 
 
 def _in_chunks(packets: Iterable[bytes], pace: ReplayPace) -> Generator[Sequence[bytes], None, None]:

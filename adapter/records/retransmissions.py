@@ -23,7 +23,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     decode_output_packet,
 )
 from tandemfeed.journal import Batch, NoSuchRecord, Tailer
-from tandemfeed.journal.read.sequence_marks import MARK_EVERY, Stretch
+from tandemfeed.journal.read.sequence_marks import MARK_EVERY, UNBOUNDED, Stretch
 
 READ_COUNT_MIN, READ_COUNT_MAX = 2 * MARK_EVERY, 16 * MARK_EVERY  # a gap of some packets; a history: about 1.5 MB
 FLAGS_AT = OUTPUT_LAYOUT.offsets["flags"]
@@ -55,11 +55,14 @@ class WantedPackets:
         return packet.end_input_seq > self.first_seq and packet.first_input_seq < self.end_seq
 
 
-def read_retransmissions(tailer: Tailer, stretches: Sequence[Stretch], wanted: WantedPackets) -> Iterator[bytes]:
+def read_retransmissions(
+    tailer: Tailer, stretches: Sequence[Stretch], wanted: WantedPackets, end_index: int = UNBOUNDED
+) -> Iterator[bytes]:
     """The wanted packets in order, as retransmissions. Packets that are not in the journal any more are left out.
 
     Args:
         stretches: where they are, in the order of the journal: what follows one begins the next.
+        end_index: from this place on there are none.
     """
     if not _go_to_first(tailer, stretches):
         return
@@ -77,6 +80,8 @@ def read_retransmissions(tailer: Tailer, stretches: Sequence[Stretch], wanted: W
         yield from _copies(batch, headers, np.flatnonzero(is_of_channel & ~is_superseded), wanted)
         if (is_of_channel & is_superseded & (stretch_of == len(stretches) - 1)).any():
             return  # the end of the last stretch
+        if batch.first_index + len(batch) > end_index:
+            return
 
 
 def _go_to_first(tailer: Tailer, stretches: Sequence[Stretch]) -> bool:

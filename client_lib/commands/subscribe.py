@@ -95,9 +95,10 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         type=_start_part,
-        metavar="live|first|snapshot|TIME|TOPIC=SEQ",
+        metavar="live|first|snapshot|TIME|TOPIC=SEQ|TOPIC=SESSION/SEQ",
         help="begin live, with the session's first message, with the last message of each symbol, with what the source "
-        "sent since a time (2026-11-22T14:30Z), or a topic with a message_seq (repeatable; default live)",
+        "sent since a time (2026-11-22T14:30Z), also in a former session, or a topic with a message_seq, also of a "
+        "former session (repeatable; default live)",
     )
     parser.add_argument(
         "--confirm",
@@ -146,16 +147,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _start_part(text: str) -> Start:
-    topic, _, number = text.rpartition("=")
+    topic, _, message = text.rpartition("=")
+    session, _, number = message.rpartition("/")
     if text in NAMED_STARTS:
         return NAMED_STARTS[text]
     with contextlib.suppress(ValueError):
         return utc(datetime.fromisoformat(text))
-    if not topic or not number.isdecimal() or int(number) < 1:
+    numbers = (session, number) if "/" in message else (number,)
+    if not topic or not all(each.isascii() and each.isdecimal() and int(each) for each in numbers):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not valid; use live, first, snapshot, a time, or TOPIC=SEQ, SEQ from 1 on"
+            f"{text!r} is not valid; use live, first, snapshot, a time, TOPIC=SEQ or TOPIC=SESSION/SEQ, SEQ from 1 on"
         )
-    return {topic: int(number)}
+    return {topic: (int(session), int(number)) if session else int(number)}
 
 
 def _start(parts: list[Start]) -> Start:

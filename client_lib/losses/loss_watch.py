@@ -52,6 +52,12 @@ class LossWatch:
         self._grant, self._clock_ns = grant, clock_ns
         self._lines: dict[tuple[int, int], _Line] = {}  # by channel and adapter
         self._live_from: dict[tuple[int, int], int] = {}  # by channel and session: first input_seq of its live packets
+        self._sessions: dict[int, int] = {}  # by channel, if known: the one that is delivered now
+        self._history_until: dict[int, int] = {}  # by channel: earlier sessions are history
+
+    def note_history(self, channel_id: int, session: int, present: int) -> None:
+        """A channel begins in a session that is over; sessions before the present one are not received live."""
+        self._sessions[channel_id], self._history_until[channel_id] = session, present
 
     def on_packet(self, packet: OutputPacket, incarnation: int, counter: int) -> None:
         """A genuine packet arrived, of this start of its adapter and with this packet counter."""
@@ -101,7 +107,9 @@ class LossWatch:
             cause, detail = LossCause.APPLICATION, "dropped by on_lag"
             self._add(event.channel_id, "messages", *numbers, Outcome.LOST, cause=cause, detail=detail)
         elif isinstance(event, SessionChanged):
-            self._live_from.setdefault((event.channel_id, event.new_session), FIRST_SEQ)
+            self._sessions[event.channel_id] = event.new_session
+            if event.new_session > self._history_until.get(event.channel_id, 0):
+                self._live_from.setdefault((event.channel_id, event.new_session), FIRST_SEQ)
         elif isinstance(event, SourceGap | ProvisionalGap):
             end = event.last_source_seq + 1
             is_source = isinstance(event, SourceGap)
@@ -165,7 +173,7 @@ class LossWatch:
             now_ns,
             grant.feed_name,
             grant.topics_by_channel.get(channel_id, str(channel_id)),
-            grant.session,
+            self._sessions.get(channel_id, grant.session),
             cause or (LossCause.APPLICATION if self.is_behind else LossCause.NETWORK),
             outcome,
             unit,

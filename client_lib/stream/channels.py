@@ -23,6 +23,7 @@ from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.reading.conflation import SnapshotIntake
 from tandemfeed.client_lib.reading.cursor import Cursor
 from tandemfeed.client_lib.replay.last_values import LastValues
+from tandemfeed.client_lib.replay.locating import Beginning
 from tandemfeed.client_lib.replay.worker import Replayed
 from tandemfeed.client_lib.stream.field_filter import FieldFilter
 from tandemfeed.client_lib.stream.starts import Start, first_message_of
@@ -55,6 +56,7 @@ class Channels:
     Args:
         grant: the first grant; later ones come by `change`.
         start: "live", "first", or the first message of each channel by topic.
+        beginnings: of channels that begin there instead.
         snapshot_by: deliver only the newest message of each type and of each value of this field, until the stream is
             live; empty: deliver all.
         where: the values that fields of delivered messages have; see `FieldFilter`. Empty: any.
@@ -77,6 +79,7 @@ class Channels:
         request_replay: Callable[[RequestReplay], None],
         *,
         start: Start,
+        beginnings: Mapping[int, Beginning] = MappingProxyType({}),
         snapshot_by: str = "",
         last_values: Mapping[int, LastValues] = MappingProxyType({}),
         where: Mapping[str, Any],
@@ -106,13 +109,19 @@ class Channels:
         for channel_id, topic in grant.topics_by_channel.items():
             position = None if cursor is None else cursor.position(topic)
             if position is not None and position.next_input_seq:
-                self._continue(channel_id, position.session, position.resume_point)
                 if position.begun is not None:
                     self._begun[channel_id] = position.begun
+                if channel_id in beginnings:
+                    self._begin(channel_id, beginnings[channel_id])
+                else:
+                    self._continue(channel_id, position.session, position.resume_point)
             elif channel_id in last_values:
                 self._continue(channel_id, grant.session, last_values[channel_id].point)
             else:
-                self._add(channel_id, first_message_of(start, topic))
+                if channel_id in beginnings:
+                    self._begin(channel_id, beginnings[channel_id])
+                else:
+                    self._add(channel_id, first_message_of(start, topic))
                 if snapshot_by:
                     self._snapshots[channel_id] = SnapshotIntake(snapshot_by)
         self._apply(grant)
@@ -276,13 +285,22 @@ class Channels:
         )
 
     def _continue(self, channel_id: int, session: int, point: ResumePoint) -> None:
-        """Begin a channel where an earlier merge or a snapshot ended, even in a session that is over."""
+        """Begin a channel where an earlier merge or a snapshot ended."""
         self._trusts[channel_id] = StreamTrust(channel_id, self._counters, self._verify)
-        is_over, first_seq = session < self.grant.session, point.place.message_seq
         self._is_deadline_old = True
         self._mergers[channel_id] = SessionMerger(
-            channel_id, session, self._counters, self._merger_config, first_seq, point, is_over=is_over
+            channel_id, session, self._counters, self._merger_config, point.place.message_seq, point
         )
+
+    def _begin(self, channel_id: int, at: Beginning) -> None:
+        """Begin a channel where adapters located it, perhaps in a session that is over."""
+        self._trusts[channel_id] = StreamTrust(channel_id, self._counters, self._verify)
+        self._is_deadline_old = True
+        self._mergers[channel_id] = SessionMerger(
+            channel_id, at.session, self._counters, self._merger_config, at.message_seq, former=at.former
+        )
+        if at.former:
+            self.losses.note_history(channel_id, at.former[0].session, at.session)
 
     def _deliver_last_values(self, channel_id: int, values: LastValues) -> None:
         """A snapshot as an adapter has it, and then an empty batch, with which a cursor moves to where it ends."""
@@ -373,9 +391,10 @@ class Channels:
         self.ready += batches
 
     def _is_live(self, channel_id: int) -> bool:
-        merger = self._mergers[channel_id].present
+        of_sessions = self._mergers[channel_id]
+        merger = of_sessions.present
         is_begun = merger.lineage.epoch and merger.next_input_seq is not None
-        return bool(is_begun) and not merger.has_missing_messages
+        return bool(is_begun) and not merger.has_missing_messages and not of_sessions.is_in_former_session
 
     def _take_snapshots(self) -> None:
         """Deliver the snapshots of channels that have caught up with their live streams."""

@@ -10,9 +10,10 @@ import numpy as np
 
 # "live": with the first packet received; "first": with the first message of the session; "snapshot": with the last
 # message of each key, then live; a time (a number is nanoseconds since 1970): with what the source sent since then; by
-# topic: with this message_seq, and live on channels that the mapping does not name.
+# topic: with this message_seq, or (session, message_seq), and live on channels that the mapping does not name.
 Time: TypeAlias = datetime | np.datetime64 | int
-Start: TypeAlias = Literal["live", "first", "snapshot"] | Time | Mapping[str, int]
+StartMessage: TypeAlias = int | tuple[int, int]
+Start: TypeAlias = Literal["live", "first", "snapshot"] | Time | Mapping[str, StartMessage]
 FIRST_MESSAGE = 1
 NS_MIN = 1_000_000_000_000_000  # twelve days after 1970: smaller numbers are not meant as times
 OLDEST_NS = 0
@@ -25,10 +26,12 @@ def check_start(start: object) -> None:
         ValueError.
     """
     if isinstance(start, Mapping):
-        for topic, message_seq in start.items():
-            if not isinstance(topic, str) or not isinstance(message_seq, int) or message_seq < FIRST_MESSAGE:
+        for topic, message in start.items():
+            numbers = message if isinstance(message, tuple) and len(message) == 2 else (message,)
+            if not isinstance(topic, str) or not all(isinstance(each, int) and each >= 1 for each in numbers):
                 raise ValueError(
-                    f"start has {topic!r}: {message_seq!r}; expected a topic and a message_seq of at least 1"
+                    f"start has {topic!r}: {message!r}; expected a topic and a message_seq of at least 1, or (session, "
+                    "message_seq)"
                 )
     elif isinstance(start, int) and not isinstance(start, bool):
         if start < NS_MIN:
@@ -57,6 +60,12 @@ def time_of(start: Start) -> int | None:
     return OLDEST_NS if start == "snapshot" else None
 
 
+def session_of(start: Start, topic: str) -> int:
+    """The session that a start names for a topic; 0: the present one."""
+    found = start.get(topic) if isinstance(start, Mapping) else None
+    return found[0] if isinstance(found, tuple) else 0
+
+
 def utc(at: datetime) -> datetime:
     """A time with its zone; one without is taken as UTC."""
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
@@ -65,6 +74,6 @@ def utc(at: datetime) -> datetime:
 def first_message_of(start: Any, topic: str) -> int | None:
     """The `message_seq` with which a channel begins; None: live. Args: start: one that names no time."""
     if isinstance(start, Mapping):
-        found: int | None = start.get(topic)
-        return found
+        found: StartMessage | None = start.get(topic)
+        return found[1] if isinstance(found, tuple) else found
     return FIRST_MESSAGE if start == "first" else None

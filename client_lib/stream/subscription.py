@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tandemfeed.client_lib.items import Event, HistoryShortened, Item
+from tandemfeed.client_lib.errors import HistoryUnavailable
+from tandemfeed.client_lib.items import Event, Item
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
@@ -27,13 +28,13 @@ from tandemfeed.client_lib.reading.lag import Dropped, Lag, LagPolicy
 from tandemfeed.client_lib.reading.read_ahead import ReadAhead
 from tandemfeed.client_lib.reading.reading import M, Readable
 from tandemfeed.client_lib.replay.last_values import LastValues, last_values
-from tandemfeed.client_lib.replay.locating import locate
+from tandemfeed.client_lib.replay.locating import Wanted, locate
 from tandemfeed.client_lib.replay.playback import Playback
 from tandemfeed.client_lib.state_folder import state_folder
 from tandemfeed.client_lib.stream.channels import Channels
 from tandemfeed.client_lib.stream.loop import Letters, Loop
 from tandemfeed.client_lib.stream.shared_sockets import SharedSockets
-from tandemfeed.client_lib.stream.starts import Start, time_of
+from tandemfeed.client_lib.stream.starts import Start, first_message_of, session_of, time_of
 from tandemfeed.client_lib.stream.statistics import SubscriptionStatistics
 from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.transport_choice import Transport
@@ -132,12 +133,13 @@ class Subscription(Readable[M]):
             if self.cursor is not None:
                 self.cursor.check_feed(grant.feed_name)
             values = self._last_values(grant)
-            start, shortened = self._locate(grant, values)
+            beginnings, shortened = locate(self._session, grant, dict(self._wanted(grant, values)))
             made = Channels(
                 grant,
                 self.counters,
                 request_replay,
-                start=start,
+                start=self._start,
+                beginnings=beginnings,
                 where=self._where,
                 snapshot_by=self.lag_policy.conflate_by if self._start == "snapshot" else "",
                 last_values=values,
@@ -176,13 +178,23 @@ class Subscription(Readable[M]):
             return {}
         return last_values(self._session, grant, self._beginning(grant), key)
 
-    def _locate(self, grant: Grant, values: Container[int]) -> tuple[Start, list[HistoryShortened]]:
-        """Where to begin, without a time. Args: values: the channels that begin with them."""
+    def _wanted(self, grant: Grant, values: Container[int]) -> Iterator[tuple[int, Wanted]]:
+        """The channels of which adapters are asked where to begin. Args: values: the channels that begin with them."""
         at_ns = time_of(self._start)
-        if at_ns is None:
-            return self._start, []
-        located = [channel_id for channel_id in self._beginning(grant) if channel_id not in values]
-        return locate(self._session, grant, located, at_ns)
+        for channel_id in self._beginning(grant):
+            topic = grant.topics_by_channel[channel_id]
+            if at_ns is not None and channel_id not in values:
+                is_snapshot = self._start == "snapshot"
+                yield channel_id, Wanted(grant.session if is_snapshot else 0, at_ns, only_session=is_snapshot)
+            session = session_of(self._start, topic)
+            if session > grant.session:
+                raise HistoryUnavailable(f"session {session} of {topic} has not begun; this is {grant.session}")
+            if 0 < session < grant.session:
+                yield channel_id, Wanted(session, message_seq=first_message_of(self._start, topic) or 0)
+        for channel_id, topic in grant.topics_by_channel.items():
+            position = None if self.cursor is None else self.cursor.position(topic)
+            if position is not None and position.next_input_seq and position.session < grant.session:
+                yield channel_id, Wanted(position.session, point=position.resume_point)
 
     def _beginning(self, grant: Grant) -> list[int]:
         """The channels of which the cursor has nothing."""

@@ -130,6 +130,11 @@ class StreamMerger:
         return self.next_input_seq < self._gap.known_end_input_seq
 
     @property
+    def knows_end(self) -> bool:
+        """True if an adapter reported, in the present epoch, where every source stream had ended."""
+        return self.has_ended or self._reported_end is not None
+
+    @property
     def missing_message_count(self) -> int:
         """How many messages are known to follow `next_message_seq`; early ones that are held are among them."""
         return max(0, self._gap.known_end_message_seq - (self.next_message_seq or self._gap.known_end_message_seq))

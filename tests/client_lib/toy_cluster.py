@@ -29,6 +29,7 @@ from tandemfeed.client_lib.stream.transport_choice import Transport
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Live
+from tandemfeed.feedcore.merge.place import end_place, first_place, place_of_message
 from tandemfeed.feedcore.topics import any_topic_matches
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import (
@@ -263,6 +264,8 @@ class ToyAdmin(
 
 
 def _is_requested(each: OutputPacket, request: replay_pb2.ReplayRequest) -> bool:
+    if request.session not in (0, each.session):
+        return False
     if each.flags & OutputFlag.PROVISIONAL:
         return any(
             run.source_stream_id == wanted.source_stream_id
@@ -298,6 +301,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.replay_fault = ""  # "refuse"; "silent": never answers; "waits"; "impostor": replays in another's name
         self.asked: list[replay_pb2.ReplayRequest] = []
         self.last_values: list[OutputPacket] | None = None  # of which its table is made; None: it has none
+        self.applied_sessions: set[int] = set()  # of which it has the final heartbeat
         self.forge: Callable[[bytes], bytes] = lambda packet: packet
         self.server_name = adapter_server("equities", f"toy-{adapter_id}")
         self.rpc = cluster.serve(
@@ -381,11 +385,36 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
     async def Locate(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         if self.replay_fault == "refuse":
             context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {request.channel_id}")
-        for each in self.journal:
-            if each.source_sent_at_ns >= request.at_unix_ns:
-                sent_at_ns = each.source_sent_at_ns
-                return replay_pb2.LocateReply(message_seq=each.first_message_seq, at_unix_ns=sent_at_ns)
-        return replay_pb2.LocateReply(message_seq=self.journal[-1].end_message_seq if self.journal else 0)
+        sessions = sorted({each.session for each in self.journal if each.session >= request.session})
+        if not request.any_session:
+            sessions = [each for each in sessions if each == request.session]
+        found: list[Any] = []
+        for session in sessions:
+            packets = [each for each in self.journal if each.session == session]
+            seq = request.message_seq if session == request.session else 0
+            at_ns = 0 if found else request.at_unix_ns
+            late = (each for each in packets if each.source_sent_at_ns >= at_ns and each.end_message_seq > seq)
+            first = next(late, None)
+            if first is not None or session == sessions[-1]:
+                found.append(self._located(packets, first, seq))
+        return replay_pb2.LocateReply(sessions=found)
+
+    def _located(self, packets: list[OutputPacket], first: OutputPacket | None, message_seq: int) -> Any:
+        """Where a packet of a session is, or a message in it; None: at the end."""
+        last = packets[-1]
+        epochs = {each.epoch: each for each in reversed(packets)}.values()
+        lineage = [(each.epoch, each.first_message_seq) for each in sorted(epochs, key=lambda each: each.epoch)]
+        flags = OutputFlag.END_OF_STREAM if last.session in self.applied_sessions else OutputFlag.NONE
+        word = heartbeat(last.end_message_seq, adapter_id=self.adapter_id, lineage=lineage, flags=flags)
+        place = end_place(last) if first is None else place_of_message(first, message_seq) or first_place(first)
+        position = common_pb2.MessageStreamState(next_input_seq=place.input_seq, next_message_seq=place.message_seq)
+        return replay_pb2.LocatedSession(
+            session=last.session,
+            position=position,
+            at_unix_ns=0 if first is None else first.source_sent_at_ns,
+            is_oldest=first is packets[0],
+            heartbeat=encode_output_packet(word._replace(session=last.session)),
+        )
 
     def close(self) -> None:
         self._sender.close()
@@ -402,6 +431,7 @@ class ToyCluster:
     key: SealingKey = field(default_factory=lambda: channel_key(77))
     more_keys: list[SealingKey] = field(default_factory=list)
     is_revoked: bool = False
+    session: int = SESSION
     model: tuple[str, bytes] = ("1", MESSAGE_MODEL)  # version and content
     admitted: AdmittedClients = field(default_factory=AdmittedClients)
 
@@ -446,7 +476,7 @@ class ToyCluster:
             feed=common_pb2.FeedDescription(
                 feed_id=FEED_ID,
                 name="equities",
-                session=SESSION,
+                session=self.session,
                 channels=[common_pb2.ChannelDescription(channel_id=CHANNEL_ID, topic=TOPIC, source_stream_ids=[1, 2])],
             ),
             channels=[

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Deliver, DeliverSeries, Ended, MergeEffect, RequestReplay, SessionChanged
-from tandemfeed.feedcore.merge.sessions import SessionMerger
-from tandemfeed.feedcore.wire.output_packet import OutputPacket, encode_output_packet
+from tandemfeed.feedcore.merge.place import BEGINNING, ResumePoint
+from tandemfeed.feedcore.merge.sessions import FormerSession, SessionMerger
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, encode_output_packet
 from tandemfeed.feedcore.wire.packet_series import PacketSeries, decode_series, packets_of
 from tests.simulation.plan import MS, ClientPlan, Plan
 from tests.simulation.toy_feed import FIRST_SESSION
@@ -60,6 +62,8 @@ class ClientActor:
             for number in channels
         }
         self.first_session = 0  # the session it started with; 0: not started
+        self.unknown_ends: set[tuple[int, int]] = set()  # (channel, session) over when it started, without known end
+        self._number = own.number
         self._last_session = FIRST_SESSION + len(plan.new_sessions)
         self._world, self._cluster, self._watch = world, cluster, watch
         self._start_ns = START_NS + own.start_ns
@@ -102,12 +106,27 @@ class ClientActor:
     # ---- inside ----
 
     def _begin(self) -> None:
-        """Start with the session that the admin server describes."""
-        self.first_session = session = self._cluster.admin.session
+        """Start with the session that the admin server describes; every second client, with the feed's first."""
+        session = self._cluster.admin.session
+        is_from_former = not self.is_live and self._number % 2 == 1
+        self.first_session = FIRST_SESSION if is_from_former else session
         for number in self.mergers:
             start_seq = None if self.is_live else 1
-            self.mergers[number] = SessionMerger(number, session, self.counters[number], self._config, start_seq)
+            former = [self._former(number, each) for each in range(self.first_session, session)]
+            self.mergers[number] = SessionMerger(
+                number, session, self.counters[number], self._config, start_seq, former=former
+            )
         self._cluster.on_client_begun(self)
+
+    def _former(self, channel: int, session: int) -> FormerSession:
+        """A session that is over, from its first message, with what the adapters that are up tell of it."""
+        up = [adapter for adapter in self._cluster.adapters if adapter.is_alive and not adapter.is_paused]
+        found = [adapter.journal.last_heartbeat(session, channel) for adapter in up]
+        heartbeats = [each for each in found if each is not None]
+        heartbeats.sort(key=lambda each: (each.epoch, each.flags & OutputFlag.END_OF_STREAM), reverse=True)
+        if not (heartbeats and heartbeats[0].flags & OutputFlag.END_OF_STREAM):
+            self.unknown_ends.add((channel, session))
+        return FormerSession(session, ResumePoint(BEGINNING, Lineage(), {}), tuple(heartbeats))
 
     def _take(self, packet: OutputPacket) -> None:
         if not self.first_session:

@@ -6,8 +6,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tandemfeed.feedcore.merge.place import first_place
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
 from tandemfeed.feedcore.replica.effects import CommitProvisional
+from tandemfeed.feedcore.wire.lineage import ENTRIES_MAX, ENTRY_SIZE, EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, RETRANSMISSION_BIT, OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.position import Run
 
@@ -97,6 +99,27 @@ class OutputJournal:
             for entry in self._entries
             if isinstance(entry, OutputPacket) and not entry.runs and entry.session < session
         ]
+
+    def last_heartbeat(self, session: int, channel_id: int) -> OutputPacket | None:
+        """The final heartbeat of a channel's session, or one with the end and the epochs of its packets."""
+        for entry in reversed(self.final_heartbeats(session + 1)):
+            if (entry.session, entry.channel_id) == (session, channel_id):
+                return entry
+        _, packets = self._channels.get((session, channel_id), ([], []))
+        if not packets:
+            return None
+        firsts = {packet.epoch: packet for packet in reversed(packets)}
+        lineage = Lineage(tuple(EpochStart(each, *first_place(firsts[each])) for each in sorted(firsts)))
+        last = packets[-1]
+        return last._replace(
+            flags=OutputFlag.HEARTBEAT,
+            epoch=lineage.epoch,
+            first_input_seq=last.end_input_seq,
+            first_message_seq=last.end_message_seq,
+            message_count=0,
+            runs=(),
+            payload=lineage.encode(ENTRIES_MAX * ENTRY_SIZE),
+        )
 
     def resumable(self, session: int) -> list[tuple[ChannelSnapshot, list[Run]]]:
         """The newest state of each channel in a session, and the decisions after it."""

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tandemfeed.v1 import common_pb2 as tandemfeed_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atandemfeed/v1/replay.proto\x12\rtandemfeed.v1\x1a\x1atandemfeed/v1/common.proto\"\xcc\x01\n\rReplayRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x30\n\x0cinput_ranges\x18\x02 \x03(\x0b\x32\x1a.tandemfeed.v1.NumberRange\x12\x31\n\rmessage_range\x18\x03 \x01(\x0b\x32\x1a.tandemfeed.v1.NumberRange\x12\x31\n\rsource_ranges\x18\x04 \x03(\x0b\x32\x1a.tandemfeed.v1.SourceRange\x12\x0f\n\x07session\x18\x32 \x01(\r\")\n\x0bNumberRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"R\n\x0bSourceRange\x12\x18\n\x10source_stream_id\x18\x01 \x01(\r\x12)\n\x05range\x18\x02 \x01(\x0b\x32\x1a.tandemfeed.v1.NumberRange\"\x1e\n\x0bReplayChunk\x12\x0f\n\x07packets\x18\x01 \x03(\x0c\"H\n\rLocateRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x12\n\nat_unix_ns\x18\x02 \x01(\x04\x12\x0f\n\x07session\x18\x32 \x01(\r\"6\n\x0bLocateReply\x12\x13\n\x0bmessage_seq\x18\x01 \x01(\x04\x12\x12\n\nat_unix_ns\x18\x02 \x01(\x04\"E\n\x11LastValuesRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x32 \x01(\r\"\x9a\x01\n\x0fLastValuesChunk\x12\x33\n\x08position\x18\x01 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12*\n\x05\x65poch\x18\x02 \x01(\x0b\x32\x1b.tandemfeed.v1.LineageEntry\x12\x15\n\rmessage_count\x18\x03 \x01(\x04\x12\x0f\n\x07packets\x18\x04 \x03(\x0c\"f\n\x0b\x46illRequest\x12\x18\n\x10source_stream_id\x18\x01 \x01(\r\x12,\n\x06ranges\x18\x02 \x03(\x0b\x32\x1c.tandemfeed.v1.SequenceRange\x12\x0f\n\x07session\x18\x32 \x01(\r\"\x1e\n\tFillChunk\x12\x11\n\tdatagrams\x18\x01 \x03(\x0c\x32\xe4\x01\n\x06Replay\x12\x44\n\x06Replay\x12\x1c.tandemfeed.v1.ReplayRequest\x1a\x1a.tandemfeed.v1.ReplayChunk0\x01\x12\x42\n\x06Locate\x12\x1c.tandemfeed.v1.LocateRequest\x1a\x1a.tandemfeed.v1.LocateReply\x12P\n\nLastValues\x12 .tandemfeed.v1.LastValuesRequest\x1a\x1e.tandemfeed.v1.LastValuesChunk0\x01\x32N\n\x0cSourceReplay\x12>\n\x04\x46ill\x12\x1a.tandemfeed.v1.FillRequest\x1a\x18.tandemfeed.v1.FillChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atandemfeed/v1/replay.proto\x12\rtandemfeed.v1\x1a\x1atandemfeed/v1/common.proto\"\xcc\x01\n\rReplayRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x30\n\x0cinput_ranges\x18\x02 \x03(\x0b\x32\x1a.tandemfeed.v1.NumberRange\x12\x31\n\rmessage_range\x18\x03 \x01(\x0b\x32\x1a.tandemfeed.v1.NumberRange\x12\x31\n\rsource_ranges\x18\x04 \x03(\x0b\x32\x1a.tandemfeed.v1.SourceRange\x12\x0f\n\x07session\x18\x32 \x01(\r\")\n\x0bNumberRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"R\n\x0bSourceRange\x12\x18\n\x10source_stream_id\x18\x01 \x01(\r\x12)\n\x05range\x18\x02 \x01(\x0b\x32\x1a.tandemfeed.v1.NumberRange\"\x1e\n\x0bReplayChunk\x12\x0f\n\x07packets\x18\x01 \x03(\x0c\"r\n\rLocateRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x12\n\nat_unix_ns\x18\x02 \x01(\x04\x12\x13\n\x0bmessage_seq\x18\x03 \x01(\x04\x12\x13\n\x0b\x61ny_session\x18\x04 \x01(\x08\x12\x0f\n\x07session\x18\x32 \x01(\r\">\n\x0bLocateReply\x12/\n\x08sessions\x18\x01 \x03(\x0b\x32\x1d.tandemfeed.v1.LocatedSession\"\x90\x01\n\x0eLocatedSession\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x33\n\x08position\x18\x02 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12\x12\n\nat_unix_ns\x18\x03 \x01(\x04\x12\x11\n\tis_oldest\x18\x04 \x01(\x08\x12\x11\n\theartbeat\x18\x05 \x01(\x0c\"E\n\x11LastValuesRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x32 \x01(\r\"\x9a\x01\n\x0fLastValuesChunk\x12\x33\n\x08position\x18\x01 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12*\n\x05\x65poch\x18\x02 \x01(\x0b\x32\x1b.tandemfeed.v1.LineageEntry\x12\x15\n\rmessage_count\x18\x03 \x01(\x04\x12\x0f\n\x07packets\x18\x04 \x03(\x0c\"f\n\x0b\x46illRequest\x12\x18\n\x10source_stream_id\x18\x01 \x01(\r\x12,\n\x06ranges\x18\x02 \x03(\x0b\x32\x1c.tandemfeed.v1.SequenceRange\x12\x0f\n\x07session\x18\x32 \x01(\r\"\x1e\n\tFillChunk\x12\x11\n\tdatagrams\x18\x01 \x03(\x0c\x32\xe4\x01\n\x06Replay\x12\x44\n\x06Replay\x12\x1c.tandemfeed.v1.ReplayRequest\x1a\x1a.tandemfeed.v1.ReplayChunk0\x01\x12\x42\n\x06Locate\x12\x1c.tandemfeed.v1.LocateRequest\x1a\x1a.tandemfeed.v1.LocateReply\x12P\n\nLastValues\x12 .tandemfeed.v1.LastValuesRequest\x1a\x1e.tandemfeed.v1.LastValuesChunk0\x01\x32N\n\x0cSourceReplay\x12>\n\x04\x46ill\x12\x1a.tandemfeed.v1.FillRequest\x1a\x18.tandemfeed.v1.FillChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,19 +41,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLAYCHUNK']._serialized_start=407
   _globals['_REPLAYCHUNK']._serialized_end=437
   _globals['_LOCATEREQUEST']._serialized_start=439
-  _globals['_LOCATEREQUEST']._serialized_end=511
-  _globals['_LOCATEREPLY']._serialized_start=513
-  _globals['_LOCATEREPLY']._serialized_end=567
-  _globals['_LASTVALUESREQUEST']._serialized_start=569
-  _globals['_LASTVALUESREQUEST']._serialized_end=638
-  _globals['_LASTVALUESCHUNK']._serialized_start=641
-  _globals['_LASTVALUESCHUNK']._serialized_end=795
-  _globals['_FILLREQUEST']._serialized_start=797
-  _globals['_FILLREQUEST']._serialized_end=899
-  _globals['_FILLCHUNK']._serialized_start=901
-  _globals['_FILLCHUNK']._serialized_end=931
-  _globals['_REPLAY']._serialized_start=934
-  _globals['_REPLAY']._serialized_end=1162
-  _globals['_SOURCEREPLAY']._serialized_start=1164
-  _globals['_SOURCEREPLAY']._serialized_end=1242
+  _globals['_LOCATEREQUEST']._serialized_end=553
+  _globals['_LOCATEREPLY']._serialized_start=555
+  _globals['_LOCATEREPLY']._serialized_end=617
+  _globals['_LOCATEDSESSION']._serialized_start=620
+  _globals['_LOCATEDSESSION']._serialized_end=764
+  _globals['_LASTVALUESREQUEST']._serialized_start=766
+  _globals['_LASTVALUESREQUEST']._serialized_end=835
+  _globals['_LASTVALUESCHUNK']._serialized_start=838
+  _globals['_LASTVALUESCHUNK']._serialized_end=992
+  _globals['_FILLREQUEST']._serialized_start=994
+  _globals['_FILLREQUEST']._serialized_end=1096
+  _globals['_FILLCHUNK']._serialized_start=1098
+  _globals['_FILLCHUNK']._serialized_end=1128
+  _globals['_REPLAY']._serialized_start=1131
+  _globals['_REPLAY']._serialized_end=1359
+  _globals['_SOURCEREPLAY']._serialized_start=1361
+  _globals['_SOURCEREPLAY']._serialized_end=1439
 # @@protoc_insertion_point(module_scope)

@@ -137,22 +137,30 @@ class LocateRequest(_message.Message):
 
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     AT_UNIX_NS_FIELD_NUMBER: _builtins.int
+    MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
+    ANY_SESSION_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
     at_unix_ns: _builtins.int
     """by the source's clock; 0: the oldest that the adapter has"""
+    message_seq: _builtins.int
+    """Instead of a time: this message of `session`; 0: locate the time."""
+    any_session: _builtins.bool
+    """Locate it in the first of the sessions from `session` on that has something so late, and give the later ones too."""
     session: _builtins.int
-    """0: the newest"""
+    """0: the newest; with any_session, the oldest"""
     def __init__(
         self,
         *,
         channel_id: _builtins.int = ...,
         at_unix_ns: _builtins.int = ...,
+        message_seq: _builtins.int = ...,
+        any_session: _builtins.bool = ...,
         session: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ns", b"at_unix_ns", "channel_id", b"channel_id", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_session", b"any_session", "at_unix_ns", b"at_unix_ns", "channel_id", b"channel_id", "message_seq", b"message_seq", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -162,27 +170,66 @@ Global___LocateRequest: _TypeAlias = LocateRequest  # noqa: Y015
 class LocateReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
-    AT_UNIX_NS_FIELD_NUMBER: _builtins.int
-    message_seq: _builtins.int
-    """The first message of the first packet whose newest source message was sent at that time or later; if there is none,
-    of what comes next; 0: the adapter has nothing of this session.
-    """
-    at_unix_ns: _builtins.int
-    """when that source message was sent; 0: there is none yet"""
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___LocatedSession]:
+        """Ascending: the one in which it was found, and with any_session each later one from the oldest that the adapter has
+        of it. If nothing is so late, the newest, at its end. None: the adapter has nothing of the channel in these sessions.
+        """
+
     def __init__(
         self,
         *,
-        message_seq: _builtins.int = ...,
-        at_unix_ns: _builtins.int = ...,
+        sessions: _abc.Iterable[Global___LocatedSession] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ns", b"at_unix_ns", "message_seq", b"message_seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sessions", b"sessions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LocateReply: _TypeAlias = LocateReply  # noqa: Y015
+
+@_typing.final
+class LocatedSession(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    AT_UNIX_NS_FIELD_NUMBER: _builtins.int
+    IS_OLDEST_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
+    at_unix_ns: _builtins.int
+    """when that source message was sent; 0: there is none"""
+    is_oldest: _builtins.bool
+    """the adapter has nothing of the session before it"""
+    heartbeat: _builtins.bytes
+    """An output packet in plaintext: the session's final heartbeat. If the adapter has not applied all of the session, a
+    heartbeat without END_OF_STREAM, with the end of what it has and the epochs that its packets show.
+    """
+    @_builtins.property
+    def position(self) -> _common_pb2.MessageStreamState:
+        """Right before the first packet whose newest source message was sent at that time or later, or before the message;
+        if there is none, before what comes next. Without next_source_seqs.
+        """
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.int = ...,
+        position: _common_pb2.MessageStreamState | None = ...,
+        at_unix_ns: _builtins.int = ...,
+        is_oldest: _builtins.bool = ...,
+        heartbeat: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ns", b"at_unix_ns", "heartbeat", b"heartbeat", "is_oldest", b"is_oldest", "position", b"position", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocatedSession: _TypeAlias = LocatedSession  # noqa: Y015
 
 @_typing.final
 class LastValuesRequest(_message.Message):

@@ -158,6 +158,7 @@ class SourceByHand:
         self._trade = load_source_format(EXAMPLES / "source-format.xml").messages["trade"]
         self.next_seq = dict.fromkeys(self._groups, 1)
         self.session = SESSION
+        self.sent_at_ns = 1
 
     def begin_session(self) -> None:
         """Begin the next session, in which numbers start at 1 again."""
@@ -183,7 +184,7 @@ class SourceByHand:
             message_count=len(frames),
             session=self.session,
             first_source_seq=self.next_seq[stream],
-            sent_at_ns=1,
+            sent_at_ns=self.sent_at_ns,
         )
         self.next_seq[stream] += len(frames)
         datagram = header + b"".join(frames)

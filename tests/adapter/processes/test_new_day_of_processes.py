@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.admin_server.cluster_files import secret_of
 pytestmark = pytest.mark.processes
 Identity = tuple[int, int, int]  # session, source_stream_id, source_seq
 PACKETS, SIZE = 10, 5  # per stream and session
+DAY_NS = 86_400 * 1_000_000_000
 
 
 class Reader:
@@ -87,6 +89,68 @@ def test_a_new_day_loses_repeats_and_reorders_nothing(
     finally:
         for adapter in adapters.values():
             adapter.stop()
+
+
+@pytest.mark.parametrize("start", ["a time", "a message", "a cursor"])
+def test_a_subscription_that_begins_two_days_ago_delivers_all_sessions_since_then_and_continues_live(
+    server: AdminServer, source: SourceByHand, tmp_path: Path, start: str
+) -> None:
+    """An adapter is killed in the first session and returns in the second, so neither adapter has every packet."""
+    adapters = {name: AdapterUnderTest(server, name, tmp_path) for name in "ab"}
+    first_session = source.session
+    ca = (server.folder.path / "ca.pem").read_bytes()
+    cursor = tmp_path / "cursor.json" if start == "a cursor" else None
+    source.sent_at_ns = begin_ns = 1_795_305_600 * 1_000_000_000
+    try:
+        adapters["a"].await_state("active")
+        adapters["b"].await_state("synchronized")
+        with connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client:
+            with client.subscribe(feed="equities", start="first", cursor=cursor) as subscription:
+                reader = Reader(subscription)
+                play(source)
+                reader.read_until(2 * PACKETS * SIZE)
+            adapters["a"].kill()
+            for day in (1, 2):
+                source.beat(SourceFlag.END_OF_STREAM)
+                source.begin_session()
+                source.sent_at_ns += DAY_NS
+                if day == 1:
+                    source.beat()
+                    adapters["b"].await_log("the session has changed")
+                    adapters["a"] = AdapterUnderTest(server, "a", tmp_path)
+                    adapters["a"].await_state("synchronized")
+                play(source)
+            given: Any = begin_ns if start == "a time" else {"equities.ticks": (first_session, 41)}
+            with client.subscribe(feed="equities", start=given, cursor=cursor) as subscription:
+                late = Reader(subscription)
+                expected = {"a time": 6, "a message": 6, "a cursor": 4}[start] * PACKETS * SIZE
+                late.read_until(expected - (40 if start == "a message" else 0))
+                source.send(1, SIZE)
+                late.read_until(len(late.delivered) + SIZE)
+        check_sessions(late, first_session, is_first_whole=start == "a time", has_first=start != "a cursor")
+        assert len(reader.delivered) == 2 * PACKETS * SIZE
+    finally:
+        for adapter in adapters.values():
+            adapter.stop()
+
+
+def check_sessions(reader: Reader, first_session: int, *, is_first_whole: bool, has_first: bool) -> None:
+    """Check that three sessions followed each other, each delivered once and in order."""
+    sessions = [session for session, _, _ in reader.delivered]
+    assert sessions == sorted(sessions)
+    for session in range(first_session, first_session + 3):
+        for stream in (1, 2):
+            seqs = [seq for each, of, seq in reader.delivered if (each, of) == (session, stream)]
+            end = PACKETS * SIZE + 1 + (SIZE if (session, stream) == (first_session + 2, 1) else 0)
+            if session > first_session or is_first_whole:
+                assert seqs == list(range(1, end))
+            elif has_first:
+                assert seqs == list(range(seqs[0], end))
+            else:
+                assert seqs == []
+    assert reader.changes == [
+        SessionChanged(1, session, session + 1, is_complete=True) for session in (first_session, first_session + 1)
+    ]
 
 
 def test_an_adapter_that_starts_later_begins_in_the_session_that_the_server_remembers(

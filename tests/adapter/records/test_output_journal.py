@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemfeed.adapter.records.output_journal import ChannelMarks, OutputJournal
+from tandemfeed.adapter.records.channel_marks import ChannelMarks
+from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.saved_state import SavedState, decode_saved_state, encode_saved_state
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
-from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage, decode_lineage
 from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME,
     OUTPUT_FRAME_SIZE,
@@ -23,7 +25,8 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_runs,
 )
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run
-from tandemfeed.journal.read.sequence_marks import MARK_EVERY
+from tandemfeed.journal import Tailer
+from tandemfeed.journal.read.sequence_marks import MARK_EVERY, UNBOUNDED
 from tests.small_disk import SmallDisk
 
 BLOCK = 1 << 18
@@ -273,20 +276,150 @@ def test_the_first_message_since_a_time_is_found_over_epochs_restarts_and_sessio
             journal.append(each._replace(source_sent_at_ns=1_000 + 10 * at))
             sent.append((1_000 + 10 * at, next_message))
             next_message += 2
+
+    def found(at_unix_ns: int, session: int = 0, channel_id: int = 1) -> list[tuple[int, int]]:
+        located = journal.locate(channel_id, at_unix_ns, session)
+        assert all(each.place.input_seq - each.place.message_seq == 0 for each in located)
+        return [(each.place.message_seq, each.at_unix_ns) for each in located]
+
     for is_reopened in (False, True):
         if is_reopened:
             journal.close()
             journal = OutputJournal(tmp_path, block_size=BLOCK)
         for at in (0, 1, count // 2, count - 10, count - 9, count, 2 * count - 1):
             time_ns, message_seq = sent[at]
-            assert journal.locate(1, time_ns) == (message_seq, time_ns)
-            assert journal.locate(1, time_ns - 9) == (message_seq, time_ns)
-        assert journal.locate(1, 0) == (1, 1_000)
-        assert journal.locate(1, sent[-1][0] + 1) == (next_message, 0)
-        assert journal.locate(2, 0) == (0, 0)
-        assert journal.locate(1, 0, session=20_261_122) == (0, 0)
+            assert found(time_ns) == found(time_ns - 9) == [(message_seq, time_ns)]
+        assert found(0) == [(1, 1_000)]
+        assert found(sent[-1][0] + 1) == [(next_message, 0)]
+        assert found(0, channel_id=2) == found(0, session=20_261_122) == []
     later = packet(1, 1, 2)._replace(session=20_261_122, source_sent_at_ns=90_000)
     journal.append(later)
-    assert journal.locate(1, 0) == (1, 90_000)
-    assert journal.locate(1, 1_001, session=20_261_121) == (3, 1_010)
+    assert found(0) == [(1, 90_000)]
+    assert found(1_001, session=20_261_121) == [(3, 1_010)]
+    journal.close()
+
+
+DAYS = (20_261_120, 20_261_121, 20_261_122)
+DAY_NS = 1_000_000
+PACKETS_OF_A_DAY = 3 * MARK_EVERY
+
+
+def three_days(tmp_path: Path, *, packet_count: int = PACKETS_OF_A_DAY, retain_blocks: int = 64) -> OutputJournal:
+    """A journal of three sessions, of two channels; in the second session epoch 2 follows. The first two have ended."""
+    journal = OutputJournal(tmp_path, block_size=BLOCK, retain_blocks=retain_blocks)
+    half = packet_count // 2
+    for day, session in enumerate(DAYS):
+        for at in range(packet_count):
+            epoch = 2 if day == 1 and at >= half else 1
+            for channel in (1, 2):
+                each = packet(channel, 2 * at + 1, 2, epoch)
+                sent_at_ns = (1 + day) * DAY_NS + at
+                journal.append(each._replace(session=session, source_sent_at_ns=sent_at_ns))
+        if session != DAYS[-1]:
+            lineage = FIRST.opened(2, 2 * half + 1, 2 * half + 1) if day == 1 else FIRST
+            for channel in (1, 2):
+                journal.append(final_heartbeat(channel, session, 2 * packet_count + 1, lineage))
+    return journal
+
+
+def final_heartbeat(channel: int, session: int, end: int, lineage: Lineage) -> OutputPacket:
+    return packet(channel, end, 0)._replace(
+        flags=OutputFlag.HEARTBEAT | OutputFlag.END_OF_STREAM,
+        session=session,
+        epoch=lineage.epoch,
+        runs=(),
+        message_count=0,
+        payload=lineage.encode(1_000),
+    )
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_a_time_is_located_in_the_first_session_with_something_so_late_and_each_later_one_from_its_beginning(
+    tmp_path: Path, is_reopened: bool
+) -> None:
+    journal = three_days(tmp_path)
+    if is_reopened:
+        journal.close()
+        journal = OutputJournal(tmp_path, block_size=BLOCK)
+
+    def places(at_unix_ns: int, session: int = 0, message_seq: int = 0) -> list[tuple[int, int, int, bool]]:
+        located = journal.locate(1, at_unix_ns, session, message_seq=message_seq, any_session=True)
+        return [(each.session, *each.place, each.is_oldest) for each in located]
+
+    beginnings = [(session, 1, 1, True) for session in DAYS]
+    assert places(0) == places(DAY_NS) == beginnings
+    assert places(0, DAYS[1]) == beginnings[1:]
+    assert places(DAY_NS + 70) == [(DAYS[0], 141, 141, False), *beginnings[1:]]
+    assert places(DAY_NS + PACKETS_OF_A_DAY) == beginnings[1:], "the night between two sessions"
+    assert places(2 * DAY_NS + 1) == [(DAYS[1], 3, 3, False), beginnings[2]]
+    end = 2 * PACKETS_OF_A_DAY + 1
+    assert places(4 * DAY_NS) == [(DAYS[2], end, end, False)]
+    assert places(0, DAYS[0], message_seq=101) == [(DAYS[0], 101, 101, False), *beginnings[1:]]
+    assert places(0, DAYS[0], message_seq=end + 1) == [(DAYS[0], end, end, False), *beginnings[1:]]
+    assert places(0, DAYS[0] - 1, message_seq=5) == beginnings
+    journal.close()
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_located_sessions_tell_where_they_end_and_which_epochs_count(tmp_path: Path, is_reopened: bool) -> None:
+    journal = three_days(tmp_path)
+    if is_reopened:
+        journal.close()
+        journal = OutputJournal(tmp_path, block_size=BLOCK)
+    heartbeats = [each.heartbeat for each in journal.locate(1, 0, any_session=True)]
+    end = 2 * PACKETS_OF_A_DAY + 1
+    assert {(each.first_input_seq, each.first_message_seq) for each in heartbeats} == {(end, end)}
+    assert [bool(each.flags & OutputFlag.END_OF_STREAM) for each in heartbeats] == [True, True, False]
+    epochs = [[entry.epoch for entry in decode_lineage(each.payload).entries] for each in heartbeats]
+    assert epochs == [[1], [1, 2], [1]]
+    assert [each.epoch for each in heartbeats] == [1, 2, 1]
+    journal.close()
+
+
+def test_a_session_without_a_final_heartbeat_ends_where_its_packets_end(tmp_path: Path) -> None:
+    journal = OutputJournal(tmp_path, block_size=BLOCK)
+    for session in DAYS[:2]:
+        for epoch, first in ((3, 1), (4, 3), (5, 3), (5, 5)):
+            journal.append(packet(1, first, 2, epoch)._replace(session=session, source_sent_at_ns=DAY_NS))
+    former, _ = journal.locate(1, 0, any_session=True)
+    assert (former.heartbeat.first_input_seq, former.heartbeat.flags) == (7, OutputFlag.HEARTBEAT)
+    assert decode_lineage(former.heartbeat.payload).entries == (EpochStart(3, 1, 1), EpochStart(5, 3, 3))
+    journal.close()
+
+
+def test_retention_shortens_the_oldest_session_and_removes_those_before_it(tmp_path: Path) -> None:
+    journal = three_days(tmp_path, packet_count=2_000, retain_blocks=2)
+    journal._journal._keeper._pool.submit(lambda: None).result()  # the upkeep thread has finished
+    journal.append(packet(2, 2 * 2_000 + 1, 2)._replace(session=DAYS[-1]))
+    oldest, *_ = journal.locate(1, 0, any_session=True)
+    assert (oldest.session, oldest.place.input_seq) > (DAYS[0], 1)
+    assert oldest.is_oldest
+    replayed = next(journal.replay(1, 1, UNBOUNDED, oldest.session))
+    assert decode_output_packet(replayed).first_input_seq == oldest.place.input_seq
+    journal.close()
+
+
+def test_the_end_of_a_former_session_is_read_without_the_sessions_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = three_days(tmp_path, packet_count=20 * MARK_EVERY)
+    counts: list[int] = []
+    read_batch, read_many = Tailer.read_batch, Tailer.read_many
+
+    def counted_batch(*arguments: Any, **options: Any) -> Any:
+        batch = read_batch(*arguments, **options)
+        counts.append(len(batch or ()))
+        return batch
+
+    def counted_many(*arguments: Any) -> Any:
+        found = read_many(*arguments)
+        counts.append(len(found))
+        return found
+
+    monkeypatch.setattr(Tailer, "read_batch", counted_batch)
+    monkeypatch.setattr(Tailer, "read_many", counted_many)
+    end = 2 * 20 * MARK_EVERY + 1
+    assert list(journal.replay(1, end - 2, end + 1_000, DAYS[0]))
+    assert journal.locate(1, 0, DAYS[0])
+    assert 0 < sum(counts) < 20 * MARK_EVERY, "each session has twice as many packets"
     journal.close()

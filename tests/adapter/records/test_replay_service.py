@@ -226,7 +226,9 @@ def test_a_place_is_located_by_time_for_callers_that_may_replay_it(server: RpcSe
     stranger = token("client", topics=("other.#",))
     with channel_to(server, CLIENT) as channel:
         found = replay_pb2_grpc.ReplayStub(channel).Locate(replay_pb2.LocateRequest(channel_id=1), timeout=20)
-    assert found.message_seq == 1
+    (place,) = found.sessions
+    assert (place.position.next_message_seq, place.is_oldest) == (1, True)
+    assert decode_output_packet(place.heartbeat).flags == OutputFlag.HEARTBEAT
     with channel_to(server, stranger) as channel, pytest.raises(grpc.RpcError) as refused:
         replay_pb2_grpc.ReplayStub(channel).Locate(replay_pb2.LocateRequest(channel_id=1), timeout=20)
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -180,21 +180,15 @@ def test_messages_that_a_takeover_numbered_afresh_are_not_repeated(
 
 
 def test_the_rest_of_a_session_that_ended_meanwhile_precedes_the_new_session(
-    cluster: ToyCluster, sending: Sending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: ToyCluster, sending: Sending, tmp_path: Path
 ) -> None:
     path = tmp_path / "model.json"
     sending.send(packet(1, 1, 5), packet(6, 6, 5))
     assert len(numbers(cluster, path, 7)) == 7
     sending.send(packet(11, 11, 5), is_heard=False)
     old = list(cluster.adapters[0].journal)
-    whole_grant = ToyCluster.whole_grant
-
-    def tomorrow(toy: ToyCluster) -> Any:
-        grant = whole_grant(toy)
-        grant.feed.session = SESSION + 1
-        return grant
-
-    monkeypatch.setattr(ToyCluster, "whole_grant", tomorrow)
+    cluster.session = SESSION + 1
+    cluster.adapters[1].applied_sessions.add(SESSION)
     with sending._lock:
         sending.session, sending.next_message_seq = SESSION + 1, 1
     sending.send(packet(1, 1, 4))

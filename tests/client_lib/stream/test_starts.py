@@ -10,21 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandemfeed.client_lib import Gap, HistoryShortened, HistoryUnavailable, SnapshotTaken
+from tandemfeed.client_lib import Gap, HistoryShortened, HistoryUnavailable, SnapshotTaken, read_losses
 from tandemfeed.client_lib.items import Batch, Item
 from tandemfeed.client_lib.reading import conflation
 from tandemfeed.client_lib.reading.conflation import SnapshotIntake
 from tandemfeed.client_lib.replay import last_values
-from tandemfeed.client_lib.replay.locating import Located, choose
+from tandemfeed.client_lib.replay.locating import Located, Wanted, choose, last_heartbeats
 from tandemfeed.client_lib.stream.starts import check_start, time_of
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import SessionChanged
+from tandemfeed.feedcore.merge.place import Place
 from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME,
+    OutputFlag,
     decode_output_packet,
     encode_output_packet,
     encode_runs,
 )
 from tests.client_lib.reading.test_reading_backlog import batch
 from tests.client_lib.toy_cluster import (
+    SESSION,
     TOPIC,
     Client,
     OutputPacket,
@@ -106,7 +111,7 @@ def test_a_time_before_the_history_is_reported_and_one_after_it_begins_at_its_en
         items = read(cluster, client, 20, start=AT_NS)
         assert message_seqs(items) == list(range(11, 21))
         assert [each for each in items if isinstance(each, HistoryShortened)] == [
-            HistoryShortened(1, 11, AT_NS + 5 * S)
+            HistoryShortened(1, 11, AT_NS + 5 * S, SESSION)
         ]
         subscription = client.subscribe(TOPIC, start=AT_NS + 60 * S)
         items = collect(
@@ -254,17 +259,189 @@ def test_a_snapshot_keeps_memory_for_each_key_only(monkeypatch: pytest.MonkeyPat
     assert set(taken[-1].next_source_seqs()) == {10, 11, 12}
 
 
+def located(session: int, seq: int, at_ns: int, epoch: int = 1, flags: int = 0) -> Located:
+    beat = heartbeat(seq, lineage=((epoch, 1),), flags=flags)._replace(session=session)
+    return Located(session, Place(seq, seq), at_ns, seq == 1, beat)
+
+
+AT_A_TIME = Wanted(0, 50)
+
+
 @pytest.mark.parametrize(
-    ("answers", "expected"),
+    ("wanted", "answers", "expected"),
     [
-        ([Located(5, 100), Located(3, 100)], Located(3, 100)),
-        ([Located(5, 100), Located(9, 0), Located(0, 0)], Located(5, 100)),
-        ([Located(9, 0), Located(12, 0)], Located(12, 0)),
-        ([Located(0, 0)], Located(1, 0)),
+        (AT_A_TIME, [located(1, 5, 100), located(1, 3, 100)], [(1, 3)]),
+        (AT_A_TIME, [located(1, 5, 100), located(1, 9, 0)], [(1, 5)]),
+        (AT_A_TIME, [located(1, 9, 0), located(1, 12, 0), located(0, 70, 0)], [(1, 12)]),
+        (AT_A_TIME, [], []),
+        (AT_A_TIME, [located(2, 7, 300), located(1, 5, 100), located(2, 1, 200), located(0, 9, 0)], [(1, 5), (2, 1)]),
+        (Wanted(1, message_seq=8), [located(1, 6, 0), located(1, 8, 100), located(2, 1, 200)], [(1, 8), (2, 1)]),
+        (Wanted(1, message_seq=8), [located(1, 6, 0), located(1, 7, 0)], [(1, 7)]),
     ],
 )
-def test_the_adapter_with_the_longest_history_says_where_to_begin(answers: Any, expected: Located) -> None:
-    assert choose(answers) == expected
+def test_the_adapter_with_the_longest_history_says_where_to_begin(
+    wanted: Wanted, answers: list[Located], expected: Any
+) -> None:
+    assert [(each.session, each.place.message_seq) for each in choose(answers, wanted)] == expected
+
+
+def test_the_newest_history_of_a_session_comes_first_and_final_heartbeats_before_others() -> None:
+    end = OutputFlag.END_OF_STREAM
+    answers = [located(1, 5, 100), located(1, 9, 100, 2), located(1, 8, 100, 2, end), located(1, 4, 100, 1, end)]
+    found = [(each.epoch, bool(each.flags & end)) for each in last_heartbeats(answers)]
+    assert found == [(2, True), (2, False), (1, True), (1, False)]
+
+
+# ---- former sessions ----
+
+YESTERDAY, TODAY = SESSION + 1, SESSION + 2
+
+
+def three_days(cluster: ToyCluster) -> None:
+    """Two sessions that are over, and one that goes on. Each adapter lacks something of the first."""
+    cluster.session = TODAY
+    for at, session in enumerate((SESSION, YESTERDAY, TODAY)):
+        packets = [packet(1 + 5 * seq, 1 + 5 * seq, 5) for seq in range(4)]
+        whole = [sent(each, 1_000 * at + seq)._replace(session=session) for seq, each in enumerate(packets)]
+        for adapter in cluster.adapters:
+            adapter.lose(*(each for each in whole if session != SESSION or whole.index(each) != adapter.adapter_id))
+            adapter.applied_sessions = {SESSION, YESTERDAY}
+
+
+def read_sessions(cluster: ToyCluster, start: Any, **options: Any) -> list[Any]:
+    """(session, message_seq) of each message up to the 25th of the present session, and changes, gaps and shortenings
+    between them; the last five are sent once the history is read."""
+    found: list[Any] = []
+    is_sent = False
+    with cluster.connect() as client, client.subscribe(TOPIC, start=start, **options) as subscription:
+        while (TODAY, 25) not in found:
+            for adapter in cluster.adapters:
+                adapter.send(heartbeat(26 if is_sent else 21)._replace(session=TODAY))
+            for item in subscription.poll(1):
+                if isinstance(item, Batch):
+                    found += [(item.packet.session, seq) for seq in item.message_seqs.tolist()]
+                elif isinstance(item, SessionChanged | Gap | HistoryShortened):
+                    found.append(item)
+            if (TODAY, 20) in found and not is_sent:
+                is_sent = True
+                cluster.adapters[0].send(packet(21, 21, 5)._replace(session=TODAY))
+    return found
+
+
+def day(session: int, first: int, last: int) -> list[tuple[int, int]]:
+    return [(session, seq) for seq in range(first, last + 1)]
+
+
+def changed(session: int, *, is_complete: bool = True) -> SessionChanged:
+    return SessionChanged(1, session, session + 1, is_complete)
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        (AT_NS + 1 * S, 6),
+        (AT_NS + 2 * S - 5, 11),
+        ({TOPIC: (SESSION, 8)}, 8),
+        ({TOPIC: (SESSION, 1)}, 1),
+        (AT_NS - 1_000 * S, 1),
+    ],
+)
+def test_a_subscription_begins_in_a_former_session_and_continues_live(
+    cluster: ToyCluster, start: Any, first: int
+) -> None:
+    three_days(cluster)
+    assert read_sessions(cluster, start) == [
+        *day(SESSION, first, 20), changed(SESSION), *day(YESTERDAY, 1, 20), changed(YESTERDAY), *day(TODAY, 1, 25)
+    ]  # fmt: skip
+
+
+def test_a_time_between_two_sessions_is_the_beginning_of_the_later_one(cluster: ToyCluster) -> None:
+    three_days(cluster)
+    expected = [*day(YESTERDAY, 1, 20), changed(YESTERDAY), *day(TODAY, 1, 25)]
+    assert read_sessions(cluster, AT_NS + 500 * S) == expected
+    assert [seq for seq in read_sessions(cluster, {TOPIC: (TODAY, 7)}) if isinstance(seq, tuple)] == day(TODAY, 7, 25)
+
+
+def test_what_retention_removed_of_former_sessions_is_told_before_the_first_message(cluster: ToyCluster) -> None:
+    three_days(cluster)
+    for adapter in cluster.adapters:
+        adapter.applied_sessions = {SESSION}
+        adapter.journal = [
+            each for each in adapter.journal if each.session > SESSION and (each.session, each[7]) >= (YESTERDAY, 11)
+        ]
+    assert read_sessions(cluster, AT_NS) == [
+        HistoryShortened(1, 11, AT_NS + 1_002 * S, YESTERDAY),
+        *day(YESTERDAY, 11, 20), changed(YESTERDAY, is_complete=False), *day(TODAY, 1, 25)
+    ]  # fmt: skip
+    assert read_sessions(cluster, {TOPIC: (YESTERDAY, 9)})[:2] == [
+        HistoryShortened(1, 11, AT_NS + 1_002 * S, YESTERDAY), (YESTERDAY, 11)
+    ]  # fmt: skip
+    for adapter in cluster.adapters:
+        adapter.journal = [each for each in adapter.journal if each.session == TODAY]
+    assert read_sessions(cluster, {TOPIC: (YESTERDAY, 9)})[:2] == [
+        HistoryShortened(1, 1, AT_NS + 2_000 * S, TODAY), (TODAY, 1)
+    ]  # fmt: skip
+
+
+def test_a_playback_of_a_former_session_ends_at_its_end(cluster: ToyCluster) -> None:
+    three_days(cluster)
+    with cluster.connect() as client:
+        subscription = client.subscribe(TOPIC, start=AT_NS, until=AT_NS + 1_002 * S)
+        items: list[Item] = []
+        while not subscription.is_closed:
+            for adapter in cluster.adapters:
+                adapter.send(heartbeat(21)._replace(session=TODAY))
+            items += subscription.poll(0.1)
+    found = [(item.packet.session, seq) for item in items if isinstance(item, Batch) for seq in item.message_seqs]
+    assert found == [*day(SESSION, 1, 20), *day(YESTERDAY, 1, 10)]
+
+
+def test_the_history_of_former_sessions_is_no_loss_and_a_gap_in_it_is_one_of_its_session(
+    cluster: ToyCluster, tmp_path: Path
+) -> None:
+    three_days(cluster)
+    for adapter in cluster.adapters:
+        adapter.journal = [each for each in adapter.journal if (each.session, each[7]) != (YESTERDAY, 6)]
+    config = MergerConfig(declare_after_ns=500_000_000)
+    found = read_sessions(cluster, AT_NS, loss_report=tmp_path, merger_config=config)
+    assert [each for each in found if isinstance(each, Gap)] == [Gap(1, 6, 11, 6, 11)]
+    losses = [(each.session, each.first, each.end) for each in read_losses(tmp_path)]
+    assert losses == [(YESTERDAY, 6, 11)]
+
+
+def test_a_session_that_has_not_begun_is_refused(cluster: ToyCluster) -> None:
+    with (
+        cluster.connect() as client,
+        pytest.raises(HistoryUnavailable, match=f"session {TODAY} of {TOPIC} has not"),
+    ):
+        client.subscribe(TOPIC, start={TOPIC: (TODAY, 1)})
+
+
+@pytest.mark.parametrize("wrong", ["of another session", "no heartbeat", "no packet", "no position"])
+def test_an_impossible_answer_of_an_adapter_is_not_used(
+    cluster: ToyCluster, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three_days(cluster)
+    located_by_toy = ToyAdapter._located
+
+    def forged(adapter: ToyAdapter, *arguments: Any) -> Any:
+        answer = located_by_toy(adapter, *arguments)
+        if adapter is cluster.adapters[0]:
+            beat = decode_output_packet(answer.heartbeat)
+            if wrong == "no packet":
+                answer.heartbeat = b"nothing"
+            elif wrong == "no position":
+                answer.position.next_input_seq = 0
+            else:
+                change = {"session": 7} if wrong == "of another session" else {"flags": 0}
+                answer.heartbeat = encode_output_packet(beat._replace(**change))
+        return answer
+
+    monkeypatch.setattr(ToyAdapter, "_located", forged)
+    assert read_sessions(cluster, {TOPIC: (YESTERDAY, 18)})[:4] == [*day(YESTERDAY, 18, 20), changed(YESTERDAY)]
+    cluster.adapters.pop(1)
+    with cluster.connect() as client, pytest.raises(HistoryUnavailable, match="no adapter said"):
+        client.subscribe(TOPIC, start={TOPIC: (YESTERDAY, 18)})
 
 
 @pytest.mark.parametrize(
@@ -275,6 +452,8 @@ def test_the_adapter_with_the_longest_history_says_where_to_begin(answers: Any, 
         (np.datetime64("NaT"), "start is NaT"),
         ("yesterday", "must be 'live', 'first', 'snapshot', a time, or message_seqs by topic"),
         (True, "must be 'live'"),
+        ({TOPIC: (20_261_121, 0)}, "expected a topic and a message_seq of at least 1, or (session, message_seq)"),
+        ({TOPIC: (20_261_121,)}, "expected a topic and a message_seq"),
     ],
 )
 def test_what_is_no_start_is_refused(start: object, expected: str) -> None:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.effects import Deliver, Ended, Gap, MergeEffect, RequestReplay, SessionChanged, Takeover
+from tandemfeed.feedcore.merge.effects import (
+    Deliver,
+    Ended,
+    Gap,
+    Live,
+    MergeEffect,
+    RequestReplay,
+    SessionChanged,
+    Stale,
+    Takeover,
+)
 from tandemfeed.feedcore.merge.place import Place, ResumePoint
-from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.merge.sessions import FormerSession, SessionMerger
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.refusal import Refusal
 from tests.feedcore.merge.merge_feed import CHANNEL, FIRST, MS, heartbeat, line, lineage_of, packet
@@ -212,7 +224,11 @@ def resumed(next_seq: int, *, is_over: bool = False, config: MergerConfig | None
     """A merge that continues after `next_seq` - 1 messages of one stream."""
     reader = Reader(config=config)
     point = ResumePoint(Place(next_seq, next_seq), lineage_of(FIRST), {1: next_seq})
-    reader.merger = SessionMerger(CHANNEL, OLD, reader.counters, config, next_seq, point, is_over=is_over)
+    if is_over:
+        former = (FormerSession(OLD, point),)
+        reader.merger = SessionMerger(CHANNEL, NEW, reader.counters, config, former=former)
+    else:
+        reader.merger = SessionMerger(CHANNEL, OLD, reader.counters, config, next_seq, point)
     return reader
 
 
@@ -254,7 +270,7 @@ def test_the_rest_of_a_session_that_is_over_is_requested_until_no_adapter_has_mo
     assert reader.story == [(OLD, 4), (OLD, 7)]
     answer(reader)
     reader.wait(60 * SECOND)
-    assert reader.story == [(OLD, 4), (OLD, 7), changed(), (NEW, 1)]
+    assert reader.story == [(OLD, 4), (OLD, 7), changed(is_complete=False), (NEW, 1)]
     requests = [effect for effect in reader.effects if isinstance(effect, RequestReplay)]
     assert [(each.session, each.input_ranges) for each in requests[:3]] == [
         (OLD, ((4, 7),)), (OLD, ((7, 10),)), (OLD, ((8, 11),))
@@ -270,7 +286,7 @@ def test_a_session_that_is_over_is_not_left_before_an_adapter_has_answered() -> 
     assert reader.story == []
     answer(reader)
     reader.wait(61 * SECOND)
-    assert reader.story == [changed(), (NEW, 1)]
+    assert reader.story == [changed(is_complete=False), (NEW, 1)]
 
 
 def requests_of(reader: Reader) -> list[RequestReplay]:
@@ -295,18 +311,6 @@ def test_the_answer_to_another_request_does_not_end_the_rest() -> None:
     assert reader.story == []
 
 
-def test_the_rest_of_a_session_in_which_the_place_of_the_start_is_not_known_is_requested_from_its_beginning() -> None:
-    reader = Reader()
-    config = MergerConfig(request_count_max=3)
-    reader.merger = SessionMerger(CHANNEL, OLD, reader.counters, config, 5, is_over=True)
-    reader.hear(of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
-    reader.wait(0)
-    assert [request.input_ranges for request in requests_of(reader)] == [((1, 4),)]
-    answer(reader)
-    reader.wait(60 * SECOND)
-    assert reader.story == [changed(), (NEW, 1)]
-
-
 def test_after_the_rest_of_a_session_the_next_one_lasts_until_its_own_end() -> None:
     reader = resumed(4, is_over=True)
     reader.hear(of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
@@ -314,7 +318,7 @@ def test_after_the_rest_of_a_session_the_next_one_lasts_until_its_own_end() -> N
     answer(reader)
     reader.wait(0)
     reader.hear(heartbeat(1)._replace(session=NEW + 1))
-    assert reader.story == [changed(), (NEW, 1)]
+    assert reader.story == [changed(is_complete=False), (NEW, 1)]
     reader.hear(of_new(end(3)))
     assert reader.story[2:] == [SessionChanged(CHANNEL, NEW, NEW + 1, is_complete=True)]
 
@@ -326,3 +330,140 @@ def test_a_part_of_an_answer_is_followed_by_a_request_for_the_next_part_without_
     answer(reader, packet(1, line(1, 5)))
     reader.wait(0)
     assert [request.input_ranges for request in requests_of(reader)] == [((1, 10),), ((6, 10),)]
+
+
+# ---- a merge that begins in a former session ----
+
+EVE = OLD - 1  # the session before
+
+
+def final(session: int, next_seq: int, lineage: list[tuple[int, int]] | None = None) -> OutputPacket:
+    """The final heartbeat of a session at an adapter that applied all of it."""
+    flags = OutputFlag.END_OF_STREAM
+    return heartbeat(next_seq, lineage or list(FIRST), flags=flags)._replace(session=session)
+
+
+def former(session: int, first_seq: int, *heartbeats: OutputPacket, epochs: Any = FIRST) -> FormerSession:
+    """A session that is delivered from a number on."""
+    return FormerSession(session, ResumePoint(Place(first_seq, first_seq), lineage_of(epochs), {}), heartbeats)
+
+
+def beginning_with(*sessions: FormerSession, config: MergerConfig | None = None) -> Reader:
+    """A merge that begins in former sessions."""
+    reader = Reader(config=config)
+    reader.merger = SessionMerger(CHANNEL, NEW, reader.counters, config, former=sessions)
+    return reader
+
+
+def in_session(session: int, *packets: OutputPacket) -> list[OutputPacket]:
+    return [each._replace(session=session) for each in packets]
+
+
+def ask(reader: Reader, now_ns: int) -> tuple[int, tuple[Any, ...]]:
+    """Wait for the next request; returns its session and ranges."""
+    count = len(requests_of(reader))
+    reader.wait(now_ns)
+    assert len(requests_of(reader)) > count
+    return requests_of(reader)[-1].session, requests_of(reader)[-1].input_ranges
+
+
+def test_the_rest_of_a_former_session_those_between_and_the_present_one_follow_each_other() -> None:
+    reader = beginning_with(former(EVE, 4, final(EVE, 9)), former(OLD, 1, final(OLD, 4)))
+    reader.hear(of_new(heartbeat(3)), of_new(packet(1, line(1, 2))))
+    assert ask(reader, 10 * MS) == (EVE, ((4, 9),))
+    answer(reader, *in_session(EVE, packet(2, line(2, 6)), packet(7, line(7, 8))))
+    change = SessionChanged(CHANNEL, EVE, OLD, is_complete=True)
+    assert reader.story == [(EVE, 4), (EVE, 7), change]
+    assert reader.merger.is_in_former_session
+    assert ask(reader, 20 * MS) == (OLD, ((1, 4),))
+    answer(reader, packet(1, line(1, 3)))
+    assert reader.story[3:] == [(OLD, 1), changed(), (NEW, 1)]
+    assert not reader.merger.is_in_former_session
+    reader.hear(of_new(packet(3, line(3, 4))))
+    assert reader.story[6:] == [(NEW, 3)]
+    assert [effect for effect in reader.effects if isinstance(effect, Ended)] == [
+        Ended(CHANNEL, 9, 9), Ended(CHANNEL, 4, 4)
+    ]  # fmt: skip
+
+
+def test_a_former_session_needs_no_live_packet() -> None:
+    reader = beginning_with(former(EVE, 4, final(EVE, 4)), former(OLD, 1, final(OLD, 1)))
+    reader.wait(0)
+    assert reader.story == [SessionChanged(CHANNEL, EVE, OLD, is_complete=True), changed()]
+    assert reader.merger.session == NEW
+    assert requests_of(reader) == []
+
+
+def test_what_no_adapter_has_of_a_former_session_is_a_gap_before_its_end() -> None:
+    reader = beginning_with(former(OLD, 1, final(OLD, 9)))
+    reader.hear(of_new(heartbeat(1)))
+    reader.wait(10 * MS)
+    answer(reader, packet(1, line(1, 3)), packet(6, line(6, 7)))
+    reader.wait(20 * SECOND)
+    gaps = [Gap(CHANNEL, 4, 6, 4, 6), Gap(CHANNEL, 8, 9, 8, 9)]
+    assert reader.story == [(OLD, 1), gaps[0], (OLD, 6), gaps[1], changed()]
+
+
+def test_a_former_session_whose_end_no_adapter_knows_is_requested_beyond_what_is_known_and_is_not_complete() -> None:
+    known = heartbeat(4)  # without END_OF_STREAM
+    reader = beginning_with(former(OLD, 1, known), config=MergerConfig(request_count_max=100))
+    assert ask(reader, 10 * MS) == (OLD, ((1, 4),))
+    answer(reader, packet(1, line(1, 3)))
+    assert ask(reader, 0) == (OLD, ((4, 104),))
+    answer(reader, packet(4, line(4, 5)), packet(8, line(8, 8)))
+    reader.wait(20 * SECOND)
+    assert reader.story == [(OLD, 1), (OLD, 4), Gap(CHANNEL, 6, 8, 6, 8), (OLD, 8)]
+    assert requests_of(reader)[-1].input_ranges == ((9, 109),)
+    answer(reader)
+    reader.wait(21 * SECOND)
+    assert reader.story[4:] == [changed(is_complete=False)]
+
+
+def test_the_newest_history_of_a_former_session_shows_where_the_place_counts_no_more() -> None:
+    """The place was located at an adapter that had been cut off in epoch 1, of which epoch 2 keeps five messages."""
+    history = [(1, 1), (2, 6)]
+    reader = beginning_with(former(OLD, 8, final(OLD, 10, history), heartbeat(12, [(1, 1)])))
+    assert ask(reader, 10 * MS) == (OLD, ((6, 10),))
+    answer(reader, packet(6, [(2, 1), (2, 2), *line(6, 7)], epoch=2), packet(6, line(6, 11)))
+    assert reader.story == [(OLD, 6), changed()]
+
+
+def test_final_heartbeats_are_no_stream_that_can_fall_silent() -> None:
+    reader = beginning_with(former(OLD, 1, heartbeat(1)))
+    reader.hear(final(OLD, 4), now_ns=SECOND)
+    reader.wait(3 * SECOND)
+    assert not [effect for effect in reader.effects if isinstance(effect, Live | Stale)]
+    answer(reader, packet(1, line(1, 3)))
+    reader.hear(final(OLD, 4), now_ns=4 * SECOND)
+    answer(reader)
+    assert reader.story == [(OLD, 1), changed()]
+
+
+def test_with_confirmation_the_rest_of_a_session_is_requested_twice() -> None:
+    reader = beginning_with(former(OLD, 1), config=MergerConfig(confirm=2))
+    reader.wait(0)
+    assert [each.copy_count for each in requests_of(reader)] == [2]
+
+
+def test_an_adapter_that_is_heard_in_the_present_session_after_former_ones_is_live() -> None:
+    reader = beginning_with(former(OLD, 1, final(OLD, 1)))
+    reader.wait(0)
+    reader.hear(of_new(heartbeat(1)))
+    assert [effect for effect in reader.effects if isinstance(effect, Live)] == [Live(CHANNEL, 1)]
+
+
+def test_a_present_session_that_has_ended_needs_no_timer() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), end(4), now_ns=SECOND)
+    assert (reader.merger.next_deadline_ns() or SECOND) >= SECOND
+
+
+def test_what_a_final_heartbeat_adds_after_the_last_answer_is_delivered_before_the_session_is_left() -> None:
+    reader = beginning_with(former(OLD, 1))
+    reader.wait(0)
+    answer(reader)
+    reader.hear(final(OLD, 4), now_ns=SECOND)
+    assert (reader.merger.next_deadline_ns() or 0) >= SECOND
+    assert ask(reader, SECOND + 10 * MS) == (OLD, ((1, 4),))
+    answer(reader, packet(1, line(1, 3)))
+    assert reader.story == [(OLD, 1), changed()]

@@ -30,7 +30,8 @@ class SessionChecker:
         if isinstance(effect, SessionChanged):
             if effect.old_session != sessions[-1] or effect.new_session <= sessions[-1]:
                 raise Violation("10", f"{client.name} got {effect} in session {sessions[-1]}")
-            if not effect.is_complete and not self._may_miss_end and not client.is_live:
+            is_end_known = (channel, effect.old_session) not in client.unknown_ends
+            if not effect.is_complete and is_end_known and not self._may_miss_end and not client.is_live:
                 raise Violation("10", f"{client.name} missed the end of the session: {effect}")
             if not effect.is_complete:
                 self._cut_short.add((client.name, channel, effect.old_session))
