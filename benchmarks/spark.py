@@ -2,7 +2,7 @@
 
 Makes its recording in a temporary folder. All rates are of rows after a warm-up. `scan_rows_per_s` is what Spark scans
 of these rows on one core, and `plain_scan_rows_per_s` of rows of three integers, so that figures of machines can be
-compared.
+compared. `local2_per_local1` is what a second core gives the job, beside what it gives Spark's own scan and rewrite.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def run(_arguments: argparse.Namespace) -> dict[str, object]:
             folder / "small", folder / "fixed", "local[1]", batch_messages_max=ROWS_PER_FILE, batch_commits_max=1
         )
         commits = _Job(folder / "small", folder / "commits", "local[1]", batch_messages_max=ROWS_PER_FILE)
-        alone = _spark_alone(folder)
+        times = _spark_alone(folder)
+        alone, alone_on_two = times["local[1]"], times["local[2]"]
         return {
             "rows": ROW_COUNT,
             "rows_per_s_local1": round(one.rows_per_s),
@@ -70,6 +71,9 @@ def run(_arguments: argparse.Namespace) -> dict[str, object]:
             "plain_scan_rows_per_s": round(PLAIN_COUNT / alone["plain_scan_s"]),
             "local1_per_plain_scan": round(one.rows_per_s * alone["plain_scan_s"] / PLAIN_COUNT, 3),
             "local2_per_plain_scan": round(two.rows_per_s * alone["plain_scan_s"] / PLAIN_COUNT, 3),
+            "local2_per_local1": round(two.rows_per_s / one.rows_per_s, 2),
+            "local2_per_local1_scan": round(alone["scan_s"] / alone_on_two["scan_s"], 2),
+            "local2_per_local1_rewrite": round(alone["rewrite_s"] / alone_on_two["rewrite_s"], 2),
             "rows_per_cpu_s_local1": round(one.rows_per_cpu_s),
             "rows_per_cpu_s_local2": round(two.rows_per_cpu_s),
             "vs_parquet_rewrite": round(one.rows_per_cpu_s * alone["rewrite_cpu_s"] / ROW_COUNT, 2),
@@ -147,13 +151,13 @@ def _record(folder: Path, count: int) -> None:
     write_recording(folder, tables, rows_per_file=ROWS_PER_FILE, origin="generated", price_conversion="integers")
 
 
-def _spark_alone(folder: Path) -> dict[str, float]:
-    """The times of `spark_alone`, in a process of its own."""
+def _spark_alone(folder: Path) -> dict[str, dict[str, float]]:
+    """The times of `spark_alone` by master, in a process of its own."""
     columns = {name: np.arange(PLAIN_COUNT) * step for step, name in enumerate(("a", "b", "c"), 1)}
     pq.write_table(pa.table(columns), folder / "plain.parquet")
     command = [sys.executable, "-m", "tandemfeed.benchmarks.spark_alone", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    times: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    times: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
     return times
 
 

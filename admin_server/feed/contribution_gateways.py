@@ -89,10 +89,11 @@ class ContributionGateways:
             outcome = self._terms.decide(claim, now_ns)
             if outcome.record != self._terms.record:
                 self._records.note_document(KIND, self._name, msgspec.msgpack.encode(outcome.record))
-            self._terms.accept(claim, outcome, now_ns)
-            has_ended = self._end_start(former, outcome, report)
-            self._reports[report.endpoint] = report
-            self._note_part(claim, outcome)
+            has_ended = False
+            if self._terms.accept(claim, outcome, now_ns):
+                has_ended = self._end_start(former, outcome, report)
+                self._reports[report.endpoint] = report
+                self._note_part(claim, outcome)
             answer = self._answer(claim, outcome)
         if has_ended:
             self._announce()

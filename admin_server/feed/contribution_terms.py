@@ -118,7 +118,7 @@ class ContributionTerms:
 
     def decide(self, claim: GatewayClaim, now_ns: int) -> Outcome:
         """What follows from a report. Nothing has changed until `accept` is called with the outcome."""
-        if claim.number <= self._numbers.get(claim.process, 0):
+        if self._is_late(claim):
             return Outcome(self.record, reason="a later report of this gateway was answered before")
         record = self.record
         if claim.endpoint == self._accepts_loss and (record is None or claim.session > record.session):
@@ -139,8 +139,10 @@ class ContributionTerms:
             return replace(self._grant(claim, record, why, standby_copy=record.holder_copy), is_takeover=True)
         return Outcome(record, reason=self._why_waiting(claim, record))
 
-    def accept(self, claim: GatewayClaim, outcome: Outcome, now_ns: int) -> None:
-        """The outcome's record is durable."""
+    def accept(self, claim: GatewayClaim, outcome: Outcome, now_ns: int) -> bool:
+        """The outcome's record is durable. Returns False if the report is a late one, which changes nothing."""
+        if self._is_late(claim):
+            return False
         self.record = outcome.record
         if outcome.event:
             self._accepts_loss = ""
@@ -151,8 +153,13 @@ class ContributionTerms:
         if outcome.is_holder:
             self.holder = claim
             self._holder_heard_at_ns = now_ns
+        return True
 
     # ---- inside ----
+
+    def _is_late(self, claim: GatewayClaim) -> bool:
+        """Whether a later report of the process was answered before."""
+        return claim.number <= self._numbers.get(claim.process, 0)
 
     def _is_holder_silent(self, now_ns: int) -> bool:
         if self.holder is not None and self.holder.is_stopping:

@@ -35,11 +35,12 @@ INSTANCE_SIZE = 16
 FIND_TIMEOUT_S = 12.0
 CALL_TIMEOUT_S = 3.0  # of each try: a gateway gives up after 2 s, and one that was paused must not keep the caller
 PAUSE_S, PAUSE_MAX_S = 0.05, 1.0
-# The gateway is away, restarting, busy or full; or the token expired or was revoked.
-UNANSWERED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
-RETRIED = UNANSWERED | {
-    grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAUTHENTICATED,
+# The gateway is away, restarting or busy: what was asked may have been done.
+UNCLEAR = {
+    grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED,
 }  # fmt: skip
+# Or it is full, or the token expired or was revoked.
+RETRIED = UNCLEAR | {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAUTHENTICATED}
 # A former gateway, which was paused while another one took over, does not know what that one has accepted since.
 STALE_VERDICTS = {grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.FAILED_PRECONDITION}
 STALE_PATIENCE_S = 6.0  # a gateway that took over reports itself within 2 s, also to a server that has just started
@@ -310,7 +311,7 @@ class Contribution:
                     is_renewed = True
                 elif code not in RETRIED and not self._may_be_outdated(code, time.monotonic() - began_s):
                     raise _refusal(code, details, self.topic) from error
-                is_in_doubt |= code in UNANSWERED or code is grpc.StatusCode.ABORTED
+                is_in_doubt |= code in UNCLEAR
             except AdminUnavailable as away:
                 code, details = grpc.StatusCode.UNAVAILABLE, str(away)
             pause = pause_s * random.uniform(0.5, 1.0)
@@ -320,7 +321,7 @@ class Contribution:
                     raise LimitReached(details)
                 raise ContributionInDoubt(f"not accepted within {self._timeout_s:g} s: {details}")
             time.sleep(pause)
-            if code in UNANSWERED | STALE_VERDICTS or code is grpc.StatusCode.ABORTED:
+            if code in UNCLEAR | STALE_VERDICTS:
                 self._find_again()
 
     @property

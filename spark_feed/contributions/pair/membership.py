@@ -157,8 +157,9 @@ class Membership:
                 self._move(state, f"in term {answer.term}")
 
     def on_appended(self, end_index: int, now_ns: int) -> None:
-        """The holder's own log is on the disk up to here."""
-        assert self.state is GatewayState.HOLDER, self._story
+        """The holder's own log is on the disk up to here. Nothing of it counts if the term has ended meanwhile."""
+        if self.state is not GatewayState.HOLDER:
+            return
         assert end_index >= self._end_index, "a log only grows"
         self._begin_index = self._begin_index or end_index  # what earlier terms acknowledged is before it
         self._end_index = end_index

@@ -75,10 +75,14 @@ def test_a_holder_that_restarts_has_a_new_term_with_the_same_standby(server: Ser
     assert server.report(restarted).record == record_of(2, ONE, TWO)
 
 
-def test_a_report_that_arrives_after_a_later_one_changes_nothing(server: Server) -> None:
-    server.report(replace(ONE, term=1))  # alone
-    late = replace(ONE, term=1, number=1, standby_copy=TWO.copy)
-    assert server.terms.decide(late, 0).record == record_of(1, ONE)
+def test_reports_that_arrive_after_a_later_one_change_nothing(server: Server) -> None:
+    alone = server.report(replace(ONE, term=1)), server.report(replace(ONE, term=1))
+    assert [each.record for each in alone] == [record_of(1, ONE)] * 2
+    for number in (1, 2):  # the second is late even though the first was heard last
+        late = replace(ONE, term=1, number=number, standby_copy=TWO.copy)
+        outcome = server.terms.decide(late, LATER_NS)
+        assert not server.terms.accept(late, outcome, LATER_NS)
+        assert (outcome.record, server.terms.record) == (record_of(1, ONE),) * 2
 
 
 def test_of_two_gateways_without_a_record_the_one_whose_log_is_further_ahead_begins() -> None:

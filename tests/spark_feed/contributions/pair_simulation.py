@@ -172,7 +172,7 @@ class Simulation:
             host.is_paused = host.is_cut_off = host.is_cut_from_peer = False
 
     def await_peace(self, steps: list[Callable[[], None]]) -> Process:
-        for _ in range(60):
+        for _ in range(120):  # a copy may lack the whole log
             for step in [*steps * 4, self.commit]:
                 self.now_ns += 20 * MS
                 step()
@@ -184,7 +184,8 @@ class Simulation:
 
     def is_finished(self, holder: Process) -> bool:
         is_paired = bool(holder.membership.standby_copy)
-        return holder.turn is None and is_paired and holder.membership.committed_index == len(holder.host.log)
+        is_done = holder.turn is None and not self.is_former(holder)
+        return is_done and is_paired and holder.membership.committed_index == len(holder.host.log)
 
     # ---- steps ----
 
@@ -225,14 +226,18 @@ class Simulation:
             outcome = self.terms.decide(claim, self.now_ns)
             if outcome.record != self.terms.record and self.chance.random() < 0.05:
                 self.durable = outcome.record if self.chance.random() < 0.5 else self.durable
-                self.terms = ContributionTerms(2, self.durable, self.now_ns)  # the server crashes as it records
-                continue
+                self.restart_server()  # it crashes as it records
+                return
             self.durable = outcome.record
             self.terms.accept(claim, outcome, self.now_ns)
             if outcome.event:
                 self.story.append(f"{self.now_ns // MS}: {claim.endpoint} {outcome.event}: {outcome.record}")
             self.answers.append((process, assignment_of(claim, outcome)))
         self.requests = kept
+
+    def restart_server(self) -> None:
+        """It forgets what is not durable, and the requests on their way to it are lost with their connections."""
+        self.terms, self.requests = ContributionTerms(2, self.durable, self.now_ns), []
 
     def answer(self) -> None:
         answers, self.answers = self.answers, []
@@ -282,6 +287,7 @@ class Simulation:
             if (
                 is_holder
                 and other is not process
+                and other.membership.state is GatewayState.HOLDER  # another serves no log
                 and not host.is_paused
                 and not any(each.is_cut_from_peer for each in self.hosts)
             ):
@@ -327,6 +333,8 @@ class Simulation:
                     self.append(process, Record(kind, message, process.membership.term))
             turn.end_index = len(log)
             process.turn = turn
+            if self.is_former(process):
+                self.answer()  # while the disk writes, the term may end
             process.membership.on_appended(len(log), self.now_ns)
 
     def is_former(self, process: Process) -> bool:
@@ -379,7 +387,7 @@ class Simulation:
         elif fault == "join":
             host.is_cut_off = host.is_cut_from_peer = False
         elif fault == "server":
-            self.terms = ContributionTerms(2, self.durable, self.now_ns)
+            self.restart_server()
         elif self.durable is not None and self.durable.standby_copy:  # otherwise only one copy must exist
             other = next(each for each in self.hosts if each is not host)
             if other.copy in (self.durable.holder_copy, self.durable.standby_copy):

@@ -130,6 +130,10 @@ def test_a_term_that_was_granted_to_a_copy_that_was_set_aside_does_not_begin() -
 @given(seed=st.integers(0, 1 << 32), acknowledge=st.sampled_from(Acknowledge))
 # A holder had answered every call before it was paused, and runs again after a takeover.
 @example(seed=30_045, acknowledge=Acknowledge.AVAILABLE)
+# The term of a holder ends while the disk writes.
+@example(seed=381, acknowledge=Acknowledge.AVAILABLE)
+# Two reports arrive after a later one.
+@example(seed=311, acknowledge=Acknowledge.AVAILABLE)
 def test_each_acknowledged_message_is_in_the_stream_once_and_no_cancelled_one(
     seed: int, acknowledge: Acknowledge
 ) -> None:
@@ -178,4 +182,5 @@ def test_the_simulation_finds_planted_bugs(bug: type[Membership]) -> None:
             return True
         return False
 
-    assert any(is_found(seed) for seed in range(400))
+    rare = [642, 988]  # schedules in which a report without an answer matters
+    assert any(is_found(seed) for seed in [*rare, *range(300)])
