@@ -42,12 +42,15 @@ from tandemfeed.transport.sealing.sealing import NoKey, NonceExhausted, Sealer
 from tandemfeed.transport.unicast.publisher import UnicastPublisher
 
 LOG = logging.getLogger("tandemfeed.adapter.loop")
-# Datagrams per socket and turn: after a flood nothing waits long, and sending keeps pace with receiving.
+# Datagrams per socket and turn, and events of other threads: after a flood, or while an adapter catches up, nothing
+# waits long, and sending keeps pace with receiving.
 DRAIN_COUNT_MAX = 16
 # Packets of one segment of the journal. So many are sent together: a new active, which has much to send, does not wait
 # for all of it.
 PACKETS_MAX = 64
 POLL_MS_MAX = 100
+# A machine that is always busy may leave an adapter that yields too little to catch up.
+JOIN_NS_MAX = 5_000_000_000
 
 
 class SourceLine(Protocol):
@@ -115,6 +118,9 @@ class AdapterLoop:
         self._to_journal: list[OutputPacket] = []
         self._outgoing: list[OutputPacket] = []
         self._moves: list[StateMoved] = []  # logged and reported after this turn's packets are sent
+        self._report_at_ns = time.monotonic_ns()
+        self._deadline_ns = engine.next_deadline_ns()
+        self._is_joining = self._is_hurried = False
         self._ask_server = ask_server
         self._poller = zmq.Poller()
         self._poller.register(mailbox.fileno(), zmq.POLLIN)
@@ -125,29 +131,35 @@ class AdapterLoop:
             self._sources[receiver.socket] = receiver
             self._poller.register(receiver.socket, zmq.POLLIN)
 
+    def join(self) -> None:
+        """Take turns until this adapter has caught up with the active, `hurry` is called, or `JOIN_NS_MAX` is over.
+        Then call `run`.
+
+        To be called in a thread with a lower priority, because catching up computes for as long as there is anything to
+        catch up with, and other adapters and their clients must not wait for it. What the last turn reached is reported
+        by `run`: until then the admin server does not take this adapter for a synchronized backup.
+        """
+        self._is_joining = True
+        began_ns = now_ns = time.monotonic_ns()
+        while (why := self._why_joined(now_ns - began_ns)) is None:
+            self._report(now_ns)
+            now_ns = self._take_turn()
+        self._is_joining = False
+        LOG.info("joined", extra={"why": why, "took_ms": (now_ns - began_ns) // 1_000_000})
+
+    def hurry(self) -> None:
+        """End `join` after its present turn: this adapter is needed. From any thread.
+
+        Post an event next: it wakes the loop, and is left to `run`.
+        """
+        self._is_hurried = True
+
     def run(self) -> None:
         """Until the stop signal."""
-        report_at_ns = time.monotonic_ns()
-        deadline_ns = self._engine.next_deadline_ns()
+        now_ns = time.monotonic_ns()
         while not self._stop.is_set:
-            due_ns = report_at_ns if deadline_ns is None else min(deadline_ns, report_at_ns)
-            pause_ns = due_ns - time.monotonic_ns()
-            ready = self._poller.poll(min(max(0, -(-pause_ns // 1_000_000)), POLL_MS_MAX))
-            now_ns = time.monotonic_ns()
-            for handle, _ in ready:
-                self._receive(handle, now_ns)
-            deadline_ns = self._engine.next_deadline_ns()
-            if deadline_ns is not None and now_ns >= deadline_ns:
-                self.perform(self._engine.on_timer(now_ns))
-                deadline_ns = self._engine.next_deadline_ns()
-            if self._moves:
-                self._report_moves()
-            if now_ns >= report_at_ns:
-                report_at_ns = now_ns + self._report_interval_ns
-                if self._unicast is not None:
-                    self._unicast.keep(now_ns)
-                self._on_report_due()
-            self._collect_refused(now_ns)
+            self._report(now_ns)
+            now_ns = self._take_turn()
         self.perform(self._engine.on_stop())
         self._report_moves()
 
@@ -169,6 +181,43 @@ class AdapterLoop:
         self._sender.close()
 
     # ---- inside ----
+
+    def _why_joined(self, spent_ns: int) -> str | None:
+        """Why to end the join; None: it goes on."""
+        if self._stop.is_set:
+            return "stopping"
+        if self._is_hurried:
+            return "this adapter is needed"
+        if not self._engine.is_catching_up:
+            return "caught up"
+        return "this machine is too busy" if spent_ns >= JOIN_NS_MAX else None
+
+    def _take_turn(self) -> int:
+        """Wait for events or the next deadline, and take them; returns when that was."""
+        deadline_ns = self._deadline_ns
+        due_ns = self._report_at_ns if deadline_ns is None else min(deadline_ns, self._report_at_ns)
+        pause_ns = due_ns - time.monotonic_ns()
+        ready = self._poller.poll(min(max(0, -(-pause_ns // 1_000_000)), POLL_MS_MAX))
+        now_ns = time.monotonic_ns()
+        for handle, _ in ready:
+            self._receive(handle, now_ns)
+        deadline_ns = self._engine.next_deadline_ns()
+        if deadline_ns is not None and now_ns >= deadline_ns:
+            self.perform(self._engine.on_timer(now_ns))
+            deadline_ns = self._engine.next_deadline_ns()
+        self._deadline_ns = deadline_ns
+        return now_ns
+
+    def _report(self, now_ns: int) -> None:
+        """Report the turn's moves, the state if that is due, and what was refused."""
+        if self._moves:
+            self._report_moves()
+        if now_ns >= self._report_at_ns:
+            self._report_at_ns = now_ns + self._report_interval_ns
+            if self._unicast is not None:
+                self._unicast.keep(now_ns)
+            self._on_report_due()
+        self._collect_refused(now_ns)
 
     def _perform(self, effects: list[AdapterEffect]) -> None:
         """In their order. Packets are journaled and then sent together: at the end of the turn, or before an effect of
@@ -240,8 +289,8 @@ class AdapterLoop:
             self._receive_outputs(output, now_ns)
         elif self._unicast is not None and handle is self._unicast.socket:
             self._unicast.read_subscriptions()
-        elif handle == self._mailbox.fileno():
-            for event in self._mailbox.take():
+        elif handle == self._mailbox.fileno() and not (self._is_joining and self._is_hurried):
+            for event in self._mailbox.take(DRAIN_COUNT_MAX):
                 self.perform(event(now_ns))
 
     def _receive_outputs(self, receiver: MulticastReceiver, now_ns: int) -> None:

@@ -65,13 +65,15 @@ class Mailbox:
         for answer in list(self._unanswered):
             answer.cancel()
 
-    def take(self) -> list[Event]:
-        """Take everything posted so far. For the loop."""
+    def take(self, count_max: int) -> list[Event]:
+        """Take the first events posted so far. For the loop. The file descriptor stays readable if more wait."""
         try:
             os.eventfd_read(self._fd)
         except BlockingIOError:
             return []
-        taken = []
-        while self._events:
+        taken: list[Event] = []
+        while self._events and len(taken) < count_max:
             taken.append(self._events.popleft())
+        if self._events:
+            os.eventfd_write(self._fd, 1)
         return taken

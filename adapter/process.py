@@ -45,6 +45,7 @@ from tandemfeed.feedcore.replica.effects import (
     ServerRequest,
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.server_names import adapter_server, check_certificate, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
@@ -53,7 +54,7 @@ from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
 from tandemfeed.transport.metrics import CounterCollector, serve_metrics
 from tandemfeed.transport.process_shell import Connection, StopSignal, announce_ready
-from tandemfeed.transport.scheduling import call_in_background, keep_objects, tune_for_low_latency
+from tandemfeed.transport.scheduling import MODERATE_NICE, call_in_background, keep_objects, tune_for_low_latency
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
 from tandemfeed.transport.sealing.opening import Opener
 from tandemfeed.transport.sealing.sealing import Sealer
@@ -187,6 +188,8 @@ class AdapterProcess:
         announce_ready(rpc=rpc.endpoint, adapter=self._options.name)
         tune_for_low_latency()
         try:
+            if _is_served_by_another(registered):
+                call_in_background(self._loop.join, MODERATE_NICE)
             self._loop.run()
         finally:
             self._mailbox.close()
@@ -227,6 +230,7 @@ class AdapterProcess:
         config = engine_config(registered, session=session, previous_process_ended_ns=self._journal.held_since_ns)
         files = conversion_files(registered, self._options.own_files, self._options.document_folder)
         converters = call_in_background(lambda: _load_converters(files, registered))
+        self._journal.start_upkeep()  # by this thread, because the loop may begin in one with a lower priority
         self._engine = engine = AdapterEngine(config, converters, self._counters, time.monotonic_ns())
         for snapshot, runs in past:
             if snapshot.channel_id in converters:
@@ -328,10 +332,13 @@ class AdapterProcess:
         self._stop.set()
 
     def _on_server_lost(self) -> None:
+        self._loop.hurry()  # backups may soon have to go on by themselves
         self._mailbox.post(self._engine.on_admin_disconnected)
 
     def _on_order(self, order: admin_pb2.AdapterOrder, valid_until_ns: int) -> None:
         engine, post = self._engine, self._mailbox.post
+        if _makes_urgent(order):
+            self._loop.hurry()
         post(engine.on_admin_message)  # any order shows that the server receives our reports
         match order.WhichOneof("order"):
             case "lease_granted":
@@ -427,6 +434,24 @@ class AdapterProcess:
             {each.adapter_id: ServerAddress(each.rpc_endpoint, adapter_server(feed, each.name)) for each in others}
         )
         return [each.adapter_id for each in others]
+
+
+def _is_served_by_another(registered: admin_pb2.RegisterReply) -> bool:
+    """True if another adapter is active. Otherwise this one may be granted the lease at once."""
+    own = registered.self.adapter_id
+    return any(
+        each.adapter_id != own and each.replica_state == ReplicaState.ACTIVE.value for each in registered.adapters
+    )
+
+
+def _makes_urgent(order: admin_pb2.AdapterOrder) -> bool:
+    """True if this adapter becomes active, or no other one is."""
+    match order.WhichOneof("order"):
+        case "lease_granted" | "lease_offered":
+            return True
+        case "cluster_changed":
+            return not order.cluster_changed.active_adapter_id
+    return False
 
 
 def _load_converters(

@@ -321,6 +321,11 @@ class Journal:
         """Show tailers only records before this index; None: all. For replication."""
         self._control.set_word(VISIBLE, 0 if index is None else whole_number(index, "index"))
 
+    def start_upkeep(self) -> None:
+        """Start the thread that makes blocks ahead of time now, with the calling thread's priority. Otherwise the first
+        append starts it."""
+        self._keeper.start()
+
     def close(self) -> None:
         """Sync and close. Further calls do nothing."""
         if isinstance(self._block, _Closed):

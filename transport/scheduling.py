@@ -9,7 +9,8 @@ must run, one after another, for some 100 microseconds each.
 
 All other work runs in the background: with long slices, the policy SCHED_BATCH (it never interrupts another thread when
 it wakes up) and a tenth of an ordinary share. Lowering a thread's priority needs no privilege, but raising it again
-does, as does leaving SCHED_IDLE (sched(7)). So work that ends in the background gets a thread of its own.
+does, as does leaving SCHED_IDLE (sched(7)). So work that ends in the background gets a thread of its own. A thread has
+the priority of the thread that starts it, so threads that are to stay are started before (`started_pool`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ SWITCH_INTERVAL_S = 0.000_5
 SLICE_NS = 100_000  # the shortest that Linux grants
 LONG_SLICE_NS = 10_000_000  # a thread with a longer slice runs later
 BACKGROUND_NICE = 10  # of an ordinary share, about a tenth remains
+MODERATE_NICE = 5  # about a third: enough to keep up with a stream, even next to a process that is always busy
 LAST_THREADS_MAX = 8  # with more processors, one is idle anyway
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # system call numbers; older C libraries have no wrapper
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")  # struct sched_attr: size, policy, flags, nice, priority, runtime, …
@@ -50,30 +52,47 @@ def request_short_slices() -> bool:
     return _has_default_policy() and _ask_for(os.SCHED_OTHER, _own_nice(), SLICE_NS)
 
 
-def run_in_background() -> bool:
+def run_in_background(nice: int = BACKGROUND_NICE) -> bool:
     """Let the calling thread, and all threads and processes that it starts from now on, run after all ordinary ones,
     and give way to any that wakes up.
 
     They keep a tenth of an ordinary share, so that they end even on a busy machine. Call it once.
 
+    Args:
+        nice: added to the nice value.
+
     Returns:
         False if this system or a sandbox refuses the policy or the slices; the nice value is then raised alone.
     """
-    nice = min(19, _own_nice() + BACKGROUND_NICE)
-    if _has_default_policy() and _ask_for(os.SCHED_BATCH, nice, LONG_SLICE_NS):
+    lowered = min(19, _own_nice() + nice)
+    if _has_default_policy() and _ask_for(os.SCHED_BATCH, lowered, LONG_SLICE_NS):
         return True
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)  # on Linux, of this thread alone
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lowered)  # on Linux, of this thread alone
     return False
 
 
-def call_in_background(work: Callable[[], Result]) -> Result:
+def call_in_background(work: Callable[[], Result], nice: int = BACKGROUND_NICE) -> Result:
     """Do this work in a background thread, wait for it, and return its result. The calling thread keeps its priority.
 
     Threads that `work` starts stay in the background.
+
+    Args:
+        nice: added to the nice value.
     """
-    with ThreadPoolExecutor(1, "background", initializer=run_in_background) as pool:
+    with ThreadPoolExecutor(1, "background", initializer=run_in_background, initargs=(nice,)) as pool:
         return pool.submit(work).result()
+
+
+def started_pool(thread_count: int, name: str) -> ThreadPoolExecutor:
+    """A pool whose threads start now, with the calling thread's priority. Otherwise the first calls start them, with
+    the priority of those who call."""
+    pool = ThreadPoolExecutor(thread_count, name)
+    together = threading.Barrier(thread_count + 1)  # a thread that had no more to do would be given the next call
+    for _ in range(thread_count):
+        pool.submit(together.wait)
+    together.wait()
+    return pool
 
 
 def _has_default_policy() -> bool:

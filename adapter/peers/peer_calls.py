@@ -22,6 +22,7 @@ from tandemfeed.feedcore.replica.effects import RequestBuckets, RequestRuns, Req
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.calls.channels import BearerFor, open_channel
+from tandemfeed.transport.scheduling import started_pool
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2
 
 QUICK_TIMEOUT_S = 1.0  # decisions and buckets: some milliseconds' work
@@ -37,7 +38,8 @@ class ServerAddress(NamedTuple):
 
 
 class PeerCalls:
-    """Outgoing calls of one adapter. Use it in the loop's thread.
+    """Outgoing calls of one adapter. Use it in the loop's thread, which may have a lower priority at first: all threads
+    have the priority of the one that makes this object.
 
     Args:
         sources: source_stream_id -> where its gaps are filled: of two contribution gateways, by the one that holds it.
@@ -58,6 +60,7 @@ class PeerCalls:
         lines = {each: CallLine("source", self._open_channel(each)) for each in found}
         self._sources = {stream_id: [lines[each] for each in addresses] for stream_id, addresses in sources.items()}
         self._links: dict[int, tuple[ServerAddress, PeerLink]] = {}
+        self._starter = started_pool(1, "peers")  # starts what follows a peer, with the priority of this thread
 
     # ---- the engine's requests ----
 
@@ -123,25 +126,26 @@ class PeerCalls:
             self._links.pop(adapter_id)[1].close()
         for adapter_id, address in addresses.items():
             if address.endpoint and adapter_id not in self._links:
-                self._links[adapter_id] = (
-                    address,
-                    PeerLink(
-                        adapter_id,
-                        self._open_channel(address),
-                        self._engine.config.adapter_id,
-                        self._input.state,
-                        self._on_state,
-                        self._input.refuse,
-                    ),
-                )
+                self._links[adapter_id] = address, self._starter.submit(self._link, adapter_id, address).result()
 
     def stop(self) -> None:
         """Cancel all calls."""
         self.set_peers({})
         for line in {line for lines in self._sources.values() for line in lines}:
             line.close()
+        self._starter.shutdown()
 
     # ---- inside ----
+
+    def _link(self, adapter_id: int, address: ServerAddress) -> PeerLink:
+        return PeerLink(
+            adapter_id,
+            self._open_channel(address),
+            self._engine.config.adapter_id,
+            self._input.state,
+            self._on_state,
+            self._input.refuse,
+        )
 
     def _open_channel(self, address: ServerAddress) -> grpc.Channel:
         return open_channel(address.endpoint, self._ca_pem, address.server_name, self._tokens)

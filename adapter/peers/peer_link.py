@@ -1,7 +1,8 @@
 """One endpoint that an adapter calls, a peer or the feed source: its connection and the threads that wait for it.
 
-Each endpoint has its own threads, so an endpoint that is gone or hangs does not delay calls to others. At most one
-call of a kind runs at a time; the engine repeats requests for what is still missing.
+Each endpoint has its own threads, so an endpoint that is gone or hangs does not delay calls to others. They start with
+the object, so they have the priority of the thread that makes it, whichever calls. At most one call of a kind runs at a
+time; the engine repeats requests for what is still missing.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import grpc
 
 from tandemfeed.adapter.peers.peer_input import LogThrottle
 from tandemfeed.feedcore.replica.channel_state import PeerState
 from tandemfeed.feedcore.wire.refusal import PacketRefused
+from tandemfeed.transport.scheduling import started_pool
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
 
 LOG = logging.getLogger("tandemfeed.adapter.peers.peer_link")
@@ -34,8 +36,8 @@ class CallLine:
 
     def __init__(self, name: str, channel: grpc.Channel) -> None:
         self.channel = channel
-        self._quick = ThreadPoolExecutor(QUICK_THREAD_COUNT, thread_name_prefix=f"call-{name}")
-        self._bulk = ThreadPoolExecutor(BULK_THREAD_COUNT, thread_name_prefix=f"bulk-{name}")
+        self._quick = started_pool(QUICK_THREAD_COUNT, f"call-{name}")
+        self._bulk = started_pool(BULK_THREAD_COUNT, f"bulk-{name}")
         self._busy: set[Hashable] = set()
         self._ended = threading.Condition()  # notified when a call ends; guards `_busy`
         self._is_closed = False

@@ -311,6 +311,10 @@ class OutputJournal:
         disk = os.statvfs(self._path)
         return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
+    def start_upkeep(self) -> None:
+        """Start the journal's own thread now, with the calling thread's priority."""
+        self._journal.start_upkeep()
+
     def close(self) -> None:
         """Sync and close."""
         with self._lock:

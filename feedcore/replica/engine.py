@@ -30,6 +30,7 @@ from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 
 LEVEL = (ReplicaState.SYNCHRONIZED, ReplicaState.ACTIVE)
+CATCHING_UP = (ReplicaState.JOINING, ReplicaState.RESYNCHRONIZING)
 
 
 class AdapterEngine:
@@ -279,6 +280,13 @@ class AdapterEngine:
         due += [self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns()]
         is_early = self._offer is not None and not self._has_accepted
         return earliest(*due, self._contact.abstains_until_ns if is_early else None)
+
+    @property
+    def is_catching_up(self) -> bool:
+        """True while a channel here is not yet where the active is, and this adapter neither holds the lease nor has an
+        offer of it."""
+        is_wanted = self.lease.is_held or self._offer is not None
+        return not is_wanted and any(replica.state in CATCHING_UP for replica in self.replicas.values())
 
     # ---- queries, between events; `session`: the session that another adapter requests, 0: the current one ----
 

@@ -101,6 +101,10 @@ class Keeper:
         self._left: Block | None = None
         self._mapped: tuple[int, int] = (-1, 0)  # block ordinal and offset from which to map pages again
 
+    def start(self) -> None:
+        """Start the thread now, with the calling thread's priority; otherwise the first work starts it."""
+        self._pool.submit(threading.get_ident).result()
+
     def look_ahead(self, block: Block, end: int, block_size: int) -> None:
         """After an append: make the next block once this one is half full, and map pages ahead."""
         if end * 2 > block.header.data_end:

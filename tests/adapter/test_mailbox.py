@@ -19,10 +19,24 @@ def test_posted_events_wake_the_loop_and_come_in_order() -> None:
     for place in range(3):
         mailbox.post(lambda now_ns, place=place: heard.append(place + now_ns) or [])  # type: ignore[misc]
     assert select.select([mailbox.fileno()], [], [], WAIT_S)[0]
-    for event in mailbox.take():
+    for event in mailbox.take(100):
         assert event(10) == []
     assert heard == [10, 11, 12]
-    assert mailbox.take() == []
+    assert mailbox.take(100) == []
+
+
+def test_events_that_a_turn_leaves_wake_the_loop_again() -> None:
+    mailbox = Mailbox()
+    heard: list[int] = []
+    for place in range(5):
+        mailbox.post(lambda _now_ns, place=place: heard.append(place) or [])  # type: ignore[misc]
+    counts = []
+    while select.select([mailbox.fileno()], [], [], 0)[0]:
+        taken = mailbox.take(2)
+        counts.append(len(taken))
+        for event in taken:
+            event(0)
+    assert (counts, heard) == ([2, 2, 1], [0, 1, 2, 3, 4])
 
 
 def test_the_loop_answers_a_question_and_its_exception_is_raised_in_the_asking_thread() -> None:
@@ -35,7 +49,7 @@ def test_the_loop_answers_a_question_and_its_exception_is_raised_in_the_asking_t
         answers = [pool.submit(mailbox.ask, lambda: 7), pool.submit(mailbox.ask, refuse)]
         while not all(answer.done() for answer in answers):
             select.select([mailbox.fileno()], [], [], 0.01)
-            for event in mailbox.take():
+            for event in mailbox.take(100):
                 event(0)
         assert answers[0].result() == 7
         with pytest.raises(ValueError, match="no"):

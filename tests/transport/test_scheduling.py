@@ -13,10 +13,12 @@ import pytest
 
 from tandemfeed.transport.scheduling import (
     LAST_THREADS_MAX,
+    MODERATE_NICE,
     SLICE_NS,
     SWITCH_INTERVAL_S,
     call_in_background,
     run_in_background,
+    started_pool,
 )
 
 # Prints the slice of a thread in nanoseconds, and its nice value, from the struct sched_attr of sched_getattr(2).
@@ -124,6 +126,25 @@ def test_work_in_the_background_yields_and_its_caller_keeps_its_priority() -> No
     done = subprocess.run([sys.executable, "-c", BACKGROUND], capture_output=True, text=True, check=True)
     own, yielding = str(NICE), str(min(19, NICE + 10))
     assert done.stdout.split() == [own, "False", yielding, "True", own, "False", yielding]
+
+
+def own_nice() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has nice values of threads")
+def test_threads_of_a_started_pool_keep_the_priority_of_the_thread_that_made_it() -> None:
+    def nice_values(pool: ThreadPoolExecutor) -> set[int]:
+        together = threading.Barrier(3)  # so that both threads work, and this one waits
+        found = [pool.submit(lambda: (together.wait(), own_nice())[1]) for _ in range(2)]
+        together.wait()
+        return {each.result() for each in found}
+
+    with started_pool(2, "started") as started, ThreadPoolExecutor(2) as late:
+        yielding = min(19, NICE + MODERATE_NICE)
+        assert call_in_background(own_nice, MODERATE_NICE) == yielding
+        assert call_in_background(lambda: nice_values(started), MODERATE_NICE) == {NICE}
+        assert call_in_background(lambda: nice_values(late), MODERATE_NICE) == {yielding}  # why it is needed
 
 
 def test_the_result_and_the_error_of_work_in_the_background_reach_the_caller() -> None:

@@ -113,7 +113,7 @@ class Caller:
 
     def _turn(self) -> None:
         while not self._ended.wait(0.005):
-            for event in self.mailbox.take():
+            for event in self.mailbox.take(100):
                 event(0)
 
 

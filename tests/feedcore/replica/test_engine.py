@@ -157,6 +157,20 @@ def test_an_epoch_that_ended_elsewhere_while_this_adapter_abstained_does_not_beg
     assert heir.state is not ReplicaState.ACTIVE
 
 
+def test_an_adapter_catches_up_until_it_follows_or_is_to_be_active() -> None:
+    active, backup = pair()
+    assert not active.engine.is_catching_up
+    assert not backup.engine.is_catching_up
+    backup.lose_place(30 * MS)
+    assert backup.engine.is_catching_up
+    backup.engine.on_lease_offered(2, 1, 30 * MS + LEASE_NS, 30 * MS)
+    assert not backup.engine.is_catching_up
+    backup.engine.on_lease_lost(2, "withdrawn", 31 * MS)
+    assert backup.engine.is_catching_up
+    backup.follow(active, 32 * MS)
+    assert not backup.engine.is_catching_up
+
+
 def test_the_active_renews_its_lease_in_time() -> None:
     active, _ = pair()
     for beat_ns in range(0, 80 * MS, 5 * MS):

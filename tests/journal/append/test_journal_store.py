@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -29,6 +30,17 @@ from tandemfeed.journal.format.block import blocks_in
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
 
 BLOCK = BLOCK_SIZE_MIN
+
+
+def test_upkeep_that_is_started_has_its_thread_before_the_first_append(tmp_path: Path) -> None:
+    with Journal.open(tmp_path, block_size=BLOCK) as journal:
+        before = set(threading.enumerate())
+        journal.start_upkeep()
+        (keeper,) = set(threading.enumerate()) - before
+        for number in range(2 * BLOCK // SEGMENT_SIZE):  # it makes the next block
+            journal.append(b"%d" % number * 20)
+        assert keeper.is_alive()
+        assert set(threading.enumerate()) - before == {keeper}
 
 
 def test_a_record_is_read_back_by_its_index(tmp_path: Path) -> None:
