@@ -18,7 +18,7 @@ BENCHMARKS = {
     "admin": "subscriptions, logins, revocations, a million patterns",
     "captures": "files to Parquet and SBE, beside independent decoders",
     "client": "reading, recovery, latency, memory; databento, msgspec",
-    "client.idle": "processor time of a client's start, and of one that receives nothing but heartbeats",
+    "client.idle": "processor time of a client's start, and while it is idle",
     "conversion": "compiled kernels: tick table, ITCH books, many symbols",
     "journal": "append, read and recovery; SQLite, LMDB, a plain file",
     "merge": "the client's merge alone: processor time per packet",

@@ -95,10 +95,10 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         type=_start_part,
-        metavar="live|first|snapshot|TIME|TOPIC=SEQ|TOPIC=SESSION/SEQ",
+        metavar="live|first|snapshot|TIME|TOPIC=SEQ",
         help="begin live, with the session's first message, with the last message of each symbol, with what the source "
-        "sent since a time (2026-11-22T14:30Z), also in a former session, or a topic with a message_seq, also of a "
-        "former session (repeatable; default live)",
+        "sent since a time (2026-11-22T14:30Z), also in a former session, or a topic with a message_seq, of a "
+        "former session as TOPIC=SESSION/SEQ (repeatable; default live)",
     )
     parser.add_argument(
         "--confirm",
