@@ -54,7 +54,7 @@ from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
 from tandemfeed.transport.metrics import CounterCollector, serve_metrics
 from tandemfeed.transport.process_shell import Connection, StopSignal, announce_ready
-from tandemfeed.transport.scheduling import MODERATE_NICE, call_in_background, keep_objects, tune_for_low_latency
+from tandemfeed.transport.scheduling import call_in_background, keep_objects, tune_for_low_latency
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announced_starts
 from tandemfeed.transport.sealing.opening import Opener
 from tandemfeed.transport.sealing.sealing import Sealer
@@ -189,7 +189,7 @@ class AdapterProcess:
         tune_for_low_latency()
         try:
             if _is_served_by_another(registered):
-                call_in_background(self._loop.join, MODERATE_NICE)
+                call_in_background(self._loop.join)
             self._loop.run()
         finally:
             self._mailbox.close()

@@ -8,9 +8,10 @@ needs no privilege. This speeds up a takeover: while a core frees the memory of 
 must run, one after another, for some 100 microseconds each.
 
 All other work runs in the background: with long slices, the policy SCHED_BATCH (it never interrupts another thread when
-it wakes up) and a tenth of an ordinary share. Lowering a thread's priority needs no privilege, but raising it again
-does, as does leaving SCHED_IDLE (sched(7)). So work that ends in the background gets a thread of its own. A thread has
-the priority of the thread that starts it, so threads that are to stay are started before (`started_pool`).
+it wakes up) and a tenth of an ordinary share; a third, if a process cannot begin before it ends. Lowering a thread's
+priority needs no privilege, but raising it again does, as does leaving SCHED_IDLE (sched(7)). So work that ends in the
+background gets a thread of its own. A thread has the priority of the thread that starts it, so threads that are to stay
+are started before (`started_pool`).
 """
 
 from __future__ import annotations
@@ -72,15 +73,12 @@ def run_in_background(nice: int = BACKGROUND_NICE) -> bool:
     return False
 
 
-def call_in_background(work: Callable[[], Result], nice: int = BACKGROUND_NICE) -> Result:
+def call_in_background(work: Callable[[], Result]) -> Result:
     """Do this work in a background thread, wait for it, and return its result. The calling thread keeps its priority.
 
-    Threads that `work` starts stay in the background.
-
-    Args:
-        nice: added to the nice value.
+    It has the larger share, because the caller waits for it. Threads that `work` starts stay in the background.
     """
-    with ThreadPoolExecutor(1, "background", initializer=run_in_background, initargs=(nice,)) as pool:
+    with ThreadPoolExecutor(1, "background", initializer=run_in_background, initargs=(MODERATE_NICE,)) as pool:
         return pool.submit(work).result()
 
 

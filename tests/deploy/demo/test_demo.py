@@ -16,9 +16,10 @@ from tandemfeed.deploy.demo.demo import main as demo
 @pytest.mark.timeout(480)
 def test_demo_loses_repeats_and_reorders_nothing_across_two_kills(tmp_path: Path) -> None:
     figures_path, page = tmp_path / "demo.json", tmp_path / "demo.html"
-    assert demo(["--seconds", "14", "--rate", "10000", "--json", str(figures_path), "--html", str(page)]) == 0
+    # A killed adapter must be back before the second kill, also on a busy machine, where its start takes 10 s.
+    assert demo(["--seconds", "30", "--rate", "5000", "--json", str(figures_path), "--html", str(page)]) == 0
     figures = json.loads(figures_path.read_text())
-    assert figures["sent"] == figures["delivered"] == 140_000
+    assert figures["sent"] == figures["delivered"] == 150_000
     assert figures["lost"] == figures["duplicated"] == figures["out_of_order"] == figures["content_wrong"] == 0
     assert len(figures["takeovers"]) >= 2
     assert set(figures["latency_us"]) == {"p50", "p99", "max"}
