@@ -21,6 +21,7 @@ GROUP = "tandemfeed.commands"
 LEASH_VARIABLE = "TANDEMFEED_LEASH"  # if set, this process dies with its parent
 HOST_VARIABLE = "TANDEMFEED_HOST"  # path of the network namespace to enter
 DISK_VARIABLE = "TANDEMFEED_DISK"  # SIZE:FOLDER: mount a small disk on this folder, for this process only
+NICE_VARIABLE = "TANDEMFEED_NICE"  # added to the nice value of this process
 PR_SET_PDEATHSIG = 1
 EXTRAS = {"subscribe": "client", "snapshot": "client", "replay": "client", "losses": "client", "stubs": "client",
           "journal": "journal", "adapter": "cluster", "convert": "cluster", "admin": "cluster",
@@ -115,6 +116,7 @@ def _apply_placement() -> None:
     """Apply what the parent process has set in the environment; before any import and before any thread starts."""
     if os.environ.pop(LEASH_VARIABLE, ""):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(int(os.environ.pop(NICE_VARIABLE, "0")))
     if host := os.environ.pop(HOST_VARIABLE, ""):
         from tandemfeed.deploy.cluster.network import enter_namespace
 

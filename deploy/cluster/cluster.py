@@ -189,6 +189,7 @@ class Cluster:
         through_days: bool = False,
         transport: Transport = "multicast",
         reading: str = "record",
+        nice: int = 0,
     ) -> ManagedProcess:
         """Start a subscriber that records what it receives.
 
@@ -199,12 +200,13 @@ class Cluster:
             through_days: continue after the end of a session.
             transport: "unicast": connect to the adapters, instead of joining their groups.
             reading: the shape in which it reads.
+            nice: added to its nice value.
         """
         arguments = ["witness", "--feed", feed.name, "--record", str(record), "--start", start, "--verify", verify]
         arguments += ["--transport", transport, "--shape", reading]
         arguments += ["--through-days"] if through_days else []
         arguments += self.connection(SUBSCRIBER, feed.client)
-        return self._start(name or feed.client, arguments, host=feed.client)
+        return self._start(name or feed.client, arguments, host=feed.client, nice=nice)
 
     def start_forger(self, feed: FeedLayout, seconds: float, rate: float) -> ManagedProcess:
         """Start a second subscriber on the client's host; when it reads the line "start" it forges packets, then ends.
@@ -361,10 +363,11 @@ class Cluster:
         *,
         host: str = "",
         disk: tuple[Path, int] | None = None,
+        nice: int = 0,
     ) -> ManagedProcess:
         host = host or name
         is_placed = self.network is not None and host in self._addresses  # the Spark job needs no network
-        place = ProcessPlacement(self.network.namespace_of(host) if self.network and is_placed else "", disk)
+        place = ProcessPlacement(self.network.namespace_of(host) if self.network and is_placed else "", disk, nice)
         on_log = None if self._on_log is None else partial(self._on_log, name)
         process = ManagedProcess(name, arguments, self.logs, place=place, on_ended=self._on_ended, on_log=on_log)
         self.processes[name] = process

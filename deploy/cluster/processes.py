@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from tandemfeed.deploy.command import DISK_VARIABLE, HOST_VARIABLE, LEASH_VARIABLE
+from tandemfeed.deploy.command import DISK_VARIABLE, HOST_VARIABLE, LEASH_VARIABLE, NICE_VARIABLE
 from tandemfeed.journal.compiled.compile_report import ACTIVITY
 
 STOP_TIMEOUT_S = 15.0
@@ -40,14 +40,16 @@ class ProcessPlacement:
     Attributes:
         host: path of its network namespace; empty: that of its parent.
         disk: a folder on which to mount a small disk, and the disk's size in bytes.
+        nice: added to its parent's nice value.
     """
 
     host: str = ""
     disk: tuple[Path, int] | None = None
+    nice: int = 0
 
     def environment(self) -> dict[str, str]:
         """The environment variables by which `deploy.command` applies this place."""
-        variables = {LEASH_VARIABLE: "1", HOST_VARIABLE: self.host}
+        variables = {LEASH_VARIABLE: "1", HOST_VARIABLE: self.host, NICE_VARIABLE: str(self.nice)}
         if self.disk is not None:
             variables[DISK_VARIABLE] = f"{self.disk[1]}:{self.disk[0].absolute()}"
         return variables

@@ -51,6 +51,7 @@ from tandemfeed.deploy.hiccups.meter import HiccupMeter
 from tandemfeed.deploy.hiccups.record import Hiccups
 from tandemfeed.spark_feed.numbering.driver.java import JavaMissing, find_java_home
 from tandemfeed.spark_feed.recordings.recording import ROWS_PER_FILE
+from tandemfeed.transport.scheduling import MODERATE_NICE
 
 FLOW_TIMEOUT_S = 60.0  # Spark's first micro-batch takes about 8 s
 LEAD_S = 2.0
@@ -238,6 +239,7 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
                 through_days=plan.fault.has_days,
                 transport=plan.transport,
                 reading=plan.reading,
+                nice=MODERATE_NICE,  # many subscribers on few processors must not take them from the cluster
             )
             client.await_event("ready", START_TIMEOUT_S)  # one after another: a start takes seconds of a processor
     if plan.fault.needs_driver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 from pathlib import Path
@@ -9,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from tandemfeed.deploy.cluster.processes import LINES_KEPT_MAX, JsonLines, ManagedProcess, ProcessFailed
+from tandemfeed.deploy.cluster.processes import (
+    LINES_KEPT_MAX,
+    JsonLines,
+    ManagedProcess,
+    ProcessFailed,
+    ProcessPlacement,
+)
 
 
 def test_only_the_newest_lines_are_kept_and_all_are_counted() -> None:
@@ -85,3 +92,14 @@ def test_the_time_to_become_ready_counts_from_the_end_of_compilation(tmp_path: P
     with pytest.raises(ProcessFailed, match="did not report 'done' within 0 s"):
         process.await_event("done", 0.2)
     process.kill()
+
+
+@pytest.mark.processes
+def test_a_process_may_be_started_with_a_lower_priority(tmp_path: Path) -> None:
+    place = ProcessPlacement(nice=3)
+    process = ManagedProcess("meter", ["hiccups", "--record", str(tmp_path / "hiccups")], tmp_path, place=place)
+    try:
+        process.await_event("ready", 60.0)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)
+    finally:
+        process.kill()
