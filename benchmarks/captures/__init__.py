@@ -1,6 +1,7 @@
 """Captures and files to Parquet and SBE, beside independent decoders that only hand out Python objects.
 
-Both sides take turns in the same run. Times are processor times, so that other load on the machine matters little. Each
+Both sides take turns in the same run. Rates are of wall time, because a conversion writes while it converts; rates by
+processor time, on which other load has less influence, are given beside them. Each
 material is a recording, repeated with continued sequence numbers, or generated where there is no recording; recordings
 are searched in TANDEMFEED_TEST_DATA (docs/formats/README.md says where they come from).
 """
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,11 +37,18 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def per_second(count: int, task: Callable[[], object]) -> float:
-    """How many are done in a second of processor time."""
-    began = time.process_time()
+class Rate(NamedTuple):
+    """How many messages are done in a second of processor time, and in a second."""
+
+    by_cpu: float
+    by_wall: float
+
+
+def rate_of(count: int, task: Callable[[], object]) -> Rate:
+    """The rate at which this task does so many messages."""
+    cpu_began, wall_began = time.process_time(), time.perf_counter()
     task()
-    return count / (time.process_time() - began)
+    return Rate(count / (time.process_time() - cpu_began), count / (time.perf_counter() - wall_began))
 
 
 def convert(case: Case, converter: CompiledConverter, model: MessageModel, kind: str, folder: Path) -> int:
@@ -51,7 +60,7 @@ def convert(case: Case, converter: CompiledConverter, model: MessageModel, kind:
     return result.read
 
 
-def kernel_alone(case: Case, converter: CompiledConverter) -> float:
+def kernel_alone(case: Case, converter: CompiledConverter) -> Rate:
     """The rate of the kernel: messages that are read already, and outputs that are not written."""
     given = Input((case.path,), case.table.source_format)
     chunks = list(READERS[case.reader](given, Findings()))
@@ -66,36 +75,38 @@ def kernel_alone(case: Case, converter: CompiledConverter) -> float:
             while done < count:
                 done += converter.convert(packet, done, count - done, out, 0, OUT_SIZE).source_count
 
-    return per_second(case.count, task)
+    return rate_of(case.count, task)
 
 
 def measure(case: Case, pairs: int, folder: Path) -> dict[str, object]:
     """The rates of one case, and their ratios."""
     converter, model = CompiledConverter(case.table), load_message_model(document("tick.xml"))
     convert(case, converter, model, "sbe", folder)  # compiles what is not compiled
-    kinds, rates = ("parquet", "sbe"), dict[str, list[float]]()
+    kinds, rates = ("parquet", "sbe"), dict[str, list[Rate]]()
     for _ in range(pairs):
-        rates.setdefault("decoder", []).append(per_second(case.decoded_count, case.decode))
+        rates.setdefault("decoder", []).append(rate_of(case.decoded_count, case.decode))
         rates.setdefault("kernel", []).append(kernel_alone(case, converter))
         for kind in kinds:
-            rate = per_second(case.count, partial(convert, case, converter, model, kind, folder))
+            rate = rate_of(case.count, partial(convert, case, converter, model, kind, folder))
             rates.setdefault(kind, []).append(rate)
-    found = {name: statistics.median(each) for name, each in rates.items()}
-    parquet, sbe = found["parquet"] / found["decoder"], found["sbe"] / found["kernel"]
+    found = {name: Rate(*map(statistics.median, zip(*each, strict=True))) for name, each in rates.items()}
+    decoder, kernel, parquet, sbe = (found[name] for name in ("decoder", "kernel", *kinds))
     say(
-        f"{case.name}: {case.material}; {case.decoder} {found['decoder']:,.0f} messages/s; to Parquet "
-        f"{found['parquet']:,.0f} ({parquet:.1f} times as many), to SBE {found['sbe']:,.0f} "
-        f"({sbe:.2f} of the kernel's {found['kernel']:,.0f})"
+        f"{case.name}: {case.material}; messages/s: {case.decoder} {decoder.by_wall:,.0f}; to Parquet "
+        f"{parquet.by_wall:,.0f} ({parquet.by_wall / decoder.by_wall:.1f} times as many), to SBE {sbe.by_wall:,.0f} "
+        f"({sbe.by_wall / kernel.by_wall:.2f} of the kernel's {kernel.by_wall:,.0f})"
     )
     return {
         "material": case.material,
         "decoder": case.decoder,
-        "decoder_msgs_per_s": round(found["decoder"]),
-        "kernel_msgs_per_s": round(found["kernel"]),
-        "parquet_msgs_per_s": round(found["parquet"]),
-        "sbe_msgs_per_s": round(found["sbe"]),
-        "parquet_ratio_to_decoder": round(parquet, 2),
-        "sbe_ratio_to_kernel": round(sbe, 2),
+        "decoder_msgs_per_s": round(decoder.by_wall),
+        "kernel_msgs_per_s": round(kernel.by_wall),
+        "parquet_msgs_per_s": round(parquet.by_wall),
+        "parquet_msgs_per_cpu_s": round(parquet.by_cpu),
+        "sbe_msgs_per_s": round(sbe.by_wall),
+        "sbe_msgs_per_cpu_s": round(sbe.by_cpu),
+        "parquet_ratio_to_decoder": round(parquet.by_wall / decoder.by_wall, 2),
+        "sbe_ratio_to_kernel": round(sbe.by_wall / kernel.by_wall, 2),
     }
 
 
