@@ -5,8 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 from tandemfeed.deploy.isolation import enter_isolated_network
@@ -21,6 +24,17 @@ ISOLATION = enter_isolated_network()
 # A test must not fail because the machine is busy; benchmarks/ measures speed.
 settings.register_profile("untimed", settings.get_profile(settings.get_current_profile_name()), deadline=None)
 settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def _own_scheduling_policy() -> Iterator[None]:
+    """Restore the scheduling policy of the test's thread: a queue changes it, and later processes inherit it."""
+    if sys.platform != "linux":
+        yield
+        return
+    policy, parameter = os.sched_getscheduler(0), os.sched_getparam(0)
+    yield
+    os.sched_setscheduler(0, policy, parameter)
 
 
 def pytest_report_header() -> str:

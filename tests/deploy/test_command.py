@@ -37,7 +37,7 @@ def test_a_program_that_runs_a_sub_command_in_its_own_process_keeps_its_priority
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has nice values of threads")
 @pytest.mark.parametrize(
     ("name", "higher"),
-    [("source-job", "10 10"), ("ticks", "10 10"), ("adapter", "10 0"), ("source-gateway", "0 0"), ("witness", "0 0")],
+    [("source-job", "10 10"), ("ticks", "10 10"), ("adapter", "5 0"), ("source-gateway", "0 0"), ("witness", "0 0")],
 )
 def test_what_is_not_in_the_path_of_a_message_yields_to_what_is(name: str, higher: str) -> None:
     done = subprocess.run([sys.executable, "-c", LOADING, name], capture_output=True, text=True, check=True)
