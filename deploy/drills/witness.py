@@ -134,6 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         timeout_s=LOGIN_TIMEOUT_S,
     )
     application = Application(lambda: announce("flowing"), starts_live=arguments.start == "live")
+    # The records have no reference cycles. Searching them would cause ever longer pauses and distort the measurement.
+    gc.disable()
     if arguments.shape == RECORD:
         recorder = _record(client, arguments, application)
     else:
@@ -157,8 +159,6 @@ def _subscribe(client: Client, arguments: argparse.Namespace) -> Subscription[An
 
 def _record(client: Client, arguments: argparse.Namespace, application: Application) -> DeliveryRecorder:
     """Poll, and record every item."""
-    # The records have no reference cycles. Searching them would cause ever longer pauses and distort the measurement.
-    gc.disable()
     stop, request = StopSignal(), EndRequest()
     recorder = DeliveryRecorder(on_batch=application.take_batch)
     with client, _subscribe(client, arguments) as subscription:
