@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -69,9 +70,9 @@ class ClientActor:
         self._start_ns = START_NS + own.start_ns
         self._random = random.Random((plan.chance_seed << 8) ^ own.number)
         self._wake_at_ns: int | None = None
-        # Which adapter's replay service was first in the last request for numbered messages (True) and for others. A
-        # common counter would send each kind to the same adapter if requests of both kinds alternate.
-        self._turns = {True: 0, False: 0}
+        # Which adapter's replay service was first in the last request of a channel, for numbered messages (True) or for
+        # others. A common counter would send each kind to the same adapters if requests alternate.
+        self._turns: Counter[tuple[int, bool]] = Counter()
         self._is_paused = False
         self._inbox: list[OutputPacket] = []
 
@@ -187,7 +188,8 @@ class ClientActor:
         """Ask as many replay services as copies are needed; successive requests rotate through the adapters."""
         adapters = list(self._cluster.adapters)
         is_numbered = bool(request.input_ranges or request.message_range)
-        turn = self._turns[is_numbered] = (self._turns[is_numbered] + 1) % len(adapters)
+        self._turns[request.channel_id, is_numbered] += 1
+        turn = self._turns[request.channel_id, is_numbered] % len(adapters)
         adapters = adapters[turn:] + adapters[:turn]
         adapters.sort(key=lambda adapter: request.lateness(adapter.adapter_id))
         for adapter in adapters[: request.copy_count]:

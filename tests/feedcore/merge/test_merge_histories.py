@@ -118,6 +118,63 @@ def test_an_epoch_that_the_newest_history_lacks_counts_for_nothing() -> None:
     assert listener.count(Counter.STALE_EPOCH_PACKETS) == 1
 
 
+def test_after_an_epoch_that_no_adapter_followed_the_client_continues_where_it_had_been() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2))  # its active then dies
+    listener.hear(heartbeat(10, ((1, 1), (3, 10)), adapter=3))
+    assert listener.events(Takeover)[-1] == Takeover(1, 3, 0, 10, 0, resume_input_seq=10)
+    listener.hear(packet(10, line(10, 12), adapter=3, epoch=3))
+    listener.wait(10_000 * MS)
+    assert listener.delivered == line(1, 12)
+    assert not listener.requests
+    assert not listener.events(Gap)
+
+
+def test_it_continues_only_as_far_as_the_newest_history_has_what_it_delivered() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2))
+    listener.hear(heartbeat(8, ((1, 1), (3, 8)), adapter=3))
+    assert (listener.merger.next_input_seq, listener.merger.next_message_seq) == (8, 8)
+    listener.hear(packet(8, [(2, 1), *line(8, 10)], adapter=3, epoch=3))
+    assert listener.delivered == [*line(1, 9), (2, 1), *line(10, 10)]
+
+
+def test_it_continues_where_it_had_been_after_several_epochs_that_no_adapter_followed() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2), packet(6, line(6, 7), adapter=2, epoch=2))
+    listener.hear(heartbeat(4, ((1, 1), (3, 4)), adapter=3), packet(4, line(4, 5), adapter=3, epoch=3))
+    listener.hear(heartbeat(10, ((1, 1), (4, 10)), adapter=4))
+    assert (listener.merger.next_input_seq, listener.merger.next_message_seq) == (10, 10)
+
+
+def test_held_packets_follow_where_the_client_had_been() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2), packet(10, line(10, 11), adapter=3, epoch=3))
+    listener.hear(heartbeat(12, ((1, 1), (3, 10)), adapter=3))
+    assert listener.delivered == line(1, 11)
+
+
+def test_a_gap_that_was_declared_before_such_an_epoch_is_requested_again_after_it() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 5)), packet(8, line(8, 9)))
+    listener.wait(6_000 * MS)
+    assert listener.events(Gap) == [Gap(1, 6, 8, 6, 8)]
+    listener.hear(heartbeat(3, ((1, 1), (2, 3)), adapter=2), heartbeat(10, ((1, 1), (3, 10)), adapter=3))
+    listener.hear(packet(3, line(3, 9), flags=OutputFlag.RETRANSMISSION))
+    assert listener.delivered == [*line(1, 5), *line(8, 9), *line(6, 7)]
+
+
+def test_a_former_place_in_a_history_of_which_the_newest_has_nothing_does_not_count() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2), heartbeat(20, ((3, 1),), adapter=3))
+    assert listener.merger.next_input_seq == 1
+
+
 def test_an_unknown_epoch_in_a_new_lineage_returns_the_client_to_where_that_epoch_begins() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))

@@ -144,6 +144,13 @@ MERGE = (
         killer="tests.feedcore.merge.test_merge_start:test_after_a_takeover_the_start_is_looked_up_in_the_new_history",
     ),
     Mutant(
+        "what was delivered before an epoch without followers is requested again",
+        StreamMerger,
+        "_return_to_former",
+        always(None),
+        killer="tests.feedcore.merge.test_merge_histories:test_after_an_epoch_that_no_adapter_followed_the_client_continues_where_it_had_been",
+    ),
+    Mutant(
         "superseded copies keep waiting for confirmation",
         Confirmation,
         "drop_superseded",
