@@ -221,34 +221,42 @@ def _message_count(text: str) -> int:
 
 
 def gateway(argv: Sequence[str] | None = None) -> int:
-    """`tandemfeed source-gateway`: sends the packets of the source journal."""
+    """`tandemfeed source-gateway`: sends the packets of source journals."""
     from tandemfeed.spark_feed.sending.faults import FaultPlan
     from tandemfeed.spark_feed.sending.gateway import (
         GatewayCollector,
-        GatewayError,
         GatewayOptions,
         SourceGateway,
         describe_feed,
         listen_address,
-        sole_gateway,
     )
-    from tandemfeed.spark_feed.sending.pacing import RatePacer, SpeedPacer
+    from tandemfeed.spark_feed.sending.pacing import Pacer, RatePacer, SpeedPacer
+    from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
     from tandemfeed.spark_feed.sending.source_keys import sealer_of
     from tandemfeed.spark_feed.sending.source_reports import SourceReporter
     from tandemfeed.transport.calls.login import AuthenticationRefused
 
     parser = _gateway_parser()
     arguments = parser.parse_args(argv)
+    if arguments.journals is not None and arguments.former_journal is not None:
+        parser.error(
+            "--former-journal belongs to --journal; with --journals the gateway finds the former journal itself"
+        )
     connection = connection_from(parser, arguments)
     request_short_slices()
     configure_logging("source-gateway", arguments.log_level)
     stop = StopSignal()
+
+    def make_pacer() -> Pacer:
+        return SpeedPacer(arguments.speed) if arguments.speed is not None else RatePacer(arguments.rate)
+
     try:
-        pacer = SpeedPacer(arguments.speed) if arguments.speed is not None else RatePacer(arguments.rate)
+        make_pacer()  # refuses a bad rate before anything else
         description = describe_feed(connection, arguments.feed)
         options = GatewayOptions(
             feed=arguments.feed,
             journal=arguments.journal,
+            journals=arguments.journals,
             rpc_listen=listen_address(arguments.rpc_listen, description),
             tls_certificate=arguments.tls_cert.read_bytes(),
             tls_key=arguments.tls_key.read_bytes(),
@@ -260,22 +268,21 @@ def gateway(argv: Sequence[str] | None = None) -> int:
             fault_seed=arguments.fault_seed,
         )
         sealer = sealer_of(connection, description)
-        with sole_gateway(arguments.journal, description):
-            source_gateway = SourceGateway(options, description, connection.interface, pacer, sealer)
-            serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
-            reporter = SourceReporter(
-                connection,
-                arguments.feed,
-                arguments.journal,
-                source_gateway.describe,
-                source_gateway.verifier,
-                sealer,
-            )
-            reporter.start()
-            try:
-                source_gateway.run(stop)
-            finally:
-                reporter.stop()
+        source_gateway = SourceGateway(options, description, connection.interface, make_pacer, sealer)
+        serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
+        reporter = SourceReporter(
+            connection,
+            arguments.feed,
+            source_gateway.describe,
+            source_gateway.verifier,
+            sealer,
+            on_answer=source_gateway.on_answer,
+        )
+        reporter.start()
+        try:
+            source_gateway.run(stop)
+        finally:
+            reporter.stop()
     except (GatewayError, SourceJournalError, AuthenticationRefused, JournalError, ValueError, OSError) as error:
         LOG.error("%s", error)
         return 2
@@ -289,11 +296,19 @@ def _gateway_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="tandemfeed source-gateway",
-        description="Multicast the packets of the source journal at a set pace, and serve the packets that adapters "
+        description="Multicast the packets of source journals at a set pace, and serve the packets that adapters "
         "missed.",
     )
     parser.add_argument("--feed", required=True, metavar="NAME", help="name of the feed at the admin server")
-    parser.add_argument("--journal", type=Path, required=True, metavar="DIR", help="folder of the source journal")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--journal", type=Path, metavar="DIR", help="folder of the source journal of one session")
+    source.add_argument(
+        "--journals",
+        type=Path,
+        metavar="DIR",
+        help="folder with a source journal for each session, which are sent one after another, also those that are "
+        "created later",
+    )
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument(
         "--rate", type=float, default=20_000.0, metavar="N", help="messages per second (default %(default)g)"
@@ -306,13 +321,14 @@ def _gateway_parser() -> argparse.ArgumentParser:
         type=_session,
         default=0,
         metavar="YYYYMMDD",
-        help="session to send (default: the session of the journal)",
+        help="session to send, or with --journals to begin with (default: the session of the journal; with --journals "
+        "the earliest that is not over)",
     )
     parser.add_argument(
         "--former-journal",
         type=Path,
         metavar="DIR",
-        help="journal of the previous session, from which adapters fill gaps in that session",
+        help="with --journal, the journal of the previous session, from which adapters fill gaps in that session",
     )
     parser.add_argument(
         "--fault",

@@ -105,6 +105,9 @@ def _lease_alerts(feed: admin_pb2.FeedStatus) -> Iterator[Alert]:
 
 def _source_alerts(feed: admin_pb2.FeedStatus) -> Iterator[Alert]:
     yield from _gateway_alerts(feed)
+    for source in feed.sources:
+        if source.report.waiting_reason and not (source.is_dead or source.report.is_stopping):
+            yield Alert(Level.WARNING, f"source gateway {source.identity}: {source.report.waiting_reason}")
     if any(source_state_of(source) in ("sending", "has sent all", "holder") for source in feed.sources):
         return
     for source in feed.sources:

@@ -74,7 +74,7 @@ def _print_sources(feed: admin_pb2.FeedStatus, console: Console) -> None:
     for source in feed.sources:
         report = source.report
         console.print(
-            f"source {source.identity}: {source_state_of(source)}{_place_of(report)}, "
+            f"source {source.identity}: {source_state_of(source)}{_place_of(report)}{_session_of(report)}, "
             f"heard {duration(source.silence_ns)} ago, "
             f"{report.packets_per_second:,} packets/s, {report.unsent_record_count:,} records unsent "
             f"(process {report.process_id} on {report.host})",
@@ -95,6 +95,10 @@ def _print_sources(feed: admin_pb2.FeedStatus, console: Console) -> None:
             markup=False,
             highlight=False,
         )
+
+
+def _session_of(report: admin_pb2.SourceReport) -> str:
+    return f" session {report.session}" if report.session else ""
 
 
 def _place_of(report: admin_pb2.SourceReport) -> str:

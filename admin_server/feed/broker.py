@@ -326,6 +326,11 @@ class FeedBroker:
 
     # ---- descriptions ----
 
+    @property
+    def session(self) -> int:
+        """The latest session that an adapter has begun, or the feed's first one."""
+        return self._state.session
+
     def describe(self, extents: Mapping[int, Extent] | None = None) -> common_pb2.FeedDescription:
         """The feed in its present session, limited to these channels and symbols (None: all)."""
         return describe_feed(self.feed, self._state.session, extents)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 NONCE_SIZE = 16
 REPLACED_REMEMBERED = 64  # starts of each adapter; a replaced process registers again within a second, or never
 HOST_LENGTH_MAX = 64  # of the host name that a process reports
+REASON_LENGTH_MAX = 500  # of the reason why a source waits
 SECOND = 1_000_000_000
 
 

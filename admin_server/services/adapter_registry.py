@@ -18,6 +18,7 @@ from tandemfeed.admin_server.feed.key_ring import SOURCE
 from tandemfeed.admin_server.feed.registrations import (
     HOST_LENGTH_MAX,
     NONCE_SIZE,
+    REASON_LENGTH_MAX,
     AnotherProcess,
     ProcessStart,
     ReturnAwaited,
@@ -153,9 +154,12 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             detail = f"process_nonce must have {NONCE_SIZE} bytes, and next_source_seqs only the feed's source streams"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
         request.host = request.host[:HOST_LENGTH_MAX]
+        request.waiting_reason = request.waiting_reason[:REASON_LENGTH_MAX]
         broker.report_source(caller.identity, request)
         reported = admin_pb2.SourceReported(
-            token_keys=self._token_keys(), revoked_tokens=broker.rights.revoked.messages()
+            token_keys=self._token_keys(),
+            revoked_tokens=broker.rights.revoked.messages(),
+            feed_session=broker.session,
         )
         if request.HasField("gateway") and broker.feed.has_source(caller.identity, caller.roles):
             self._assign(broker, request, reported, context)

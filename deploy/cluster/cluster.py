@@ -56,6 +56,7 @@ class Cluster:
         shape: the size of the cluster.
         network: has a host for each process; None: all processes use the loopback interface of this host.
         disk_size: size in bytes of each adapter's own disk for its journal; 0: the journals are in the folder.
+        has_days: each feed's source has a journal, and a session, for each day.
         on_log: called with a process's name and each line of its log, in another thread.
     """
 
@@ -66,6 +67,7 @@ class Cluster:
         *,
         network: Network | None = None,
         disk_size: int = 0,
+        has_days: bool = False,
         on_log: Callable[[str, dict[str, Any]], None] | None = None,
     ) -> None:
         self.folder, self.shape, self.network = folder, shape or Shape(), network
@@ -76,7 +78,7 @@ class Cluster:
         self.logs = folder / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self._state = folder / "admin"
-        self._disk_size, self._on_log = disk_size, on_log
+        self._disk_size, self._has_days, self._on_log = disk_size, has_days, on_log
         self._jobs: dict[str, list[str]] = {}
         self._ended = threading.Event()
         names = host_names(self.shape)
@@ -98,13 +100,25 @@ class Cluster:
         return self._addresses[host]
 
     def journal(self, feed: FeedLayout, day: int | None = None) -> Path:
-        """The folder of a feed's source journal of a day; None: of the current day."""
-        number = self.days[feed.feed_id] if day is None else day
-        return self.folder / f"source-journal{feed.suffix}{f'-day{number + 1}' if number else ''}"
+        """The folder of a feed's source journal of a day; None: of the current day. The gateway does not see days that
+        have not begun."""
+        if not self._has_days:
+            return self.folder / f"source-journal{feed.suffix}"
+        today = self.days[feed.feed_id]
+        number = today if day is None else day
+        return (self._journals(feed) if number <= today else self._coming_journals(feed)) / f"day-{number + 1}"
 
     def begin_day(self, feed: FeedLayout) -> None:
-        """Make the feed's next gateway send the next day."""
+        """Put the next day's journal where the feed's gateway looks for it: it sends that day after the current one."""
+        journal = self.journal(feed, self.days[feed.feed_id] + 1)
         self.days[feed.feed_id] += 1
+        journal.rename(self.journal(feed))
+
+    def _journals(self, feed: FeedLayout) -> Path:
+        return self.folder / f"source-journals{feed.suffix}"
+
+    def _coming_journals(self, feed: FeedLayout) -> Path:
+        return self.folder / f"coming-source-journals{feed.suffix}"
 
     def output_journal(self, feed: FeedLayout, name: str) -> Path:
         """The folder of an adapter's journal. If it is on a small disk, `small_disk.path_in_process` leads to it."""
@@ -136,10 +150,9 @@ class Cluster:
     def start_gateway(self, feed: FeedLayout, rate: float) -> ManagedProcess:
         """Start the source gateway; it begins to send when it reads the line "start"."""
         listen = f"{self._addresses[feed.gateway]}:{self._source_ports[feed.gateway]}"
-        arguments = ["source-gateway", "--feed", feed.name, "--journal", str(self.journal(feed)), "--rate", str(rate)]
-        arguments += ["--rpc-listen", listen, "--wait-for-start", *self._tls("source")]
-        if self.days[feed.feed_id]:
-            arguments += ["--former-journal", str(self.journal(feed, self.days[feed.feed_id] - 1))]
+        arguments = ["source-gateway", "--feed", feed.name, "--rate", str(rate)]
+        source = ("--journals", self._journals(feed)) if self._has_days else ("--journal", self.journal(feed))
+        arguments += [*map(str, source), "--rpc-listen", listen, "--wait-for-start", *self._tls("source")]
         return self._start(feed.gateway, [*arguments, *self.connection("source", feed.gateway)])
 
     def start_contribution_gateway(self, feed: FeedLayout, *options: str, name: str = "") -> ManagedProcess:

@@ -145,21 +145,27 @@ class ManagedProcess:
         """The number of lines in its log so far."""
         return self._logged.count
 
+    @property
+    def reported_count(self) -> int:
+        """The number of lines on its standard output so far."""
+        return self._events.count
+
     def has_reported(self, event: str) -> bool:
         """True if it has written a line with this event to its standard output."""
         with self._changed:
             return self._events.find(event) is not None
 
-    def await_event(self, event: str, timeout_s: float) -> dict[str, Any]:
+    def await_event(self, event: str, timeout_s: float, *, since: int = 0) -> dict[str, Any]:
         """Wait for the first line with this event on its standard output.
 
         Args:
             timeout_s: counted from the end of compilation, if it compiles: a first start may take a minute longer.
+            since: how many lines to skip: an earlier `reported_count`.
 
         Raises:
             ProcessFailed: it ended first, or the time is over.
         """
-        return self._await(self._events, event, 0, timeout_s)
+        return self._await(self._events, event, since, timeout_s)
 
     def await_log(self, event: str, timeout_s: float, *, since: int = 0) -> dict[str, Any]:
         """Wait for the first line with this event in its log.

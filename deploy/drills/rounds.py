@@ -44,7 +44,6 @@ from tandemfeed.deploy.drills.source import (
     sent_counts,
 )
 from tandemfeed.deploy.faults.context import Fault, FaultContext, FaultUnavailable, Observed, Say
-from tandemfeed.deploy.faults.days import DAY_S
 from tandemfeed.deploy.faults.kills import DRIVER_TIMEOUT_S
 from tandemfeed.deploy.faults.planned import DISK_SIZE_AT_FIRST, DISK_SIZE_PER_ROUND
 from tandemfeed.deploy.hiccups.meter import HiccupMeter
@@ -164,7 +163,7 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
     say(f"{plan.name}: generating {plan.message_count:,} messages")
     rows_per_file = DRIVER_ROWS_PER_FILE if plan.fault.needs_driver else ROWS_PER_FILE
     if plan.fault.has_days:
-        rows_per_file = int(DAY_S * plan.rate)
+        rows_per_file = int(plan.fault.day_s * plan.rate)
     recording = make_recording(folder, source=None, message_count=plan.message_count, rows_per_file=rows_per_file)
     if plan.shape.channels > 1 or plan.shape.streams_per_channel > 2:
         recording = replace(recording, split="hash")  # first letters are too uneven for many streams
@@ -173,7 +172,7 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
     with (
         HiccupMeter(folder) as meter,
         _network(plan.shape) as network,
-        Cluster(folder, plan.shape, network=network, disk_size=disk_size) as cluster,
+        Cluster(folder, plan.shape, network=network, disk_size=disk_size, has_days=plan.fault.has_days) as cluster,
     ):
         records = {feed.feed_id: folder / f"delivered{feed.suffix}" for feed in cluster.feeds}
         _start(plan, cluster, recording, records, say)

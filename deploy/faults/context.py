@@ -168,7 +168,8 @@ class Fault:
         needs_driver: the Spark driver must be running; otherwise the gateway plays a journal prepared in advance.
         needs_small_disk: each adapter's journal has its own small disk.
         verify: verification mode of the feed's client.
-        has_days: the source has one day, with its own session, per round and one more.
+        day_s: the source has one day, with its own session, per round and one more; seconds of play of each but the
+            last, which lasts as long as the drill; 0: all is one day.
     """
 
     inject: Callable[[FaultContext], str]
@@ -180,4 +181,9 @@ class Fault:
     needs_driver: bool = False
     needs_small_disk: bool = False
     verify: VerifyMode = "alarm"
-    has_days: bool = False
+    day_s: float = 0.0
+
+    @property
+    def has_days(self) -> bool:
+        """Whether the source has several days."""
+        return self.day_s > 0

@@ -83,13 +83,13 @@ FAULTS = {
         verify="signed",
     ),
     "new-day": Fault(
-        new_day(is_active_killed=False), "the source ends its day and begins the next one", 10.0, has_days=True
+        new_day(is_active_killed=False), "the source ends its day and begins the next one", 10.0, day_s=6.0
     ),
     "new-day-kill": Fault(
         new_day(is_active_killed=True),
         "SIGKILL the active as the source begins its next day",
-        14.0,
-        has_days=True,
+        20.0,
+        day_s=15.0,  # long enough for the killed adapter to be back before the day ends
     ),
     "replace-keys": Fault(replace_keys, "replace every key of tokens, channels and sources", 12.0),
     "hand-over": Fault(hand_over, "planned hand-over, as by `tandemfeed admin failover`", 5.0),

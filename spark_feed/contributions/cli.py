@@ -16,7 +16,8 @@ from tandemfeed.spark_feed.contributions.book import Limits
 from tandemfeed.spark_feed.contributions.gateway import ContributionCollector, ContributionGateway
 from tandemfeed.spark_feed.contributions.options import ContributionOptions
 from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
-from tandemfeed.spark_feed.sending.gateway import GatewayError, describe_feed, listen_address
+from tandemfeed.spark_feed.sending.gateway import describe_feed, listen_address
+from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
 from tandemfeed.spark_feed.sending.source_keys import sealer_of
 from tandemfeed.spark_feed.sending.source_reports import SourceReporter
 from tandemfeed.transport.calls.login import AuthenticationRefused
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             gateway = ContributionGateway(options, description, connection.interface, sealer)
             serve_metrics(arguments.metrics_port, ContributionCollector(gateway))
             reporter = SourceReporter(
-                connection, arguments.feed, None, gateway.describe, gateway.verifier, sealer, REPORT_INTERVAL_S,
+                connection, arguments.feed, gateway.describe, gateway.verifier, sealer, REPORT_INTERVAL_S,
                 gateway.on_answer,
             )  # fmt: skip
             gateway.report_with(reporter.hurry)

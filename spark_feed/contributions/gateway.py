@@ -27,7 +27,8 @@ from tandemfeed.spark_feed.contributions.pair.log_copy import KeyPair, LogCopy
 from tandemfeed.spark_feed.contributions.pair.membership import Acknowledge, GatewayState
 from tandemfeed.spark_feed.contributions.pair.part import LogState, Part
 from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
-from tandemfeed.spark_feed.sending.gateway import GatewayError
+from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
+from tandemfeed.spark_feed.sending.source_reports import Progress
 from tandemfeed.transport.calls.server_names import check_certificate, source_gateway
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.process_shell import StopSignal, announce_ready
@@ -111,15 +112,15 @@ class ContributionGateway:
         """Set what is called when the next report should not wait. Call it before `run`."""
         self._hurry = hurry
 
-    def describe(self, report: admin_pb2.SourceReport) -> tuple[int, int]:
-        """Fill in this gateway's part and what it has sent; return (packets sent, position). For any thread."""
+    def describe(self, report: admin_pb2.SourceReport) -> Progress:
+        """Fill in this gateway's part and what it has sent. For any thread."""
         holder = self.holder
         report.session = self._session
         if holder is not None and holder.is_open:
             report.unsent_record_count = holder.pending_count
             report.next_source_seqs.update(holder.core.next_source_seqs)
         self.part.describe(report.gateway, self.pending_count)
-        return self.sent.packet_count, 0
+        return Progress(self.sent.packet_count)
 
     def on_answer(self, answer: admin_pb2.SourceReported) -> None:
         """The admin server's answer to the last report. For any thread."""

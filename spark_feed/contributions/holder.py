@@ -131,7 +131,8 @@ class Holder:
             self._sender = MulticastSender(self._context, interface, datagram_size_max=self._size_max)
             self._opened.callback(self._sender.close)
             reader = ContributionReader(options.folder, description.feed_id)
-            self.replay = SourceReplayService(self.index, reader, description.name, self._session, self._previous())
+            self.replay = SourceReplayService(list(self._groups), description.name)
+            self.replay.begin_session(self._session, self.index, reader, self._previous())
             self._rpc = self._serve(verifier)
             self._opened.callback(self._rpc.stop)
             self._opened.callback(self._log.refuse_calls)  # first: callers find the next holder at once

@@ -54,7 +54,7 @@ class JournalReader:
 
 @dataclass(frozen=True, slots=True)
 class PreviousSession:
-    """The previous session, which another gateway sent. Adapters fill their gaps in it from its journal.
+    """The previous session, all of which was sent. Adapters fill their gaps in it from its journal.
 
     Attributes:
         session: its number.
@@ -82,28 +82,39 @@ class PreviousSession:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What is served: the present session, and the previous one if its journal is available."""
+
+    session: int
+    index: SentIndex
+    reader: JournalReader
+    previous: PreviousSession | None
+
+
 class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
-    """Answers `Fill`.
+    """Answers `Fill`, with nothing before the first session begins. A call keeps the sessions that it began with.
 
     Args:
+        source_stream_ids: of the feed.
         feed: its name; adapters of other feeds are refused.
-        session: session of `index`; 0: any.
-        previous: the previous session, if its journal is available.
     """
 
-    def __init__(
-        self,
-        index: SentIndex,
-        reader: JournalReader,
-        feed: str,
-        session: int = 0,
-        previous: PreviousSession | None = None,
-    ) -> None:
-        self._index = index
-        self._session, self._previous = session, previous
+    def __init__(self, source_stream_ids: Sequence[int], feed: str) -> None:
+        self._source_stream_ids = tuple(source_stream_ids)
         self._feed = feed
-        self._reader = reader
+        self._served: _Served | None = None
         self.datagram_count = 0
+
+    def begin_session(
+        self, session: int, index: SentIndex, reader: JournalReader, previous: PreviousSession | None = None
+    ) -> None:
+        """Serve this session from now on, and the one before it.
+
+        Args:
+            session: 0: whatever adapters request.
+        """
+        self._served = _Served(session, index, reader, previous)
 
     def Fill(  # noqa: N802
         self, request: replay_pb2.FillRequest, context: grpc.ServicerContext
@@ -117,8 +128,8 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
             text = f"{caller.identity!r} is not an adapter of feed {self._feed!r}"
             context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
         stream_id = request.source_stream_id
-        if stream_id not in self._index.source_stream_ids:
-            known = ", ".join(map(str, self._index.source_stream_ids))
+        if stream_id not in self._source_stream_ids:
+            known = ", ".join(map(str, self._source_stream_ids))
             text = f"no source stream {stream_id}; the source streams of feed {self._feed!r} are {known}"
             context.abort(grpc.StatusCode.NOT_FOUND, text)
         if len(request.ranges) > RANGE_COUNT_MAX:
@@ -135,15 +146,18 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
 
     def _of_session(self, session: int, stream_id: int, wanted: RangeSet) -> Iterator[bytes]:
         """The requested datagrams of a session, and its end if the request reaches past it."""
-        previous = self._previous
+        served = self._served
+        if served is None:
+            return
+        previous = served.previous
         if previous is not None and session == previous.session:
             if not previous.is_released():
                 return
             yield from self._datagrams(previous.index, previous.reader, stream_id, wanted)
             if wanted and wanted.end > previous.index.next_source_seqs[stream_id]:
                 yield previous.end_of(stream_id)
-        elif 0 in (session, self._session) or session == self._session:
-            yield from self._datagrams(self._index, self._reader, stream_id, wanted)
+        elif 0 in (session, served.session) or session == served.session:
+            yield from self._datagrams(served.index, served.reader, stream_id, wanted)
 
     def _datagrams(self, index: SentIndex, reader: JournalReader, stream_id: int, wanted: RangeSet) -> Iterator[bytes]:
         for first_seq, end_seq in wanted:

@@ -1,8 +1,9 @@
-"""The source gateway: sends the packets of the source journal at a set pace and serves those that adapters missed.
+"""The source gateway: sends the packets of source journals at a set pace and serves those that adapters missed.
 
-The shell around `spark_feed.sending.send_core`: it reads records, performs effects, and waits for the next deadline
-or the stop signal. It outlives the Spark driver. After a crash it resumes at its durable position; a few packets may
-go out twice, with the same numbers. Never: numbers, packs or drops a packet, unless asked to.
+The shell around `spark_feed.sending.send_core`, which says what to send, and `sessions.order`, which says when the next
+session begins: it performs effects, and waits for the next deadline or the stop signal. It outlives the Spark driver.
+After a crash it resumes at its durable position; a few packets may go out twice, with the same numbers. Never: numbers,
+packs or drops a packet, unless asked to.
 """
 
 from __future__ import annotations
@@ -12,32 +13,40 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import zmq
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tandemfeed.journal import Batch, NamedPosition
-from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords, begin_record, last_commit
-from tandemfeed.spark_feed.journaling.records import POSITION_NAME, RecordKind, packets_in, plan_document
+from tandemfeed.journal import JournalError
+from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.sending.faults import NO_FAULTS, FaultPlan
 from tandemfeed.spark_feed.sending.faulty_sender import FaultySender
 from tandemfeed.spark_feed.sending.fill_service import (
     CALLER_ROLES,
     SERVICE_NAME,
-    JournalReader,
     PreviousSession,
     SourceReplayService,
 )
 from tandemfeed.spark_feed.sending.pacing import Pacer
-from tandemfeed.spark_feed.sending.publication import Clock, Delay, DelayedRecords, PublicationLog, since_boot_ns
-from tandemfeed.spark_feed.sending.send_core import AllSent, SendCore, SendPacket, stamped
-from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
+from tandemfeed.spark_feed.sending.publication import Clock, since_boot_ns
+from tandemfeed.spark_feed.sending.send_core import AllSent, SendCore, SendEffect, SendPacket, stamped
+from tandemfeed.spark_feed.sending.sent_index import SentPacket
+from tandemfeed.spark_feed.sending.sessions.journals import JournalPlan, SessionJournals
+from tandemfeed.spark_feed.sending.sessions.order import BeginSession, SessionOrder
+from tandemfeed.spark_feed.sending.sessions.sent_session import (
+    GatewayError,
+    SentSession,
+    own_stream_ids,
+    position_name,
+    read_previous,
+)
+from tandemfeed.spark_feed.sending.source_reports import Progress
 from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, check_certificate, source_gateway
@@ -46,38 +55,39 @@ from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.dgram import MulticastSender
-from tandemfeed.transport.process_shell import Connection, StopSignal, alone_with, announce, announce_ready
+from tandemfeed.transport.process_shell import Connection, StopSignal, announce, announce_ready
 from tandemfeed.transport.scheduling import tune_for_low_latency
 from tandemfeed.transport.sealing.source_sealing import SourceSealer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2_grpc
 
 LOG = logging.getLogger(__name__)
-ALL_RECORDS = (1 << 63) - 1
 JOURNAL_POLL_NS = 1_000_000  # how often to look for new records when there are none
+LOOK_INTERVAL_NS = 100_000_000  # how often to look for the next session's journal once the present one is sent
+LOOK_EARLY_INTERVAL_NS = 1_000_000_000  # the same while the present one only waits for records
 STORE_POSITION_NS = 10_000_000  # after a crash at most this much is sent twice
 DESCRIBE_TIMEOUT_S = 20.0
 ALL_INTERFACES = {"0.0.0.0", "::"}
 
 
-class GatewayError(Exception):
-    """The gateway cannot serve this feed from this journal; the text says why and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
     """Options of one run.
 
     Attributes:
+        journal: the source journal of one session; None: `journals` has them.
+        journals: a folder with a source journal for each session; the gateway sends one after another.
         wait_for_start: send no packets until the line "start" arrives on standard input.
-        session: the session to send; 0: the session of the journal, or of the feed if the journal is still empty.
-        former_journal: journal of the previous session, from which adapters fill gaps in that session.
+        session: the session to send, or with `journals` to begin with; 0: the session of the journal, or of the feed if
+            the journal is still empty; with `journals` the earliest that is not over.
+        former_journal: journal of the session before `journal`, from which adapters fill gaps in that session.
         clock: measures the age of data for a delayed feed.
         reflection: describe the services to administrators.
         faults: to make on purpose, so that consumers can be tested.
     """
 
     feed: str
-    journal: Path
+    journal: Path | None = None
+    journals: Path | None = None
     rpc_listen: str
     tls_certificate: bytes
     tls_key: bytes = field(repr=False)
@@ -140,46 +150,16 @@ def _addresses_of(host: str) -> set[str]:
         return {host}
 
 
-def position_name(description: common_pb2.FeedDescription) -> str:
-    """The file in the source journal's folder with the position of a feed's gateway."""
-    return f"gateway-{description.feed_id}.position" if description.delay_ns else POSITION_NAME
-
-
-@contextmanager
-def sole_gateway(journal: Path, description: common_pb2.FeedDescription) -> Iterator[None]:
-    """Make this process the feed's only gateway of a source journal: two would double the rate and undo each other's
-    position. A delayed feed's gateway reads the journal beside that of the real-time feed.
-
-    Raises:
-        OSError: another gateway sends from the journal.
-    """
-    if not journal.is_dir():
-        LOG.warning("%s does not exist yet; waiting for the source job to create this source journal", journal)
-        journal.mkdir(parents=True)
-    taken = f"another gateway sends from {journal}; stop that one first"
-    with alone_with(journal / position_name(description), taken):
-        yield
-
-
-def session_of(journal: Path) -> int:
-    """The session of a source journal; 0 if the journal is still empty."""
-    record = begin_record(journal)
-    return 0 if record is None else int(_feed_of(record)["session"])
-
-
-def _feed_of(record: bytes) -> dict[str, Any]:
-    feed: Any = plan_document(record)["feed"]
-    return dict(feed)
-
-
 class SourceGateway:
     """A gateway. `run` closes it when it returns.
 
     Args:
+        make_pacer: makes the schedule of a session.
         sealer: seals every packet; None if the feed does not seal its source packets.
 
     Raises:
-        OSError: the RPC address cannot be bound.
+        GatewayError, SourceJournalError, JournalError: the journal is not the feed's, or cannot be read.
+        OSError: the RPC address cannot be bound, or another gateway sends from the journal.
     """
 
     def __init__(
@@ -187,50 +167,52 @@ class SourceGateway:
         options: GatewayOptions,
         description: common_pb2.FeedDescription,
         interface: str,
-        pacer: Pacer,
+        make_pacer: Callable[[], Pacer],
         sealer: SourceSealer | None = None,
     ) -> None:
         self._options, self._sealer = options, sealer
-        self._description = description
-        own = [stream for stream in description.source_streams if not stream.contribution_endpoint]
-        if not own:
+        self._description, self._make_pacer = description, make_pacer
+        stream_ids = own_stream_ids(description)
+        if not stream_ids:
             raise GatewayError(f"all of feed {description.name} is contributed; run tandemfeed contribution-gateway")
-        stream_ids = [stream.source_stream_id for stream in own]
-        self._groups = {stream.source_stream_id: stream.group.encode() for stream in own}
-        self._session = options.session or session_of(options.journal) or description.session
-        if self._session < description.session:
-            LOG.warning(
-                "the feed has moved on to a later session; sending this one only for adapters that missed parts of it",
-                extra={"session": self._session, "feed_is_in": description.session},
-            )
-        self.core = SendCore(description.feed_id, self._session, stream_ids, pacer)
-        self.index = SentIndex(stream_ids)
-        self._journal_records = CommittedRecords(options.journal, stream_ids)
-        self._position = NamedPosition(options.journal / position_name(description))
-        self._stored_position = self._position.load()
-        self._stored_at_ns = 0
-        self._is_begun = False
-        self._recover()
-        self._delay: Delay | None = None
-        self._delay_of_previous: Delay | None = None
-        self._log: PublicationLog | None = None
-        self._records: CommittedRecords | DelayedRecords = self._journal_records
-        if description.delay_ns:
-            self._delay = Delay(options.journal, description.delay_ns, self._stored_position or 0, options.clock)
-            self._records = DelayedRecords(self._journal_records, self._delay)
+        groups = {stream.source_stream_id: stream.group.encode() for stream in description.source_streams}
+        self._groups = {stream_id: groups[stream_id] for stream_id in stream_ids}
+        self._feed_session = description.session
+        self._is_started = False
+        self._present: SentSession | None = None
+        self._stored_at_ns = self._look_at_ns = 0
+        self._opened = ExitStack()
+        self.replay = SourceReplayService(stream_ids, description.name)
+        self._order: SessionOrder | None = None
+        if options.journals is not None:
+            self._order = SessionOrder(options.session)
+            numbered_as = description.delayed_from or description.name
+            name = position_name(description)
+            self._journals = SessionJournals(options.journals, numbered_as, stream_ids, name)
         else:
-            is_resumed = self._stored_position is not None
-            self._log = PublicationLog(options.journal, options.clock, is_resumed=is_resumed)
-        previous = None if options.former_journal is None else self._read_previous(options.former_journal)
-        self.replay = SourceReplayService(
-            self.index, JournalReader(options.journal, description.feed_id), description.name, self._session, previous
-        )
+            self._begin_only_session()
         self._context: zmq.Context[Any] = zmq.Context()
         sender = MulticastSender(self._context, interface, datagram_size_max=description.datagram_size_max or 1_472)
         self._sender = FaultySender(sender, options.faults, options.fault_seed) if options.faults else sender
         self._verifier = TokenVerifier(source_gateway(options.feed), description.token_keys)
         self._rpc = self._serve()
         self.packet_count = self.heartbeat_count = 0
+
+    @property
+    def core(self) -> SendCore:
+        """Of the present session."""
+        assert self._present is not None, "no session has begun"
+        return self._present.core
+
+    @property
+    def session(self) -> int:
+        """The present session; 0: none has begun."""
+        return 0 if self._present is None else self._present.session
+
+    @property
+    def has_sent_all(self) -> bool:
+        """True once the present session has been sent to its end."""
+        return self._present is not None and self._present.core.all_sent
 
     @property
     def endpoint(self) -> str:
@@ -242,19 +224,32 @@ class SourceGateway:
         """Knows which tokens the replay service accepts."""
         return self._verifier
 
-    def describe(self, report: admin_pb2.SourceReport) -> tuple[int, int]:
-        """Fill in what this gateway has sent; return (packets sent, position after them). For any thread."""
-        report.session, report.has_sent_all = self._session, self.core.all_sent
-        report.next_source_seqs.update(self.core.next_source_seqs)
-        return self.packet_count, self.core.position
+    def describe(self, report: admin_pb2.SourceReport) -> Progress:
+        """Fill in what this gateway has sent. For any thread."""
+        present = self._present
+        if self._order is not None and (present is None or present.core.is_starved or present.core.all_sent):
+            report.waiting_reason = self._order.waiting_reason
+        if present is None:
+            return Progress(self.packet_count)
+        report.session, report.has_sent_all = present.session, present.core.all_sent
+        report.next_source_seqs.update(present.core.next_source_seqs)
+        return Progress(self.packet_count, present.core.position, present.journal)
+
+    def on_answer(self, answer: admin_pb2.SourceReported) -> None:
+        """The admin server's answer to the last report. For any thread."""
+        self._feed_session = max(self._feed_session, answer.feed_session)
 
     def run(self, stop: StopSignal) -> None:
-        """Send until stopped."""
+        """Send until stopped.
+
+        Raises:
+            GatewayError, SourceJournalError, JournalError, OSError: as when it is made, for the first session.
+        """
         watched: list[Any] = [stop]
         if self._options.wait_for_start:
             watched.append(sys.stdin)
         else:
-            self.core.start()
+            self.start()
         announce_ready(rpc=self.endpoint)
         tune_for_low_latency()
         try:
@@ -262,89 +257,138 @@ class SourceGateway:
                 self._turn()
                 ready = select.select(watched, [], [], self._wait_s())[0]
                 if sys.stdin in ready and sys.stdin.readline().strip() in ("start", ""):  # end of input also starts
-                    self.core.start()
+                    self.start()
                     watched.remove(sys.stdin)
         finally:
-            self._close()
+            self.close()
+
+    def start(self) -> None:
+        """Send packets from now on; until then only heartbeats are sent."""
+        self._is_started = True
+        if self._present is not None:
+            self._present.core.start()
+
+    def close(self) -> None:
+        """Store the position, and release everything."""
+        self._rpc.stop()
+        self._sender.close()
+        self._context.term()
+        if self._present is not None:
+            self._present.close()
+        self._opened.close()
 
     def _turn(self) -> None:
-        for _ in range(self.core.records_needed_count):
-            entry = self._records.read()
-            if entry is None:
-                break
-            if not self._is_begun:
-                self._check_begin(entry.record)
-            self.core.on_record(*entry)
-        now_ns = time.monotonic_ns()
-        for effect in self.core.on_time(now_ns):
-            if isinstance(effect, AllSent):
-                per_stream = {str(stream_id): count for stream_id, count in effect.message_counts.items()}
-                announce("sent", messages=sum(effect.message_counts.values()), per_stream=per_stream)
-                continue
-            sent_at_ns = time.time_ns()
-            datagram = stamped(effect.datagram, sent_at_ns)
-            if self._sealer is not None:
-                datagram = self._sealer.seal(datagram)
-            self._sender.send(self._groups[effect.source_stream_id], datagram)
-            if isinstance(effect, SendPacket):
-                self.packet_count += 1
-                packet = SentPacket(effect.first_source_seq, effect.datagram, sent_at_ns)
-                self.index.add(effect.source_stream_id, packet, effect.message_count, effect.journal_index)
-            else:
-                self.heartbeat_count += 1
-        if now_ns - self._stored_at_ns >= STORE_POSITION_NS:
-            self._stored_at_ns = now_ns
-            self._store_position()
+        present = self._present
+        if present is not None:
+            present.read()
+            now_ns = time.monotonic_ns()
+            for effect in present.core.on_time(now_ns):
+                self._perform(effect, present)
+            if now_ns - self._stored_at_ns >= STORE_POSITION_NS:
+                self._stored_at_ns = now_ns
+                present.store_position()
+            if not (present.core.is_starved or present.core.all_sent):
+                return
+        if self._order is not None and (now_ns := time.monotonic_ns()) >= self._look_at_ns:
+            self._look(self._order, now_ns)
+
+    def _perform(self, effect: SendEffect, present: SentSession) -> None:
+        if isinstance(effect, AllSent):
+            per_stream = {str(stream_id): count for stream_id, count in effect.message_counts.items()}
+            messages = sum(effect.message_counts.values())
+            announce("sent", session=present.session, messages=messages, per_stream=per_stream)
+            self._look_at_ns = 0
+            return
+        sent_at_ns = time.time_ns()
+        datagram = stamped(effect.datagram, sent_at_ns)
+        if self._sealer is not None:
+            datagram = self._sealer.seal(datagram)
+        self._sender.send(self._groups[effect.source_stream_id], datagram)
+        if isinstance(effect, SendPacket):
+            self.packet_count += 1
+            packet = SentPacket(effect.first_source_seq, effect.datagram, sent_at_ns)
+            present.index.add(effect.source_stream_id, packet, effect.message_count, effect.journal_index)
+        else:
+            self.heartbeat_count += 1
 
     def _wait_s(self) -> float:
         now_ns = time.monotonic_ns()
-        deadline_ns = self.core.next_deadline_ns(now_ns)
-        if self.core.is_starved:
+        if self._present is None:
+            return max(self._look_at_ns - now_ns, 0) / 1e9
+        core = self._present.core
+        deadline_ns = core.next_deadline_ns(now_ns)
+        if core.is_starved:
             deadline_ns = min(deadline_ns, now_ns + JOURNAL_POLL_NS)
         return max(deadline_ns - now_ns, 0) / 1e9
 
-    def _recover(self) -> None:
-        """Index what this gateway sent before it restarted, and resume after it."""
-        position = self._stored_position
-        if position is None:
-            return
-        if (record := begin_record(self._options.journal)) is not None:
-            self._check_begin(record)
-        _index_packets(self.index, self._journal_records.skip_to(position))
-        self.core.resume_at(position, self.index.next_source_seqs)
-        LOG.info("resumed at the stored position", extra={"next_source_seqs": self.core.next_source_seqs})
+    # ---- sessions ----
 
-    def _check_begin(self, record: bytes) -> None:
-        assert record[0] == RecordKind.BEGIN
-        feed = _feed_of(record)
-        found = (feed["name"], feed["session"], sorted(feed["source_stream_ids"]))
-        numbered_as = self._description.delayed_from or self._description.name
-        expected = (numbered_as, self._session, sorted(self._groups))
-        if found != expected:
-            raise GatewayError(
-                f"{self._options.journal} contains (feed, session, source streams) {found}; expected {expected}: "
-                "use the journal of this session, or correct --session or the cluster file"
+    def _begin_only_session(self) -> None:
+        """Take the session of `--journal`."""
+        options, description = self._options, self._description
+        assert options.journal is not None
+        plan = JournalPlan.read(options.journal)
+        session = options.session or (description.session if plan is None else plan.session)
+        if session < description.session:
+            LOG.warning(
+                "the feed has moved on to a later session; sending this one only for adapters that missed parts of it",
+                extra={"session": session, "feed_is_in": description.session},
             )
-        self._is_begun = True
+        self._begin(BeginSession(session, options.journal, options.former_journal))
 
-    def _read_previous(self, journal: Path) -> PreviousSession:
-        """Index the journal of the previous session."""
-        session = session_of(journal)
-        if not 0 < session < self._session:
-            raise GatewayError(
-                f"--former-journal {journal} contains {f'session {session}' if session else 'no session'}; it must "
-                f"contain a session before {self._session}"
-            )
-        index = SentIndex(list(self._groups))
-        with CommittedRecords(journal, list(self._groups)) as records:
-            _index_packets(index, records.skip_to(ALL_RECORDS))
-        feed_id, reader = self._description.feed_id, JournalReader(journal, self._description.feed_id)
-        if self._description.delay_ns:
-            commit = last_commit(journal)
-            end = 0 if commit is None else commit.next_record_index
-            delay = self._delay_of_previous = Delay(journal, self._description.delay_ns, clock=self._options.clock)
-            return PreviousSession(feed_id, session, index, reader, lambda: delay.released_position >= end)
-        return PreviousSession(feed_id, session, index, reader)
+    def _look(self, order: SessionOrder, now_ns: int) -> None:
+        """Look for journals of other sessions, and begin the next one if it is due."""
+        is_complete = self.has_sent_all
+        self._look_at_ns = now_ns + (LOOK_INTERVAL_NS if is_complete or not self.session else LOOK_EARLY_INTERVAL_NS)
+        found, told = self._journals.look(), order.waiting_reason
+        if self._present is not None:
+            for each in order.new_too_late(found, self._present.journal):
+                LOG.warning("%s contains session %d, which is over; it is not sent", each.journal, each.session)
+        outcome = order.on_look(
+            found,
+            feed_session=self._feed_session,
+            is_complete=is_complete,
+            position=0 if self._present is None else self._present.core.position,
+            now_ns=now_ns,
+        )
+        self._warn_once(order.waiting_reason, told)
+        if isinstance(outcome, BeginSession):
+            try:
+                self._begin(outcome)
+            except (GatewayError, SourceJournalError, JournalError, OSError) as failed:
+                if self._present is None:
+                    raise
+                order.waiting_reason = f"session {outcome.session} waits, because it cannot begin: {failed}"
+                self._warn_once(order.waiting_reason, told)
+                self._look_at_ns = now_ns + LOOK_EARLY_INTERVAL_NS
+                return
+            order.begun(outcome.session)
+            announce("session", session=outcome.session, journal=str(outcome.journal))
+
+    @staticmethod
+    def _warn_once(reason: str, told: str) -> None:
+        if reason and reason != told:
+            LOG.warning("%s", reason)
+
+    def _begin(self, begin: BeginSession) -> None:
+        """Replace the present session. If this raises, the present one stays."""
+        description, clock, before = self._description, self._options.clock, self._present
+        next_session = SentSession(begin.journal, begin.session, description, self._make_pacer(), clock)
+        try:
+            previous: PreviousSession | None = None
+            if before is not None:
+                previous = before.as_previous()
+            elif begin.former is not None:
+                previous = read_previous(begin.former, begin.session, description, clock, self._opened)
+        except BaseException:
+            next_session.close()
+            raise
+        if self._is_started:
+            next_session.core.start()
+        self.replay.begin_session(next_session.session, next_session.index, next_session.reader, previous)
+        self._present = next_session
+        if before is not None:
+            before.close()
 
     def _serve(self) -> RpcServer:
         server_name = source_gateway(self._options.feed)
@@ -358,32 +402,6 @@ class SourceGateway:
             [Authorization(self._verifier, {SERVICE_NAME: CALLER_ROLES})],
             offers_reflection=self._options.reflection,
         )
-
-    def _store_position(self) -> None:
-        if self._log is not None:
-            self._log.note(self.core.position)
-        if self.core.position != self._stored_position and self.core.position:
-            self._stored_position = self.core.position
-            self._position.store(self.core.position)
-
-    def _close(self) -> None:
-        self._store_position()
-        self._rpc.stop()
-        self._sender.close()
-        self._context.term()
-        self._journal_records.close()
-        self._position.close()
-        for each in (self._log, self._delay, self._delay_of_previous):
-            if each is not None:
-                each.close()
-
-
-def _index_packets(index: SentIndex, packets: Iterable[tuple[int, Batch]]) -> None:
-    """Index packets that were sent before this gateway started."""
-    for stream_id, batch in packets:
-        found = packets_in(batch)
-        for place, (first, count) in enumerate(zip(found.first_source_seq, found.message_count, strict=True)):
-            index.add_journaled(stream_id, first, count, batch.first_index + place)
 
 
 class GatewayCollector(Collector):
@@ -401,3 +419,8 @@ class GatewayCollector(Collector):
             ("filled_packets", "Source packets served to adapters that missed them.", gateway.replay.datagram_count),
         ):
             yield CounterMetricFamily(f"tandemfeed_source_{name}", text, value=count)
+        for name, text, value in (
+            ("session", "The session that is sent, as YYYYMMDD; 0: none has begun.", gateway.session),
+            ("session_is_sent", "1 if the session has been sent to its end, else 0.", int(gateway.has_sent_all)),
+        ):
+            yield GaugeMetricFamily(f"tandemfeed_source_{name}", text, value=value)

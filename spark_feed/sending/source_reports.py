@@ -13,8 +13,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 
@@ -37,13 +38,53 @@ REPORT_TIMEOUT_S = 3.0
 NONCE_SIZE = 16
 
 
+class Progress(NamedTuple):
+    """How far a gateway has come.
+
+    Attributes:
+        packet_count: sent since its start.
+        position: in the journal, after the last record that was sent.
+        journal: the source journal of the present session; None: there is none, or the report says what is unsent.
+    """
+
+    packet_count: int
+    position: int = 0
+    journal: Path | None = None
+
+
+class _Unsent:
+    """Counts the records that are committed and not sent."""
+
+    def __init__(self) -> None:
+        self._journal: Path | None = None
+        self._committed: CommittedEnd | None = None
+
+    def count(self, progress: Progress) -> int:
+        """Of the present session's journal.
+
+        Raises:
+            JournalError, OSError: it cannot be read.
+        """
+        if progress.journal != self._journal:
+            self.close()
+            self._committed = None if progress.journal is None else CommittedEnd(progress.journal)
+            self._journal = progress.journal
+        if self._committed is None:
+            return 0
+        return max(self._committed.next_record_index - progress.position, 0)
+
+    def close(self) -> None:
+        """Release the journal."""
+        if self._committed is not None:
+            self._committed.close()
+        self._journal = self._committed = None
+
+
 class SourceReporter:
     """Reports once a second, unless asked to report more often, from `start` to `stop`.
 
     Args:
-        journal: the source journal; None: `describe` fills in what is not sent.
-        describe: fills in the session, the positions and whether everything has been sent; returns (packets sent since
-            the start, position in the journal after the last record that was sent).
+        describe: fills in the session, the positions and whether everything has been sent.
         verifier: of the replay service; receives which tokens it must accept.
         sealer: receives the source's present key; None: the feed does not seal its source packets.
         interval_s: between reports.
@@ -54,8 +95,7 @@ class SourceReporter:
         self,
         connection: Connection,
         feed: str,
-        journal: Path | None,
-        describe: Callable[[admin_pb2.SourceReport], tuple[int, int]],
+        describe: Callable[[admin_pb2.SourceReport], Progress],
         verifier: TokenVerifier,
         sealer: SourceSealer | None,
         interval_s: float = REPORT_INTERVAL_S,
@@ -71,7 +111,7 @@ class SourceReporter:
             process_id=os.getpid(),
             host=socket.gethostname(),
         )
-        self._journal, self._describe = journal, describe
+        self._describe = describe
         self._last: tuple[int, float] | None = None
         self._is_cut_off = False
         self._stopped, self._due = threading.Event(), threading.Event()
@@ -112,13 +152,13 @@ class SourceReporter:
         """Report to this server until the gateway stops, or a report fails."""
         with (
             open_channel(address, self._ca_pem, ADMIN_SERVER, self._tokens) as channel,
-            nullcontext() if self._journal is None else closing(CommittedEnd(self._journal)) as committed,
+            closing(_Unsent()) as unsent,
         ):
             send = admin_pb2_grpc.AdapterRegistryStub(channel).ReportSource
             is_stopping = False
             while not is_stopping:
                 is_stopping = self._stopped.is_set()
-                answer = send(self._present(committed, is_stopping=is_stopping), timeout=REPORT_TIMEOUT_S)
+                answer = send(self._present(unsent, is_stopping=is_stopping), timeout=REPORT_TIMEOUT_S)
                 self._tokens.adopt_trust(answer, self._verifier)
                 if self._sealer is not None:
                     use_present_key(self._sealer, answer.source_keys)
@@ -131,16 +171,15 @@ class SourceReporter:
                     self._due.wait(self._interval_s)
                     self._due.clear()
 
-    def _present(self, committed: CommittedEnd | None, *, is_stopping: bool) -> admin_pb2.SourceReport:
+    def _present(self, unsent: _Unsent, *, is_stopping: bool) -> admin_pb2.SourceReport:
         report = admin_pb2.SourceReport(is_stopping=is_stopping)
         report.MergeFrom(self._process)
-        count, position = self._describe(report)
-        now_s = time.monotonic()
+        progress = self._describe(report)
+        count, now_s = progress.packet_count, time.monotonic()
         if self._last is not None and now_s > self._last[1]:
             report.packets_per_second = round(max(count - self._last[0], 0) / (now_s - self._last[1]))
         self._last = count, now_s
-        if committed is None:
-            return report
-        with suppress(JournalError, OSError):  # the number is for people; the gateway itself reports a damaged journal
-            report.unsent_record_count = max(committed.next_record_index - position, 0)
+        if progress.journal is not None:
+            with suppress(JournalError, OSError):  # the number is for people; the gateway itself reports damage
+                report.unsent_record_count = unsent.count(progress)
         return report

@@ -42,13 +42,16 @@ def batches_of(recording: Path, rule: Split = BY_LETTER) -> Iterator[list[list[B
         yield [encoder.encode(pq.read_table(part))]
 
 
-def journal_without_spark(recording: Path, journal: Path, rule: Split = BY_LETTER) -> None:
+def journal_without_spark(
+    recording: Path, journal: Path, rule: Split = BY_LETTER, session: int = 0, *, is_ended: bool = True
+) -> None:
     """Do the work of the job without Spark."""
-    plan = numbering_plan(recording, SOURCE_FORMAT, FEED, rule, MESSAGES_MAX)
+    plan = numbering_plan(recording, SOURCE_FORMAT, FEED.in_session(session), rule, MESSAGES_MAX)
     with SourceJournalWriter(journal, plan) as writer:
         for batch_id, runs in enumerate(batches_of(recording, rule)):
             writer.append_batch(batch_id, runs)
-        writer.end()
+        if is_ended:
+            writer.end()
 
 
 def records_of(journal: Path) -> list[bytes]:

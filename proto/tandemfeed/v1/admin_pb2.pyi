@@ -905,6 +905,7 @@ class SourceReport(_message.Message):
     UNSENT_RECORD_COUNT_FIELD_NUMBER: _builtins.int
     HAS_SENT_ALL_FIELD_NUMBER: _builtins.int
     IS_STOPPING_FIELD_NUMBER: _builtins.int
+    WAITING_REASON_FIELD_NUMBER: _builtins.int
     GATEWAY_FIELD_NUMBER: _builtins.int
     feed: _builtins.str
     session: _builtins.int
@@ -920,6 +921,8 @@ class SourceReport(_message.Message):
     """every source stream of the session has ended"""
     is_stopping: _builtins.bool
     """its last report: it was asked to stop"""
+    waiting_reason: _builtins.str
+    """why the next session does not begin, if an operator should act; empty otherwise"""
     @_builtins.property
     def next_source_seqs(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """by source_stream_id"""
@@ -941,11 +944,12 @@ class SourceReport(_message.Message):
         unsent_record_count: _builtins.int = ...,
         has_sent_all: _builtins.bool = ...,
         is_stopping: _builtins.bool = ...,
+        waiting_reason: _builtins.str = ...,
         gateway: Global___GatewayReport | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gateway", b"gateway"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "gateway", b"gateway", "has_sent_all", b"has_sent_all", "host", b"host", "is_stopping", b"is_stopping", "next_source_seqs", b"next_source_seqs", "packets_per_second", b"packets_per_second", "process_id", b"process_id", "process_nonce", b"process_nonce", "session", b"session", "unsent_record_count", b"unsent_record_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "gateway", b"gateway", "has_sent_all", b"has_sent_all", "host", b"host", "is_stopping", b"is_stopping", "next_source_seqs", b"next_source_seqs", "packets_per_second", b"packets_per_second", "process_id", b"process_id", "process_nonce", b"process_nonce", "session", b"session", "unsent_record_count", b"unsent_record_count", "waiting_reason", b"waiting_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1032,7 +1036,10 @@ class SourceReported(_message.Message):
     TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
     REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
+    FEED_SESSION_FIELD_NUMBER: _builtins.int
     GATEWAY_FIELD_NUMBER: _builtins.int
+    feed_session: _builtins.int
+    """the latest session that an adapter has begun, or the first one of the cluster file"""
     @_builtins.property
     def token_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenKey]:
         """as in RegisterReply"""
@@ -1055,11 +1062,12 @@ class SourceReported(_message.Message):
         token_keys: _abc.Iterable[_common_pb2.TokenKey] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
         revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
+        feed_session: _builtins.int = ...,
         gateway: Global___GatewayAssignment | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gateway", b"gateway"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway", b"gateway", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed_session", b"feed_session", "gateway", b"gateway", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

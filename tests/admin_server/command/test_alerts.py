@@ -43,6 +43,10 @@ def stop_gateway(feed: admin_pb2.FeedStatus) -> None:
     feed.sources[0].report.is_stopping = True
 
 
+def keep_from_the_next_session(feed: admin_pb2.FeedStatus) -> None:
+    feed.sources[0].report.waiting_reason = "session 22 waits, because"
+
+
 def silence_source(feed: admin_pb2.FeedStatus) -> None:
     for row in feed.adapters:
         row.state.source_silence_ns[1] = 30 * SECOND
@@ -106,6 +110,7 @@ def fail_backup(feed: admin_pb2.FeedStatus) -> None:
     [
         (kill_gateway, Level.CRITICAL, "source gateway gateway (process 12 on exchange-1) is dead: last heard at"),
         (stop_gateway, Level.WARNING, "source gateway gateway (process 12 on exchange-1) was stopped at"),
+        (keep_from_the_next_session, Level.WARNING, "source gateway gateway: session 22 waits, because"),
         (silence_source, Level.CRITICAL, "source stream 1 A-M is silent for 30 s"),
         (deafen_backup, Level.WARNING, "b does not hear source stream 1 A-M for 30 s"),
         (never_send, Level.CRITICAL, "source stream 1 A-M is silent: no adapter has heard it since it started"),

@@ -230,9 +230,9 @@ def test_check_says_unknown_when_the_server_cannot_be_reached(
 def test_a_gateway_that_stops_reporting_is_dead_and_one_that_says_so_is_stopped(
     server: AdminServer, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report_source(server, next_source_seqs={1: 17, 2: 1}, unsent_record_count=5)
+    report_source(server, session=20261121, next_source_seqs={1: 17, 2: 1}, unsent_record_count=5)
     shown = command("status")
-    assert "source source: sending" in shown
+    assert "source source: sending session 20261121, heard" in shown
     assert "5 records unsent" in shown
     assert "next source_seq 17" in shown
     monkeypatch.setattr("tandemfeed.admin_server.feed.sources.DEAD_AFTER_NS", 0)

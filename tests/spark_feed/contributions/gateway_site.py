@@ -144,9 +144,7 @@ class GatewaySite:
         )
         stop: Any = _Stop()
         thread = threading.Thread(target=gateway.run, args=(stop,))
-        reporter = SourceReporter(
-            connection, FEED, None, gateway.describe, gateway.verifier, None, 0.1, gateway.on_answer
-        )
+        reporter = SourceReporter(connection, FEED, gateway.describe, gateway.verifier, None, 0.1, gateway.on_answer)
         gateway.report_with(reporter.hurry)
         self._reporters[gateway] = reporter
         with ExitStack() as running:
@@ -192,5 +190,5 @@ def sent_messages(gateway: ContributionGateway) -> list[tuple[int, int]]:
     """(source_seq, sequence of the trade) of everything that was sent, as an adapter gets it that fills a gap."""
     holder = holder_of(gateway)
     wanted = RangeSet([(1, holder.index.next_source_seqs[1])])
-    datagrams = holder.replay._datagrams(holder.index, holder.replay._reader, 1, wanted)
+    datagrams = holder.replay._of_session(0, 1, wanted)
     return [each for datagram in datagrams for each in messages_in(datagram)]

@@ -261,7 +261,9 @@ def test_a_contributor_continues_in_the_next_session_and_adapters_fill_gaps_of_t
             contribution.send(trade(5))
             assert sorted(number for _, number in await_sent(gateway, 2)) == [4, 5]
             assert contribution.cancel(ContributionId("default", 3)) == [ContributionId("default", 3)]
-            previous = holder_of(gateway).replay._previous
+            served = holder_of(gateway).replay._served
+            assert served is not None
+            previous = served.previous
             assert previous is not None
             assert previous.index.next_source_seqs == {1: 3}
             (datagram,) = previous.reader.packets(previous.index.covering(1, 2, 3).stretches, 1, 2, 3)

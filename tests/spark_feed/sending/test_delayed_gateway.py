@@ -19,9 +19,10 @@ from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, dec
 from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
 from tandemfeed.spark_feed.journaling.records import RecordKind, packet_place
 from tandemfeed.spark_feed.sending import publication
-from tandemfeed.spark_feed.sending.gateway import GatewayError, GatewayOptions, SourceGateway, sole_gateway
+from tandemfeed.spark_feed.sending.gateway import GatewayOptions, SourceGateway
 from tandemfeed.spark_feed.sending.pacing import RatePacer
 from tandemfeed.spark_feed.sending.publication import Delay, DelayedRecords, PublicationLog
+from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
 from tandemfeed.transport.calls.server_names import source_gateway
 from tandemfeed.transport.dgram import MulticastReceiver
 from tandemfeed.v1 import common_pb2
@@ -41,7 +42,7 @@ PATIENCE_S = 60.0
 TOKEN_KEY = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
 
 
-class _Clock:
+class ManualClock:
     """The clock that measures age; it stands still unless the test moves it."""
 
     def __init__(self) -> None:
@@ -52,14 +53,14 @@ class _Clock:
 
 
 @pytest.fixture
-def clock() -> _Clock:
-    return _Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 # ---- the log of what was sent in real time ----
 
 
-def _logged(folder: Path, clock: _Clock, *steps: tuple[int, int], boot: int = 1) -> None:
+def _logged(folder: Path, clock: ManualClock, *steps: tuple[int, int], boot: int = 1) -> None:
     """Note positions, each at a number of seconds after the former."""
     with closing(PublicationLog(folder, clock, boot)) as log:
         for seconds, position in steps:
@@ -67,7 +68,7 @@ def _logged(folder: Path, clock: _Clock, *steps: tuple[int, int], boot: int = 1)
             log.note(position)
 
 
-def test_a_position_is_released_when_the_delay_has_passed_and_not_before(tmp_path: Path, clock: _Clock) -> None:
+def test_a_position_is_released_when_the_delay_has_passed_and_not_before(tmp_path: Path, clock: ManualClock) -> None:
     _logged(tmp_path, clock, (0, 10), (60, 20))
     with closing(Delay(tmp_path, DELAY_NS, clock=clock, boot=1)) as delay:
         clock.now_ns += 840 * SECOND - 1
@@ -80,7 +81,7 @@ def test_a_position_is_released_when_the_delay_has_passed_and_not_before(tmp_pat
         assert delay.released_position == 20
 
 
-def test_what_is_sent_twice_keeps_its_first_time(tmp_path: Path, clock: _Clock) -> None:
+def test_what_is_sent_twice_keeps_its_first_time(tmp_path: Path, clock: ManualClock) -> None:
     _logged(tmp_path, clock, (0, 10))
     _logged(tmp_path, clock, (500, 8), (1, 10), (1, 12))  # the real-time gateway restarted at an older position
     with closing(Delay(tmp_path, DELAY_NS, clock=clock, boot=1)) as delay:
@@ -88,7 +89,7 @@ def test_what_is_sent_twice_keeps_its_first_time(tmp_path: Path, clock: _Clock) 
         assert delay.released_position == 10
 
 
-def test_a_restarted_delayed_gateway_skips_what_it_has_sent(tmp_path: Path, clock: _Clock) -> None:
+def test_a_restarted_delayed_gateway_skips_what_it_has_sent(tmp_path: Path, clock: ManualClock) -> None:
     _logged(tmp_path, clock, *[(1, position) for position in range(1, 1_000)])
     with closing(Delay(tmp_path, DELAY_NS, 400, clock=clock, boot=1)) as delay:
         assert delay.released_position == 400
@@ -96,7 +97,7 @@ def test_a_restarted_delayed_gateway_skips_what_it_has_sent(tmp_path: Path, cloc
         assert delay.released_position == 499
 
 
-def test_after_a_reboot_the_delay_begins_anew(tmp_path: Path, clock: _Clock) -> None:
+def test_after_a_reboot_the_delay_begins_anew(tmp_path: Path, clock: ManualClock) -> None:
     """The clock since boot begins at zero again, and the wall clock may have been set meanwhile."""
     _logged(tmp_path, clock, (0, 10))
     clock.now_ns = 3 * SECOND
@@ -110,7 +111,7 @@ def test_after_a_reboot_the_delay_begins_anew(tmp_path: Path, clock: _Clock) -> 
 
 
 def test_an_entry_that_another_machine_writes_meanwhile_is_not_taken_for_an_old_one(
-    tmp_path: Path, clock: _Clock
+    tmp_path: Path, clock: ManualClock
 ) -> None:
     _logged(tmp_path, clock, (0, 10))
     with closing(Delay(tmp_path, DELAY_NS, clock=clock, boot=1)) as delay:
@@ -123,7 +124,7 @@ def test_an_entry_that_another_machine_writes_meanwhile_is_not_taken_for_an_old_
         assert delay.released_position == 20
 
 
-def test_a_torn_entry_is_not_believed_and_is_written_over(tmp_path: Path, clock: _Clock) -> None:
+def test_a_torn_entry_is_not_believed_and_is_written_over(tmp_path: Path, clock: ManualClock) -> None:
     _logged(tmp_path, clock, (0, 10), (0, 20))
     path = tmp_path / publication.PUBLICATION_NAME
     with path.open("r+b") as file:
@@ -137,7 +138,7 @@ def test_a_torn_entry_is_not_believed_and_is_written_over(tmp_path: Path, clock:
         assert delay.released_position == 30
 
 
-def test_entries_about_a_removed_journal_release_nothing_of_the_next(site: _Site, clock: _Clock) -> None:
+def test_entries_about_a_removed_journal_release_nothing_of_the_next(site: _Site, clock: ManualClock) -> None:
     _logged(site.journal, clock, (0, 1 << 62))
     with closing(_Receiver(REAL_TIME)) as prompt, site.gateway(REAL_TIME) as gateway:
         _turn(gateway, prompt, lambda: bool(prompt.packets))
@@ -149,7 +150,7 @@ def test_entries_about_a_removed_journal_release_nothing_of_the_next(site: _Site
 
 
 def test_a_full_disk_delays_more_and_disturbs_nothing(
-    tmp_path: Path, clock: _Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -167,7 +168,7 @@ def test_a_full_disk_delays_more_and_disturbs_nothing(
         assert delay.released_position == 10
 
 
-def test_nothing_is_released_before_a_real_time_gateway_exists(tmp_path: Path, clock: _Clock) -> None:
+def test_nothing_is_released_before_a_real_time_gateway_exists(tmp_path: Path, clock: ManualClock) -> None:
     with closing(Delay(tmp_path, DELAY_NS, clock=clock, boot=1)) as delay:
         clock.now_ns += 10 * DELAY_NS
         assert delay.released_position == 0
@@ -183,7 +184,7 @@ def test_the_clock_counts_from_the_boot_of_this_machine() -> None:
     assert publication.this_boot() == publication.this_boot() != 0
 
 
-def test_a_delayed_reader_reads_every_record_once_and_none_too_early(tmp_path: Path, clock: _Clock) -> None:
+def test_a_delayed_reader_reads_every_record_once_and_none_too_early(tmp_path: Path, clock: ManualClock) -> None:
     make_recording(tmp_path / "recording", 400, 100)
     journal = tmp_path / "journal"
     journal_without_spark(tmp_path / "recording", journal)
@@ -265,7 +266,7 @@ class _Receiver:
 class _Site:
     """A source journal, and the certificates of the gateways that send from it."""
 
-    def __init__(self, folder: Path, clock: _Clock) -> None:
+    def __init__(self, folder: Path, clock: ManualClock) -> None:
         self._clock, self.journal = clock, folder / "journal"
         make_recording(folder / "recording", 600, 200)
         journal_without_spark(folder / "recording", self.journal)
@@ -278,25 +279,24 @@ class _Site:
         self, description: common_pb2.FeedDescription, former_journal: Path | None = None
     ) -> Iterator[SourceGateway]:
         options = GatewayOptions(
-            description.name,
-            self.journal,
-            "127.0.0.1:0",
-            self._certificate.read_bytes(),
-            self._key.read_bytes(),
+            feed=description.name,
+            journal=self.journal,
+            rpc_listen="127.0.0.1:0",
+            tls_certificate=self._certificate.read_bytes(),
+            tls_key=self._key.read_bytes(),
             former_journal=former_journal,
             clock=self._clock,
         )
-        with sole_gateway(self.journal, description):
-            gateway = SourceGateway(options, description, "127.0.0.1", RatePacer(50_000))
-            gateway.core.start()
-            try:
-                yield gateway
-            finally:
-                gateway._close()
+        gateway = SourceGateway(options, description, "127.0.0.1", lambda: RatePacer(50_000))
+        gateway.start()
+        try:
+            yield gateway
+        finally:
+            gateway.close()
 
 
 @pytest.fixture
-def site(tmp_path: Path, clock: _Clock) -> _Site:
+def site(tmp_path: Path, clock: ManualClock) -> _Site:
     return _Site(tmp_path, clock)
 
 
@@ -314,7 +314,7 @@ def _filled(gateway: SourceGateway) -> list[bytes]:
 
 
 def test_a_delayed_gateway_sends_and_fills_nothing_before_the_delay_and_then_everything(
-    site: _Site, clock: _Clock
+    site: _Site, clock: ManualClock
 ) -> None:
     with (
         closing(_Receiver(REAL_TIME)) as prompt,
@@ -342,7 +342,7 @@ def test_a_delayed_gateway_sends_and_fills_nothing_before_the_delay_and_then_eve
         assert [decode_source_packet(each, DELAYED_FEED_ID).message_count for each in _filled(delayed)]
 
 
-def test_a_restarted_delayed_gateway_loses_nothing_and_is_never_early(site: _Site, clock: _Clock) -> None:
+def test_a_restarted_delayed_gateway_loses_nothing_and_is_never_early(site: _Site, clock: ManualClock) -> None:
     with closing(_Receiver(DELAYED)) as late:
         places = [packet_place(record) for record in records_of(site.journal) if record[0] == RecordKind.PACKET]
         half = places[len(places) // 2] + 1
@@ -369,7 +369,7 @@ def test_a_restarted_delayed_gateway_loses_nothing_and_is_never_early(site: _Sit
 
 
 def test_adapters_fill_gaps_of_the_previous_session_only_when_all_of_it_is_old_enough(
-    site: _Site, clock: _Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: _Site, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former, site.journal = site.journal, tmp_path / "next-journal"
     with closing(PublicationLog(former, clock)) as log:

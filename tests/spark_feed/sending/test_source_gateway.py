@@ -21,7 +21,8 @@ import zmq
 
 from tandemfeed.admin_server.command.alerts import Alert, Level, Thresholds, alerts_of
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
-from tandemfeed.spark_feed.sending.gateway import GatewayError, listen_address
+from tandemfeed.spark_feed.sending.gateway import listen_address
+from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
 from tandemfeed.transport.calls.channels import BearerFor, open_channel
 from tandemfeed.transport.calls.login import login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, source_gateway
@@ -257,7 +258,12 @@ def test_the_gateway_multicasts_and_fills_what_the_journal_contains(
         listener.listen_until(lambda heard: heard.ended_streams() == {1, 2})
         counts = assert_gapless(sorted(listener.packets, key=lambda packet: packet[:2]))
         sent = json.loads(gateway.stdout.readline())
-        assert sent == {"event": "sent", "messages": 4_000, "per_stream": {str(k): v for k, v in counts.items()}}
+        assert sent == {
+            "event": "sent",
+            "session": FEED.session,
+            "messages": 4_000,
+            "per_stream": {str(k): v for k, v in counts.items()},
+        }
         journaled = {packet[:2]: packet for packet in packets_of(tmp_path / "journal")}
         assert len(journaled) == len(listener.packets)
         for packet in listener.packets:

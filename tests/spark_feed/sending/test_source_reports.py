@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandemfeed.spark_feed.sending.source_keys import sealer_of
-from tandemfeed.spark_feed.sending.source_reports import SourceReporter
+from tandemfeed.spark_feed.sending.source_reports import Progress, SourceReporter
 from tandemfeed.transport.calls.login import login
 from tandemfeed.transport.calls.server_names import source_gateway
 from tandemfeed.transport.calls.tokens import TokenVerifier
@@ -35,10 +35,10 @@ class StoppedAtTheFirstWait(threading.Event):
 def test_a_gateway_follows_the_keys_also_when_its_own_token_is_refused(tmp_path: Path) -> None:
     reported = threading.Condition()
 
-    def describe(_report: admin_pb2.SourceReport) -> tuple[int, int]:
+    def describe(_report: admin_pb2.SourceReport) -> Progress:
         with reported:
             reported.notify_all()
-        return 0, 0
+        return Progress(0, 0, tmp_path / "journal")
 
     def wait_until(condition: Callable[[], bool]) -> None:
         with reported:
@@ -53,7 +53,7 @@ def test_a_gateway_follows_the_keys_also_when_its_own_token_is_refused(tmp_path:
         broker = server.brokers["equities"]
         sealer = sealer_of(connection, broker.describe())
         verifier = TokenVerifier(source_gateway("equities"), server.token_keys.accepted())
-        reporter = SourceReporter(connection, "equities", tmp_path / "journal", describe, verifier, sealer, INTERVAL_S)
+        reporter = SourceReporter(connection, "equities", describe, verifier, sealer, INTERVAL_S)
         reporter.start()
         former, session = key_id(), login(server.endpoint, ca_of(server), "reader", secret_of(server, "reader"))
         assert verifier.accepts(session.token)
@@ -76,7 +76,7 @@ def test_after_a_failed_report_the_next_one_comes_after_the_interval_of_this_rep
     monkeypatch.setattr("tandemfeed.transport.calls.admin_servers.AdminServers.move_on", lambda *_: 0.0)
     connection = Connection("127.0.0.1:1", b"", "source", "secret", "127.0.0.1")
     verifier = TokenVerifier(source_gateway("equities"), [])
-    reporter = SourceReporter(connection, "equities", None, lambda _report: (0, 0), verifier, None, INTERVAL_S)
+    reporter = SourceReporter(connection, "equities", lambda _report: Progress(0), verifier, None, INTERVAL_S)
     reporter._stopped = stopped = StoppedAtTheFirstWait()
     reporter._run()
     assert stopped.waited_s == INTERVAL_S

@@ -30,7 +30,6 @@ from tandemfeed.spark_feed.journaling.stream_appender import append_to_stream
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
 from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER
 from tandemfeed.spark_feed.sending.fill_service import JournalReader, PreviousSession, SourceReplayService
-from tandemfeed.spark_feed.sending.gateway import session_of
 from tandemfeed.spark_feed.sending.pacing import CATCH_UP_NS, Pacer, RatePacer, SpeedPacer
 from tandemfeed.spark_feed.sending.send_core import (
     HEARTBEAT_INTERVAL_NS,
@@ -42,6 +41,7 @@ from tandemfeed.spark_feed.sending.send_core import (
     stamped,
 )
 from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
+from tandemfeed.spark_feed.sending.sessions.journals import JournalPlan
 from tests.spark_feed.source_material import (
     FEED,
     MESSAGES_MAX,
@@ -247,7 +247,9 @@ def test_gaps_are_filled_from_the_journal_of_the_requested_session(tmp_path: Pat
         JournalReader(tmp_path / "before", FEED.feed_id),
     )
     previous = PreviousSession(1, 20_261_121, before, reader_before)
-    service = SourceReplayService(own, own_reader, "equities", 20_261_122, previous)
+    service = SourceReplayService([1], "equities")
+    assert list(service._of_session(0, 1, RangeSet([(1, 100)]))) == []
+    service.begin_session(20_261_122, own, own_reader, previous)
     own.add(1, SentPacket(1, b"p" * 64, 0), 3, 0)
     everything = RangeSet([(1, 100)])
     assert [len(list(service._of_session(session, 1, everything))) for session in (0, 20_261_122)] == [1, 1]
@@ -257,7 +259,8 @@ def test_gaps_are_filled_from_the_journal_of_the_requested_session(tmp_path: Pat
 def test_a_request_past_the_end_of_the_previous_session_gets_its_end(tmp_path: Path) -> None:
     before, reader = SentIndex([1]), JournalReader(tmp_path / "before", FEED.feed_id)
     previous = PreviousSession(FEED.feed_id, 20_261_121, before, reader)
-    service = SourceReplayService(SentIndex([1]), reader, "equities", 20_261_122, previous)
+    service = SourceReplayService([1], "equities")
+    service.begin_session(20_261_122, SentIndex([1]), reader, previous)
     (end,) = service._of_session(20_261_121, 1, RangeSet([(1, 100)]))
     packet = decode_source_packet(end, FEED.feed_id)
     assert (packet.session, packet.first_source_seq, packet.message_count) == (20_261_121, 1, 0)
@@ -267,8 +270,8 @@ def test_a_request_past_the_end_of_the_previous_session_gets_its_end(tmp_path: P
 
 def test_the_session_is_read_from_the_source_journal(records: list[CommittedRecord], tmp_path: Path) -> None:
     assert records
-    assert session_of(tmp_path / "journal") == FEED.session
-    assert session_of(tmp_path / "nothing") == 0
+    assert JournalPlan.read(tmp_path / "journal") == JournalPlan(FEED.name, FEED.session, FEED.source_stream_ids)
+    assert JournalPlan.read(tmp_path / "nothing") is None
 
 
 def test_packets_are_found_in_batches_of_a_streams_journal(records: list[CommittedRecord], tmp_path: Path) -> None:
