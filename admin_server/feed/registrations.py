@@ -152,5 +152,5 @@ class Registrations:
     def note_attended(self, adapter_id: int, is_attended: bool) -> None:
         """The stream of the registered process began or ended."""
         record = self._records.get(adapter_id)
-        if record is not None and record.is_attended != is_attended:
+        if record is not None:
             self._records[adapter_id] = replace(record, is_attended=is_attended)

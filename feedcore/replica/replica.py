@@ -117,6 +117,7 @@ class ChannelReplica:
 
     def fail(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """Leave the group; an admin can readmit this adapter."""
+        self.channel.hand_over.cancel()
         return self._end(self._role.fail(reason), now_ns)
 
     def readmit(self, now_ns: int) -> list[AdapterEffect]:

@@ -20,6 +20,7 @@ _SET_AS_IT_OPENS = "read only while a gap is open, and set when it opens"
 _SAME_PLACE = "both histories agree up to there, so equal input_seq imply equal message_seq"
 _SET_BY_EVERY_GRANT = "read only while the lease is held, and every grant and restoration sets it"
 _CONTACT, _VIEW, _PEERS = "feedcore/lease/admin_contact.py", "feedcore/lease/lease_view.py", "feedcore/lease/peers.py"
+_SET_BY_AN_EXPIRED_TERM = "read only for a holder whose term passed, and set with it"
 _NEXT_IS_LARGER = "the next number is always larger than the newest epoch; the other bound is only a safeguard"
 _SET_BEFORE_READ = "read only after a longer term was noted, which sets it"
 _SET_BY_HEARING = "read only after contact with an admin server, which sets it"
@@ -49,6 +50,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "a new epoch is larger than the newest one, so the first is 1 in both cases",
     (_CORE, "FeedLease.__init__", "- self._until_ns = 0\n+ pass"): _SET_BY_EVERY_GRANT,
     (_CORE, "FeedLease.__init__", "- self._until_ns = 0\n+ self._until_ns = 1"): _SET_BY_EVERY_GRANT,
+    (_CORE, "FeedLease.__init__", "- self._late_until_ns = 0\n+ pass"): _SET_BY_AN_EXPIRED_TERM,
+    (_CORE, "FeedLease.__init__", "- self._late_until_ns = 0\n+ self._late_until_ns = 1"): _SET_BY_AN_EXPIRED_TERM,
     (_TERMS, "Terms.__init__", "- self._longest_until_ns = 0\n+ pass"): _SET_BEFORE_READ,
     (_TERMS, "Terms.__init__", "- self._longest_until_ns = 0\n+ self._longest_until_ns = 1"): _SET_BEFORE_READ,
     (

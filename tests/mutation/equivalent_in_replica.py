@@ -186,6 +186,11 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
     ): _SHORTCUT,
     (
         f"{_REPLICA}/replica.py",
+        "ChannelReplica.promote",
+        "- self.channel.hand_over.cancel()\n+ pass",
+    ): "a role that begins to decide forgets the awaited epoch, and no failed adapter awaits or is granted one",
+    (
+        f"{_REPLICA}/replica.py",
         "ChannelReplica._next_role",
         "- assert_never(succession)\n+ pass",
     ): "unreachable, as the type checker proves",
@@ -247,6 +252,16 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "_leads_past",
         "- if not provisional.is_past(intake.position().next_source_seqs):\n+ if False:",
     ): "a shortcut: then some message that was sent ahead is still undecided after the last decision",
+    (
+        _APPLYING,
+        "_leads_past",
+        "- return False\n+ pass",
+    ): "the first one: a shortcut; then some message that was sent ahead is still undecided after the last decision",
+    (
+        _APPLYING,
+        "_leads_past",
+        "- return False\n+ return True",
+    ): "the last one: unreachable, because the decisions reach past all of it and those without their messages return",
     (
         _APPLYING,
         "_leads_past",
@@ -319,6 +334,12 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "ProductionLine.follow",
         "- if sent_before:\n+ if True:",
     ): "a shortcut: packets shifted by nothing are the same",
+    (
+        _PRODUCTION,
+        "ProductionLine.commit_provisional",
+        "- if provisional.runs and provisional.runs[0].first_input_seq > self.next_input_seq:\n"
+        "+ if True and provisional.runs[0].first_input_seq > self.next_input_seq:",
+    ): "every slice makes a run, so what was sent ahead has at least one",
     (
         _PRODUCTION,
         "ProductionLine._enter",

@@ -1,6 +1,7 @@
 """Which modules are mutated, and which tests must detect their mutants.
 
-The tests of a group run once for all of its modules, to record which test executes which line.
+The tests of a group run once for all of its modules, to record which test executes which line. None of them starts a
+server: a fork of a process that has used gRPC blocks at its next call.
 """
 
 from __future__ import annotations
@@ -143,4 +144,13 @@ _WIRE = Group(
     is_simulated=False,
 )
 
-GROUPS = (_LEASE, _ADAPTERS_LEASE, _MERGE, _REPLICA, _WIRE)
+_CONTRIBUTIONS = Group(
+    ("admin_server/feed/contribution_terms.py", "spark_feed/contributions/pair/membership.py"),
+    (
+        "tests/admin_server/feed/test_contribution_terms.py",
+        "tests/spark_feed/contributions/test_gateway_pair.py",
+    ),
+    is_simulated=False,
+)
+
+GROUPS = (_LEASE, _ADAPTERS_LEASE, _MERGE, _REPLICA, _WIRE, _CONTRIBUTIONS)

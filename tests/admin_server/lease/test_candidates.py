@@ -135,3 +135,21 @@ def test_why_not_heir_gives_a_reason_that_follows_the_name() -> None:
         "is away",
     ]
     assert candidates.why_not_heir(4, 1, FRESH_NS + 1) == "has not reported its state recently"
+
+
+def test_a_later_session_outranks_any_epoch_and_position() -> None:
+    candidates = attending(a1=report(seq=99, history_epoch=9, session=7), a2=report(seq=1, session=8))
+    assert candidates.best(0) == 2
+
+
+def test_a_drained_adapter_works_on_as_a_backup_that_is_neither_an_heir_nor_missing() -> None:
+    candidates = attending(a1=report(ACTIVE), a2=report(), a3=report(DETACHED))
+    candidates.drained[2] = "maintenance"
+    assert candidates.best(0) == 3
+    assert candidates.heirs(1, 0) == []
+    assert candidates.why_not_heir(2, 1, 0) == "is drained: maintenance"
+    assert candidates.backups_in_sync(1, 0) == [3]
+    candidates.leave(1)
+    candidates.attend(1)
+    candidates.report(1, report(JOINING), 0)
+    assert not candidates.is_adapter_missing(0)

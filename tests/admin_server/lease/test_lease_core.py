@@ -322,3 +322,51 @@ def test_the_holder_can_renew_without_a_recent_report() -> None:
     lease = running()
     report(lease, 1, ACTIVE, 10 * MS)
     assert lease.renew(1, 1, 300 * MS)
+
+
+def test_a_drained_adapter_is_not_a_candidate_until_it_is_undrained() -> None:
+    lease = running(2, 3)
+    report(lease, 2, SYNCHRONIZED, 1, 99)
+    assert lease.drain(2, "maintenance", 2) == []
+    assert lease.on_gone(1, 5)[-1] == Granted(3, 2)
+    assert kinds(lease.on_gone(3, 6)) == [Vacated]
+    assert lease.undrain(2, 7) == [Granted(2, 3)], "it has followed all the time"
+
+
+def test_a_candidate_no_longer_waits_for_an_adapter_that_is_drained() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2}))
+    lease.on_attend(1, 0)
+    assert report(lease, 1, JOINING, 0) == []
+    assert lease.drain(2, "maintenance", 1) == [Granted(1, 1)]
+
+
+def test_a_former_holder_that_is_drained_does_not_get_its_epoch_back() -> None:
+    lease = running()
+    lease.on_gone(1, 5)
+    lease.drain(1, "maintenance", 6)
+    lease.on_resume(1)
+    assert lease.renew(1, 1, 7) == []
+
+
+def test_a_drained_adapter_is_still_drained_after_a_restart_of_the_store() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2}))
+    lease.restore(epoch=0, holder=0, now_ns=0, next_epoch=1, drained={2: "maintenance"})
+    lease.on_attend(2, 0)
+    assert report(lease, 2, SYNCHRONIZED, 0) == []
+    lease.on_attend(1, 1)
+    assert report(lease, 1, JOINING, 2) == [Granted(1, 1)]
+
+
+def test_epochs_that_an_adapter_has_been_in_are_skipped_and_no_epoch_is_granted_again() -> None:
+    lease = running(2)
+    lease.skip_epochs(8)
+    assert lease.next_epoch(1, 1, 5) == [Granted(1, 9)]
+    lease.skip_epochs(3)
+    assert lease.next_epoch(1, 9, 6) == [Granted(1, 10)]
+
+
+def test_what_a_holder_reported_before_its_term_passed_does_not_count_afterwards() -> None:
+    lease = running()
+    assert report(lease, 1, DETACHED, 329 * MS) == []
+    assert kinds(lease.on_timer(330 * MS)) == [Vacated]
+    assert report(lease, 1, DETACHED, 331 * MS)[-1] == Granted(1, 2)

@@ -20,6 +20,7 @@ QUIET_NS = CONFIG.quiet_ns
 
 def test_a_normal_term_has_the_configured_length_and_needs_no_note() -> None:
     terms = Terms(CONFIG)
+    assert CONFIG.term_ns == 330 * MS
     assert terms.begin(5) == (5 + 330 * MS, [])
     assert terms.ttl_ns == 300 * MS
 
@@ -340,3 +341,23 @@ def test_only_the_last_few_takeovers_are_kept_and_all_are_counted() -> None:
         takeovers.on_granted(2, epoch, epoch)
     assert [each.epoch for each in takeovers.last] == list(range(3, LAST_COUNT + 3))
     assert takeovers.counts[TakeoverReason.TERM_PASSED] == LAST_COUNT + 2
+
+
+def test_takeovers_are_frequent_if_the_last_dozen_happened_within_the_period() -> None:
+    takeovers = Takeovers()
+    for at_ns in range(100, 100 + LAST_COUNT):
+        assert not takeovers.are_frequent(at_ns, 1_000), "there were fewer"
+        takeovers.on_vacated(TakeoverReason.TERM_PASSED, 1)
+        takeovers.on_granted(2, at_ns, at_ns)
+    assert takeovers.are_frequent(1_099, 1_000)
+    assert not takeovers.are_frequent(1_100, 1_000)
+
+
+def test_a_process_whose_term_never_passed_was_not_late_however_frequent_takeovers_are() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2, 3}))
+    for at_ns in range(LAST_COUNT):
+        lease.takeovers.on_vacated(TakeoverReason.TERM_PASSED, 2)
+        lease.takeovers.on_granted(3, at_ns, at_ns)
+    lease.on_resume(1)  # it has run since before this store's start
+    report(lease, 1, SYNCHRONIZED, LAST_COUNT)
+    assert lease.terms.needless_count == 0

@@ -232,3 +232,21 @@ def test_a_report_that_a_newer_one_overtook_gives_no_consent() -> None:
     active.engine.on_peer_state(overtaken, 205 * MS)
     active.engine.on_timer(LEASE_NS)
     assert active.state is not ReplicaState.ACTIVE
+
+
+def test_consent_does_not_extend_a_lease_whose_epoch_has_not_begun() -> None:
+    active, backup = pair()
+    without_admin(backup, now_ns=100 * MS)
+    backup.report(200 * MS)
+    backup.engine.on_admin_message(210 * MS)
+    expired_ns = 500 * MS  # before the backup's promise to the active ends
+    backup.engine.on_lease_granted(2, expired_ns, 220 * MS)
+    active.engine.on_lease_lost(1, "a test says so", 230 * MS)
+    without_admin(active, backup, now_ns=240 * MS)
+    exchange(backup, active, 250 * MS)
+    backup.engine.peers.others |= {1}
+    assert backup.engine.peers.consent_until_ns(2) > expired_ns
+    backup.engine.on_timer(expired_ns - 1)
+    assert backup.engine.lease.is_held
+    backup.engine.on_timer(expired_ns)
+    assert not backup.engine.lease.is_held

@@ -243,6 +243,66 @@ def test_an_heir_that_decides_the_old_session_again_and_resets_its_state_keeps_t
     assert decided_again(SessionState.RESET) == [(SESSION, 2), (NEXT, 1)]
 
 
+def test_an_heir_that_applied_all_of_the_old_session_keeps_the_new_sessions_decisions() -> None:
+    for policy in SessionState:
+        active, heir = Adapter(1, session_state=policy), Adapter(2, session_state=policy)
+        active.activate()
+        heir.follow(active)
+        active.source(2, 1, [9])  # the heir does not hear this decision
+        heir.source(2, 1, [9])
+        say_end(active, {1: 1, 2: 2}, 0)
+        decided = say(active, 1, 1, [3], MS, session=NEXT)
+        say_end(heir, {1: 1, 2: 2}, MS)
+        say(heir, 1, 1, [3], MS, session=NEXT)
+        hear(heir, decided, MS)
+        missed = active.engine.runs_since(CHANNEL, heir.replica.intake.position(), SESSION)
+        heir.engine.on_answer(CHANNEL, missed.reply(), 2 * MS)
+        heir.activate(epoch=2, now_ns=2 * MS)  # before the next event, at which it would change session as a backup
+        assert (heir.engine.session, heir.state) == (SESSION, ReplicaState.ACTIVE)
+        effects = heir.engine.on_timer(3 * MS) + say(heir, 1, 2, [4], 4 * MS, session=NEXT)
+        decisions = [(packet.session, packet.epoch, packet.first_input_seq) for packet in data(effects)]
+        assert decisions == [(NEXT, 1, 1), (NEXT, 2, 2)]
+        say(active, 1, 2, [4], 4 * MS, session=NEXT)
+        assert heir.converter.sums == active.converter.sums
+
+
+def test_a_backup_that_carries_its_state_keeps_the_new_sessions_decisions_until_it_has_a_snapshot() -> None:
+    first, backup, active = (Adapter(each, session_state=SessionState.CARRY) for each in (1, 2, 3))
+    first.activate()
+    for adapter in (backup, active):
+        adapter.follow(first)
+    hear(backup, active.activate(epoch=2), 0)
+    hear(backup, active.source(2, 1, [9]), 0)
+    backup.source(2, 1, [9])
+    for adapter in (active, backup):
+        say_end(adapter, {1: 1, 2: 2}, 0)
+    say(active, 1, 1, [], MS, session=NEXT, flags=SourceFlag.HEARTBEAT)
+    snapshot = active.engine.snapshot(CHANNEL)
+    decided = data(say(active, 1, 1, [3], 2 * MS, session=NEXT))
+    say(backup, 1, 1, [3], 2 * MS, session=NEXT)
+    for packet in decided:
+        backup.engine.on_output_packet(packet, 2 * MS)
+    assert (backup.engine.session, backup.state) == (NEXT, ReplicaState.JOINING)
+    backup.engine.on_answer(CHANNEL, snapshot, 3 * MS)
+    assert (backup.state, backup.next_message_seq) == (ReplicaState.SYNCHRONIZED, active.next_message_seq)
+    assert backup.converter.sums == active.converter.sums
+
+
+def test_an_heir_that_waits_for_the_new_sessions_snapshot_decides_its_messages_again() -> None:
+    """It cannot know whether its state is the one at the session's beginning, where those decisions begin."""
+    active, heir = (Adapter(each, session_state=SessionState.CARRY) for each in (1, 2))
+    active.activate()
+    heir.follow(active)
+    for adapter in (active, heir):
+        say_end(adapter, {1: 1, 2: 1}, 0)
+    decided = say(active, 1, 1, [3], MS, session=NEXT)
+    say(heir, 1, 1, [3], MS, session=NEXT)
+    hear(heir, decided, MS)
+    assert (heir.engine.session, heir.state) == (NEXT, ReplicaState.JOINING)
+    effects = heir.activate(epoch=2, now_ns=2 * MS)
+    assert [(packet.session, packet.epoch, packet.first_input_seq) for packet in data(effects)] == [(NEXT, 2, 1)]
+
+
 def test_a_state_reports_the_session() -> None:
     active, backup = pair()
     say_end(active, {1: 1, 2: 1}, 0)

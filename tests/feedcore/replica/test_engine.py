@@ -196,6 +196,18 @@ def test_an_adapter_that_failed_drops_its_lease_and_its_offer() -> None:
     assert not other.engine.lease.is_held
 
 
+def test_an_heir_that_failed_before_its_epoch_began_does_not_begin_it_when_it_is_readmitted() -> None:
+    active, heir = pair()
+    active.source(1, 1, [11, 13], 30 * MS)  # unheard, so the heir lacks it
+    heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
+    hear(heir, active.engine.on_hand_over(1, 2, 33 * MS), 34 * MS)
+    assert heir.engine.lease.is_held
+    heir.engine.on_failed("an admin says so", 35 * MS)
+    heir.engine.on_readmitted(SECOND)
+    assert not transmitted(heir.engine.on_timer(SECOND + MS))
+    assert (heir.state, heir.engine.lease.is_held) == (ReplicaState.JOINING, False)
+
+
 def test_a_withdrawn_offer_is_not_used_and_the_loss_of_another_offer_changes_nothing() -> None:
     for lost_epoch, state in ((2, ReplicaState.SYNCHRONIZED), (7, ReplicaState.ACTIVE)):
         active, heir = pair()

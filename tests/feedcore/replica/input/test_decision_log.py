@@ -87,3 +87,21 @@ def test_a_log_returns_exactly_what_follows_a_position_of_its_history_or_refuses
     else:
         with pytest.raises(DecisionLogTooShort):
             log.since(positions[asked_at], LINEAGE)
+
+
+def test_a_position_that_a_full_log_has_forgotten_requires_a_snapshot() -> None:
+    decided = list(history([(1, 1, 1), (2, 1, 1), (1, 1, 1)]))
+    log = DecisionLog(count_max=2)
+    for run, _ in decided:
+        log.append(run)
+    with pytest.raises(DecisionLogTooShort, match="the log begins at input_seq 2, after 1"):
+        log.since(MessageStreamState(1, 1, 1, {1: 1, 2: 1}), LINEAGE)
+    assert log.since(decided[0][1], LINEAGE).reply().runs == tuple(run for run, _ in decided[1:])
+
+
+def test_decisions_from_before_a_restart_of_the_log_contradict_no_position() -> None:
+    ((run, _),) = history([(1, 2, 3)])
+    log = DecisionLog()
+    log.append(run)
+    log.restart(1)
+    assert log.since(MessageStreamState(1, 1, 9, {1: 1, 2: 1}), LINEAGE).reply().runs == ()

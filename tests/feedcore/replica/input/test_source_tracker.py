@@ -103,6 +103,7 @@ def test_a_gap_may_be_declared_lost_when_it_has_been_the_first_gap_for_the_limit
     tracker.on_packet(packet(6, 1), 2, 0)
     assert tracker.lost(CONFIG.declare_after_ns - 1) is None
     assert tracker.lost(CONFIG.declare_after_ns) == (1, 2)
+    assert CONFIG.give_up_after_ns == 2 * CONFIG.declare_after_ns  # protocol 4.4
     assert not tracker.is_given_up(CONFIG.give_up_after_ns - 1)
     assert tracker.is_given_up(CONFIG.give_up_after_ns)
     tracker.on_packet(packet(1, 2), 3, MS)  # progress, so the next gap has its own patience

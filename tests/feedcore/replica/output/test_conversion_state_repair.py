@@ -7,9 +7,9 @@ from dataclasses import replace
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.config import ReplicaConfig
 from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestBuckets
-from tandemfeed.feedcore.replica.output.bucket_repair import ANSWER_NS_MAX, REACH_NS_MAX, TRIES_MAX
+from tandemfeed.feedcore.replica.output.bucket_repair import ANSWER_NS_MAX, REACH_NS_MAX, TRIES_MAX, BucketRepair
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
-from tests.feedcore.replica.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
+from tests.feedcore.replica.engines import CHANNEL, MS, SECOND, Adapter, a_channel, data, hear, of, pair
 from tests.simulation.toy_feed import SESSION
 
 CONFIG = ReplicaConfig(digest_interval_messages=4)
@@ -161,3 +161,7 @@ def test_buckets_that_were_not_requested_change_nothing() -> None:
     step(active, backup, 1, 30 * MS)
     assert backup.engine.on_answer(CHANNEL, active.engine.buckets(CHANNEL, (SYMBOL,)), 40 * MS) == []
     assert backup.counters.counts[Counter.BUCKETS_SET] == 0
+
+
+def test_without_buckets_to_set_every_decision_may_be_applied() -> None:
+    assert BucketRepair(a_channel()).may_apply()

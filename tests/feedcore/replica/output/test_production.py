@@ -271,6 +271,15 @@ def test_a_snapshot_replaces_the_position_the_state_the_digests_and_the_log() ->
     assert counted(channel, Counter.SNAPSHOTS_INSTALLED) == [1]
 
 
+def test_digests_from_before_a_commit_of_what_was_sent_ahead_are_dropped() -> None:
+    line, channel = a_line()
+    decide(channel, 1, [11] * 4)
+    assert set(line.digests_at) == {5}
+    forward(channel, 2, 1, [13])
+    line.commit_provisional(4)
+    assert (line.digests_at, line.digest.input_seq) == ({}, 0)
+
+
 def test_a_snapshot_discards_what_was_sent_ahead() -> None:
     line, channel = a_line()
     forward(channel, 1, 1, [11])

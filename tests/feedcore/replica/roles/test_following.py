@@ -127,6 +127,24 @@ def test_a_reply_from_before_the_newest_epoch_is_ignored() -> None:
     assert backup.state is not ReplicaState.JOINING
 
 
+def test_missed_decisions_are_not_requested_while_the_active_is_not_known() -> None:
+    active, _ = lasting_pair()
+    heir, third = Adapter(2), Adapter(3)
+    for adapter in (heir, third):
+        adapter.follow(active, BEGUN)
+    active.engine.on_lease_lost(1, "a test says so", BEGUN)
+    hear(third, heir.activate(2, 40 * MS), 40 * MS)
+    hear(third, heir.source(1, 1, [11], 41 * MS), 41 * MS)
+    third.source(1, 1, [11], 41 * MS)
+    hear(active, third.engine.on_timer(60 * MS), 60 * MS)  # a backup's heartbeat, which names no active
+    assert active.replica.intake.has_gap
+    active.engine.on_timer(60 * MS + CONFIG.intake.request_after_ns)
+    assert active.counters.counts[Counter.RUN_REQUESTS] == 0
+    hear(active, heir.engine.on_timer(100 * MS), 100 * MS)
+    active.engine.on_timer(200 * MS)
+    assert active.counters.counts[Counter.RUN_REQUESTS] == 1
+
+
 def test_decisions_that_are_no_longer_available_lead_to_a_snapshot_while_an_adapter_decides() -> None:
     active, backup = lasting_pair()
     beat(active, backup, BEGUN)
@@ -212,9 +230,13 @@ def test_only_the_decisions_before_the_end_of_a_superseded_epoch_count() -> None
     hear(backup, opened, 41 * MS)
     backup.source(1, 1, [11, 13, 17], 42 * MS)
     assert not data(hear(backup, void, 43 * MS))
-    assert backup.counters.counts[Counter.STALE_EPOCH_PACKETS] == 1
+    void_run = data(void)[0].runs[0]
+    beyond = data(void)[0]._replace(runs=(void_run._replace(first_source_seq=8),))
+    backup.engine.on_output_packet(beyond, 43 * MS)
+    assert backup.replica.source_lags()[1] == 3, "nor does it show which source messages exist"
+    assert backup.counters.counts[Counter.STALE_EPOCH_PACKETS] == 2
     assert [packet.first_message_seq for packet in data(hear(backup, first, 44 * MS))] == [1]
-    assert backup.counters.counts[Counter.STALE_EPOCH_PACKETS] == 1
+    assert backup.counters.counts[Counter.STALE_EPOCH_PACKETS] == 2
     active.tell(backup, 45 * MS)
     assert backup.replica.channel.active.adapter_id == 3
     assert backup.replica.channel.active.heard_at_ns == 41 * MS, "the old active's report is not a sign of life"

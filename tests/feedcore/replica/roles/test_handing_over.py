@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tandemfeed.feedcore.replica.config import ReplicaConfig
 from tandemfeed.feedcore.replica.effects import AcceptOffer, ReleaseLease, RenewLease, StateMoved, Transmit
 from tandemfeed.feedcore.replica.hand_over import HandOver
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
@@ -108,6 +109,7 @@ def test_an_heir_that_lost_its_place_begins_at_its_last_position() -> None:
     heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
     hear(heir, active.engine.on_hand_over(1, 2, 33 * MS), 34 * MS)
     assert heir.state is ReplicaState.JOINING
+    assert not heir.engine.is_catching_up, "it holds the lease"
     due_ns = heir.engine.next_deadline_ns()
     assert due_ns is not None
     heir.engine.on_timer(34 * MS + heir.engine.config.replica.promotion_patience_ns)
@@ -161,3 +163,17 @@ def test_the_end_is_repeated_exactly_at_its_position_until_an_epoch_begins() -> 
     hand_over.begin()
     assert not hand_over.is_at_end(MessageStreamState(2, 9, 7, {}))
     assert not hand_over.is_awaited
+
+
+def test_an_heir_begins_its_epoch_even_if_more_source_messages_wait_than_a_backup_may_hold() -> None:
+    active, heir = pair(replica=ReplicaConfig(backlog_count_max=2))
+    lost = active.source(1, 1, [11], 30 * MS)
+    heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
+    hear(heir, active.engine.on_hand_over(1, 2, 33 * MS), 34 * MS)
+    hear(heir, lost, 35 * MS)
+    decided = data(heir.source(1, 1, [11, 13, 17, 19], 36 * MS))
+    assert heir.state is ReplicaState.ACTIVE
+    assert [(packet.epoch, packet.first_input_seq, packet.message_count) for packet in decided] == [
+        (1, 1, 1),
+        (2, 2, 3),
+    ]

@@ -188,6 +188,21 @@ def test_a_snapshot_that_contradicts_heard_decisions_gives_a_restarted_adapter_n
     assert not restarted.replica.status().available_source_seqs
 
 
+def test_a_restarted_adapter_that_a_snapshot_gave_no_place_requests_another_snapshot() -> None:
+    active, _ = pair()
+    snapshot = active.engine.snapshot(CHANNEL)
+    (decided,) = data(active.source(1, 1, VALUES, 30 * MS))
+    restarted = Adapter(3)
+    restarted.engine.resume_from(snapshot)
+    restarted.engine.on_cluster_changed(1, 1, 30 * MS)
+    after = decided.runs[0]._replace(first_input_seq=3, first_message_seq=9)
+    restarted.engine.on_output_packet(decided._replace(runs=(after,)), 31 * MS)
+    position = replace(snapshot.position, next_input_seq=3, next_message_seq=3, next_source_seqs={1: 3, 2: 1})
+    restarted.engine.on_answer(CHANNEL, replace(snapshot, position=position), 32 * MS)
+    assert restarted.state is ReplicaState.JOINING
+    assert of(restarted.engine.on_timer(32 * MS), RequestSnapshot)
+
+
 def test_a_snapshot_too_large_to_save_is_used_and_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     active, backup = pair()
     backup.lose_place(40 * MS)

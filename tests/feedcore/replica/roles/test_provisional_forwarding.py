@@ -224,3 +224,31 @@ def test_an_adapter_ahead_keeps_waiting_for_source_messages_while_no_adapter_dec
     for now_ns in range(SECOND, 2 * SECOND + ReplicaConfig().stuck_after_ns, 50 * MS):
         backup.engine.on_timer(now_ns)
     assert backup.state is ReplicaState.AHEAD
+
+
+def test_an_heir_that_forwarded_provisionally_meanwhile_begins_its_epoch_after_its_patience() -> None:
+    active, heir = pair()
+    active.engine.on_lease_renewed(1, 10 * SECOND, 50 * MS)
+    heir.engine.on_lease_offered(2, 1, 10 * SECOND, 50 * MS)
+    heir.engine.on_admin_disconnected(50 * MS)
+    for step in range(6, 40):
+        heir.engine.on_timer(step * 10 * MS)
+    assert heir.state is ReplicaState.AHEAD
+    active.source(2, 1, [23], 400 * MS)  # unheard, so the heir does not reach the end of the epoch
+    hear(heir, active.engine.on_hand_over(1, 2, 401 * MS), 402 * MS)
+    assert heir.state is ReplicaState.AHEAD
+    begin_ns = 402 * MS + heir.engine.config.replica.promotion_patience_ns
+    heir.engine.on_timer(begin_ns - 1)
+    assert heir.state is ReplicaState.AHEAD
+    heir.engine.on_timer(begin_ns)
+    assert heir.state is ReplicaState.ACTIVE
+
+
+def test_an_active_that_loses_its_lease_out_of_contact_forwards_nothing_before_its_next_event() -> None:
+    active, _ = pair()
+    active.engine.on_admin_disconnected(50 * MS)
+    active.engine.on_timer(60 * MS)
+    active.engine.on_lease_lost(1, "a test says so", 70 * MS)
+    assert active.state is ReplicaState.DETACHED
+    active.engine.on_timer(70 * MS)
+    assert active.state is ReplicaState.AHEAD

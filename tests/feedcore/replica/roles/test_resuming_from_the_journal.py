@@ -210,6 +210,14 @@ def test_a_newer_epoch_in_the_journal_follows_the_decisions_that_it_did_not_renu
     assert tuple(replica.intake.ready) == (*runs[:2], renumbered)
 
 
+def test_an_adapter_with_decisions_that_the_actives_history_lacks_requests_a_snapshot() -> None:
+    replica, _ = a_replica(a_snapshot(), (Run(2, 101, 101, 1, 101, 2, 2),))
+    assert asked(replica.on_timer(0)) == [RequestRuns]
+    replica.on_answer(reply(epoch_3_from=102), MS)
+    assert replica.state is ReplicaState.JOINING
+    assert asked(replica.on_timer(MS)) == [RequestSnapshot]
+
+
 def test_a_snapshot_replaces_the_restart_state_even_if_it_contradicts_what_was_heard() -> None:
     active, _ = pair()
     snapshot = active.engine.snapshot(CHANNEL)
