@@ -16,7 +16,7 @@ from pathlib import Path
 from tandemfeed.admin_server.audit.log import AuditLog, AuditUnavailable
 from tandemfeed.admin_server.audit.service import AuditAdministrationService
 from tandemfeed.admin_server.feed.broker import FeedBroker
-from tandemfeed.admin_server.feed.given_rights import contribution_to
+from tandemfeed.admin_server.feed.keys.given_rights import contribution_to
 from tandemfeed.admin_server.identity.administration import IdentityAdministrationService
 from tandemfeed.admin_server.identity.authentication import AuthenticationService, Ways
 from tandemfeed.admin_server.identity.certificate_book import CertificateBook

@@ -1,1 +1,1 @@
-"""The state of one feed: broker, operations, registrations, starts, keys, sessions, streams."""
+"""The state of one feed: broker and operations, documents, sessions, history, streams; rooms of keys and members."""

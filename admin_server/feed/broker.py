@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from tandemfeed.admin_server.audit.log import AuditLog
-from tandemfeed.admin_server.feed.contribution_gateways import ContributionGateways
+from tandemfeed.admin_server.feed.contributions.contribution_gateways import ContributionGateways
 from tandemfeed.admin_server.feed.descriptions import describe_client, describe_feed, describe_key, event_to_proto
 from tandemfeed.admin_server.feed.feed_operations import FeedOperations
 from tandemfeed.admin_server.feed.feed_state import FeedState
-from tandemfeed.admin_server.feed.given_rights import GivenRights, contributed_channel, contribution_to
 from tandemfeed.admin_server.feed.grants import feed_grant
-from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
-from tandemfeed.admin_server.feed.registrations import ProcessStart
+from tandemfeed.admin_server.feed.keys.given_rights import GivenRights, contributed_channel, contribution_to
+from tandemfeed.admin_server.feed.keys.key_ring import SOURCE, KeyRing
+from tandemfeed.admin_server.feed.members.registrations import ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
 from tandemfeed.admin_server.lease.lease_core import FeedLease

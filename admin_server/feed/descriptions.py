@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from tandemfeed.admin_server.feed.channel_keys import ChannelKey
+from tandemfeed.admin_server.feed.keys.channel_keys import ChannelKey
 from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.lease.lease_core import FeedLease
 from tandemfeed.admin_server.policy.rules import WHOLE, Extent

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 
 from tandemfeed.admin_server.audit.log import AuditLog
-from tandemfeed.admin_server.feed.adapter_starts import AdapterStarts
 from tandemfeed.admin_server.feed.conversions import Conversions
 from tandemfeed.admin_server.feed.current_session import CurrentSession
 from tandemfeed.admin_server.feed.descriptions import (
@@ -26,12 +25,13 @@ from tandemfeed.admin_server.feed.descriptions import (
     total_position,
     worst_state,
 )
-from tandemfeed.admin_server.feed.feed_reports import FeedReports
 from tandemfeed.admin_server.feed.grants import FeedView
-from tandemfeed.admin_server.feed.key_ring import KeyRing
-from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
-from tandemfeed.admin_server.feed.registrations import ProcessStart
-from tandemfeed.admin_server.feed.replay_limits import ReplayLimits
+from tandemfeed.admin_server.feed.keys.key_ring import KeyRing
+from tandemfeed.admin_server.feed.members.adapter_starts import AdapterStarts
+from tandemfeed.admin_server.feed.members.feed_reports import FeedReports
+from tandemfeed.admin_server.feed.members.registered_processes import RegisteredProcesses
+from tandemfeed.admin_server.feed.members.registrations import ProcessStart
+from tandemfeed.admin_server.feed.members.replay_limits import ReplayLimits
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.subscriber_streams import SubscriberStreams
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Offer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from tandemfeed.admin_server.feed.admissions import Admission, Admissions
+from tandemfeed.admin_server.feed.keys.admissions import Admission, Admissions
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.v1 import admin_pb2

@@ -7,7 +7,7 @@ import threading
 import time
 
 from tandemfeed.admin_server.feed.feed_state import FeedState
-from tandemfeed.admin_server.feed.key_ring import KeyRing
+from tandemfeed.admin_server.feed.keys.key_ring import KeyRing
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.timekeeper")

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
-from tandemfeed.admin_server.feed.channel_keys import ChannelKey
-from tandemfeed.admin_server.feed.key_times import KeyTimes
-from tandemfeed.admin_server.feed.registrations import ProcessRecord
+from tandemfeed.admin_server.feed.keys.channel_keys import ChannelKey
+from tandemfeed.admin_server.feed.keys.key_times import KeyTimes
+from tandemfeed.admin_server.feed.members.registrations import ProcessRecord
 from tandemfeed.v1 import common_pb2
 
 EPOCH_BLOCK = 64  # epochs reserved at a time

@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tandemfeed.admin_server.feed.channel_keys import ChannelKey, new_channel_key, new_start
-from tandemfeed.admin_server.feed.key_times import KeyTimes
-from tandemfeed.admin_server.feed.registrations import NONCE_SIZE, ProcessRecord, ProcessStart
+from tandemfeed.admin_server.feed.keys.channel_keys import ChannelKey, new_channel_key, new_start
+from tandemfeed.admin_server.feed.keys.key_times import KeyTimes
+from tandemfeed.admin_server.feed.members.registrations import NONCE_SIZE, ProcessRecord, ProcessStart
 from tandemfeed.admin_server.records.database import Database
 from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, HistoryEvent
 from tandemfeed.v1 import common_pb2

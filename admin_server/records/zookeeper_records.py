@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.handlers.threading import AsyncResult
 
-from tandemfeed.admin_server.feed.channel_keys import ChannelKey, new_channel_key, new_start
-from tandemfeed.admin_server.feed.key_times import KeyTimes
-from tandemfeed.admin_server.feed.registrations import ProcessRecord, ProcessStart
+from tandemfeed.admin_server.feed.keys.channel_keys import ChannelKey, new_channel_key, new_start
+from tandemfeed.admin_server.feed.keys.key_times import KeyTimes
+from tandemfeed.admin_server.feed.members.registrations import ProcessRecord, ProcessStart
 from tandemfeed.admin_server.records.leadership import Fence
 from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, HistoryEvent, RecordsUnavailable
 from tandemfeed.admin_server.records.zookeeper import ZOOKEEPER_ERRORS, Conflict, check, commit, read, write

@@ -10,12 +10,12 @@ import grpc
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
-from tandemfeed.admin_server.feed.contribution_gateways import WrongReport
+from tandemfeed.admin_server.feed.contributions.contribution_gateways import WrongReport
 from tandemfeed.admin_server.feed.conversions import OtherConversion
 from tandemfeed.admin_server.feed.descriptions import describe_protocol
 from tandemfeed.admin_server.feed.documents import table_documents, wire_conversions
-from tandemfeed.admin_server.feed.key_ring import SOURCE
-from tandemfeed.admin_server.feed.registrations import (
+from tandemfeed.admin_server.feed.keys.key_ring import SOURCE
+from tandemfeed.admin_server.feed.members.registrations import (
     HOST_LENGTH_MAX,
     NONCE_SIZE,
     REASON_LENGTH_MAX,

@@ -8,8 +8,8 @@ import grpc
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
-from tandemfeed.admin_server.feed.contribution_gateways import WrongReport
-from tandemfeed.admin_server.feed.replay_limits import BYTES_PER_S_MAX, BYTES_PER_S_MIN
+from tandemfeed.admin_server.feed.contributions.contribution_gateways import WrongReport
+from tandemfeed.admin_server.feed.members.replay_limits import BYTES_PER_S_MAX, BYTES_PER_S_MIN
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
 from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.policy.subscription_rights import granted_extents, shown_topics

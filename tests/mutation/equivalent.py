@@ -367,7 +367,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "+ if True and is_same_packet(known, piece):",
     ): "a payload names its source messages, and one history has them at one input_seq",
     (
-        "admin_server/feed/adapter_starts.py",
+        "admin_server/feed/members/adapter_starts.py",
         "AdapterStarts.note_counters",
         "- if counter > known and channel_id in self._channel_ids:\n"
         "+ if counter >= known and channel_id in self._channel_ids:",

@@ -33,8 +33,8 @@ _LEASE = Group(
         "admin_server/lease/lease_decisions.py",
         "admin_server/lease/lease_terms.py",
         "admin_server/lease/takeovers.py",
-        "admin_server/feed/adapter_starts.py",
-        "admin_server/feed/registrations.py",
+        "admin_server/feed/members/adapter_starts.py",
+        "admin_server/feed/members/registrations.py",
     ),
     (
         "tests/admin_server/lease/test_candidates.py",
@@ -43,8 +43,8 @@ _LEASE = Group(
         "tests/admin_server/lease/test_lease_edges.py",
         "tests/admin_server/lease/test_lease_machine.py",
         "tests/admin_server/lease/test_lease_terms.py",
-        "tests/admin_server/feed/test_adapter_starts.py",
-        "tests/admin_server/feed/test_registrations.py",
+        "tests/admin_server/feed/members/test_adapter_starts.py",
+        "tests/admin_server/feed/members/test_registrations.py",
     ),
 )
 _ADAPTERS_LEASE = Group(
@@ -145,9 +145,9 @@ _WIRE = Group(
 )
 
 _CONTRIBUTIONS = Group(
-    ("admin_server/feed/contribution_terms.py", "spark_feed/contributions/pair/membership.py"),
+    ("admin_server/feed/contributions/contribution_terms.py", "spark_feed/contributions/pair/membership.py"),
     (
-        "tests/admin_server/feed/test_contribution_terms.py",
+        "tests/admin_server/feed/contributions/test_contribution_terms.py",
         "tests/spark_feed/contributions/test_gateway_pair.py",
     ),
     is_simulated=False,

@@ -235,7 +235,7 @@ def test_a_gateway_that_stops_reporting_is_dead_and_one_that_says_so_is_stopped(
     assert "source source: sending session 20261121, heard" in shown
     assert "5 records unsent" in shown
     assert "next source_seq 17" in shown
-    monkeypatch.setattr("tandemfeed.admin_server.feed.sources.DEAD_AFTER_NS", 0)
+    monkeypatch.setattr("tandemfeed.admin_server.feed.members.sources.DEAD_AFTER_NS", 0)
     assert "source gateway source (process 7 on x) is dead: last heard at" in command("status", "--check", status=2)
     report_source(server, is_stopping=True)
     assert "source gateway source (process 7 on x) was stopped at" in command("status")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tandemfeed.admin_server.feed.feed_history import KEPT_COUNT, FeedHistory
-from tandemfeed.admin_server.feed.sources import KEPT_COUNT as SOURCES_KEPT
-from tandemfeed.admin_server.feed.sources import FeedSources
+from tandemfeed.admin_server.feed.members.sources import KEPT_COUNT as SOURCES_KEPT
+from tandemfeed.admin_server.feed.members.sources import FeedSources
 from tandemfeed.admin_server.lease.takeovers import TakeoverReason
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.v1 import admin_pb2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemfeed.admin_server.feed.registrations import ProcessRecord, ProcessStart
+from tandemfeed.admin_server.feed.members.registrations import ProcessRecord, ProcessStart
 from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, ClusterRecords, HistoryEvent, RecordsUnavailable
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.records.zookeeper import ZooKeeperSettings

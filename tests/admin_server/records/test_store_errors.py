@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tandemfeed.admin_server.feed.registrations import ProcessRecord, ProcessStart
+from tandemfeed.admin_server.feed.members.registrations import ProcessRecord, ProcessStart
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.store import Store
 from tests.admin_server.cluster_files import running_server

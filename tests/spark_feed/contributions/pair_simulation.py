@@ -13,7 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tandemfeed.admin_server.feed.contribution_terms import ContributionTerms, GatewayClaim, Outcome, TermRecord
+from tandemfeed.admin_server.feed.contributions.contribution_terms import (
+    ContributionTerms,
+    GatewayClaim,
+    Outcome,
+    TermRecord,
+)
 from tandemfeed.spark_feed.contributions.pair.membership import Acknowledge, Assignment, GatewayState, Membership
 
 MS = 1_000_000

@@ -1,7 +1,7 @@
 """The processes registered as a feed's adapters, and their durable record.
 
-`admin_server.feed.registrations` decides; this module loads and saves its state. `FeedState` checks and notes, one
-thread at a time; `save` waits for the disk, and any thread may call it.
+`registrations` decides; this module loads and saves its state. `FeedState` checks and notes, one thread at a time;
+`save` waits for the disk, and any thread may call it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 
-from tandemfeed.admin_server.feed.registrations import ProcessStart, Registrations
+from tandemfeed.admin_server.feed.members.registrations import ProcessStart, Registrations
 from tandemfeed.admin_server.feed.streams import Attendance
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 
-LOG = logging.getLogger("tandemfeed.admin_server.feed.registered_processes")
+LOG = logging.getLogger("tandemfeed.admin_server.feed.members.registered_processes")
 ATTENDED_SYNC_INTERVALS = 10  # an adapter's process that does not report for longer is considered hung
 
 

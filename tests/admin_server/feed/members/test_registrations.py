@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandemfeed.admin_server.feed.registrations import (
+from tandemfeed.admin_server.feed.members.registrations import (
     AnotherProcess,
     ProcessRecord,
     ProcessStart,

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from tandemfeed.admin_server.feed.contribution_terms import (
+from tandemfeed.admin_server.feed.contributions.contribution_terms import (
     SILENCE_NS_MAX,
     ContributionTerms,
     GatewayClaim,

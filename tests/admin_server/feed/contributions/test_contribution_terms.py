@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tandemfeed.admin_server.feed.contribution_terms import (
+from tandemfeed.admin_server.feed.contributions.contribution_terms import (
     SILENCE_NS_MAX,
     ContributionTerms,
     GatewayClaim,

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from tandemfeed.admin_server.feed.channel_keys import ChannelKey
+from tandemfeed.admin_server.feed.keys.channel_keys import ChannelKey
 from tandemfeed.admin_server.records.lease_records import ClusterRecords
 from tandemfeed.v1 import admin_pb2, common_pb2
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from tandemfeed.admin_server.feed.key_times import SECOND
+from tandemfeed.admin_server.feed.keys.key_times import SECOND
 from tandemfeed.v1 import admin_pb2
 
 RETURN_NS = 10 * SECOND

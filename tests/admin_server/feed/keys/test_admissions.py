@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandemfeed.admin_server.feed.admissions import ENDED_COUNT_MAX, RETURN_NS, Admission, Admissions
+from tandemfeed.admin_server.feed.keys.admissions import ENDED_COUNT_MAX, RETURN_NS, Admission, Admissions
 from tandemfeed.v1.admin_pb2 import SubscriptionsChanged
 
 KEY = b"k" * 32

@@ -12,9 +12,9 @@ from tandemfeed.admin_server.feed.descriptions import (
     describe_takeovers,
     event_to_proto,
 )
-from tandemfeed.admin_server.feed.registered_processes import RegisteredProcesses
-from tandemfeed.admin_server.feed.replay_limits import ReplayLimits
-from tandemfeed.admin_server.feed.sources import FeedSources
+from tandemfeed.admin_server.feed.members.registered_processes import RegisteredProcesses
+from tandemfeed.admin_server.feed.members.replay_limits import ReplayLimits
+from tandemfeed.admin_server.feed.members.sources import FeedSources
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
 from tandemfeed.admin_server.settings import FeedSettings
 from tandemfeed.v1 import admin_pb2, common_pb2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tandemfeed.admin_server.feed.key_times import SECOND
+from tandemfeed.admin_server.feed.keys.key_times import SECOND
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 FORMER_START_NS = 10 * SECOND  # far longer than a datagram is in flight

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from tandemfeed.admin_server.feed.adapter_starts import FORMER_START_NS, NEVER_UNIX_NS, AdapterStarts
-from tandemfeed.admin_server.feed.channel_keys import new_channel_key, new_start
+from tandemfeed.admin_server.feed.keys.channel_keys import new_channel_key, new_start
+from tandemfeed.admin_server.feed.members.adapter_starts import FORMER_START_NS, NEVER_UNIX_NS, AdapterStarts
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 KEY = bytes(range(32))
@@ -91,7 +91,7 @@ def test_counters_only_grow_and_belong_to_the_newest_start() -> None:
 
 def test_key_ids_are_random_not_0_and_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter([0, 7, 0xFFFF_FFFF])
-    monkeypatch.setattr("tandemfeed.admin_server.feed.channel_keys.secrets.randbelow", lambda _end: next(drawn))
+    monkeypatch.setattr("tandemfeed.admin_server.feed.keys.channel_keys.secrets.randbelow", lambda _end: next(drawn))
     assert new_channel_key(1, 0, 1, {7}).key_id == 0xFFFF_FFFF
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.broker import FeedBroker
-from tandemfeed.admin_server.feed.key_ring import SOURCE, KeyRing
-from tandemfeed.admin_server.feed.key_times import SECOND, KeyTimes
+from tandemfeed.admin_server.feed.keys.key_ring import SOURCE, KeyRing
+from tandemfeed.admin_server.feed.keys.key_times import SECOND, KeyTimes
 from tandemfeed.admin_server.feed.streams import Subscriber
 from tandemfeed.admin_server.policy.rules import WHOLE
 from tandemfeed.admin_server.records.store import Store

@@ -1,0 +1,1 @@
+"""The gateways of a feed's contributions."""
