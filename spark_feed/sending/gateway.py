@@ -363,6 +363,7 @@ class SourceGateway:
                 self._look_at_ns = now_ns + LOOK_EARLY_INTERVAL_NS
                 return
             order.begun(outcome.session)
+            LOG.info("the session has begun", extra={"session": outcome.session, "journal": str(outcome.journal)})
             announce("session", session=outcome.session, journal=str(outcome.journal))
 
     @staticmethod

@@ -60,7 +60,7 @@ class SessionJournals:
         self._feed, self._stream_ids = feed, tuple(sorted(source_stream_ids))
         self._position_name = position_name
         self._known: dict[tuple[str, int], int] = {}  # by name and inode, the session; 0: not of this feed
-        self._refused: dict[str, str] = {}
+        self._told: dict[str, str] = {}  # the last warning about each folder
 
     def look(self) -> list[FoundJournal]:
         """All journals of the feed that are there now."""
@@ -85,6 +85,9 @@ class SessionJournals:
                 )
         except FileNotFoundError:
             return []
+        except OSError as failed:
+            self._warn_once("", f"cannot read {self.folder}: {failed}")
+            return []
 
     def _session_of(self, name: str) -> int | None:
         """The session of a journal; 0 if it is not of this feed; None if it must be read again at the next look."""
@@ -94,23 +97,23 @@ class SessionJournals:
         try:
             plan = JournalPlan.read(journal)
         except (SourceJournalError, JournalError, OSError) as failed:
-            self._refuse(name, f"cannot read {journal}: {failed}")
+            self._warn_once(name, f"cannot read {journal}, so it is passed over: {failed}")
             return None
         if plan is None:
             return None
         if (plan.feed, plan.source_stream_ids) == (self._feed, self._stream_ids):
             return plan.session
-        self._refuse(
+        self._warn_once(
             name,
             f"{journal} contains feed {plan.feed} with source streams {list(plan.source_stream_ids)}; expected "
-            f"{self._feed} with {list(self._stream_ids)}",
+            f"{self._feed} with {list(self._stream_ids)}: it is passed over",
         )
         return 0
 
-    def _refuse(self, name: str, text: str) -> None:
-        if self._refused.get(name) != text:
-            self._refused[name] = text
-            LOG.warning("%s; it is passed over", text)
+    def _warn_once(self, name: str, text: str) -> None:
+        if self._told.get(name) != text:
+            self._told[name] = text
+            LOG.warning("%s", text)
 
     def _is_begun(self, name: str) -> bool:
         try:

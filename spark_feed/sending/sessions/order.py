@@ -161,7 +161,8 @@ class SessionOrder:
             present: the journal of the present session.
         """
         over = {each.journal: each for each in found if each.session <= self.session and each.journal != present}
-        known, self._too_late = self._too_late, {present, *over}
+        known = self._too_late
+        self._too_late = {present, *over, *(known or ())}
         return [] if known is None else [each for journal, each in over.items() if journal not in known]
 
     def _first(self, found: Sequence[FoundJournal], feed_session: int) -> BeginSession | Wait:

@@ -52,7 +52,6 @@ class _Gateway:
         self.events: list[dict[str, Any]] = []
         self._changed = threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()
-        self.await_event("ready")
 
     def await_event(self, event: str, session: int = 0) -> None:
         """Wait until it has announced an event, of a session if one is given."""
@@ -81,6 +80,7 @@ class _Gateway:
 def _gateway(server: Server, journals: Path) -> Iterator[_Gateway]:
     gateway = _Gateway(server, journals)
     try:
+        gateway.await_event("ready")
         yield gateway
     finally:
         if gateway.process.poll() is None:

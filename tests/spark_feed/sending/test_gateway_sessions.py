@@ -78,8 +78,16 @@ def test_the_journals_of_the_feed_are_found_and_others_are_passed_over_with_one_
     assert folder.look() == [FoundJournal(THIRD, journals / "tuesday")]
 
 
-def test_a_folder_that_does_not_exist_yet_has_no_journals(tmp_path: Path) -> None:
+def test_a_folder_that_does_not_exist_yet_or_cannot_be_read_has_no_journals(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert SessionJournals(tmp_path / "later", FEED.name, FEED.source_stream_ids, POSITION_NAME).look() == []
+    assert caplog.messages == []
+    (tmp_path / "file").touch()
+    unreadable = SessionJournals(tmp_path / "file", FEED.name, FEED.source_stream_ids, POSITION_NAME)
+    assert [unreadable.look() for _ in range(3)] == [[], [], []]
+    (warning,) = caplog.messages
+    assert warning.startswith(f"cannot read {tmp_path / 'file'}")
 
 
 # ---- what a gateway does ----
