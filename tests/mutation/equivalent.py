@@ -26,6 +26,8 @@ _SET_BEFORE_READ = "read only after a longer term was noted, which sets it"
 _SET_BY_HEARING = "read only after contact with an admin server, which sets it"
 _SET_BY_AN_OUTAGE = "read only while the adapter settles after an outage, whose end sets it"
 _SET_BY_THE_GRANT = "read only while an epoch is held, and its grant sets it"
+_SET_BY_THE_TERM = "read only by a holder, and its grant sets it"
+_MEMBERSHIP = "spark_feed/contributions/pair/membership.py"
 _SETS_WHAT_IS_SET = "it does not matter which of two equal numbers is kept"
 _RESTORED = (
     "return OutputPacket({}, {}, channel_id, adapter_id, {}, {}, first_input_seq, first_message, count, runs, {}, {}, "
@@ -372,6 +374,21 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- if counter > known and channel_id in self._channel_ids:\n"
         "+ if counter >= known and channel_id in self._channel_ids:",
     ): _SETS_WHAT_IS_SET,
+    (
+        "admin_server/feed/contributions/contribution_terms.py",
+        "ContributionTerms.decide",
+        "- if claim.copy and claim.copy == record.holder_copy and (not claim.term):\n"
+        "+ if True and claim.copy == record.holder_copy and (not claim.term):",
+    ): "a record without a holder's copy was handled above, so an equal copy is not empty",
+    **{
+        (_MEMBERSHIP, "Membership.__init__", f"- self._is_recorded = False\n+ {after}"): _SET_BY_THE_TERM
+        for after in ("pass", "self._is_recorded = True")
+    },
+    (
+        _MEMBERSHIP,
+        "Membership.on_positions",
+        "- if self._joining and self._joining not in positions:\n+ if True and self._joining not in positions:",
+    ): "without a follower that joins, sets what is set",
     (_CONTACT, "AdminContact.__init__", "- self._epoch_in_contact = 0\n+ pass"): _SET_BY_HEARING,
     (_CONTACT, "AdminContact.__init__", "- self._epoch_in_contact = 0\n+ self._epoch_in_contact = 1"): _SET_BY_HEARING,
     (_CONTACT, "AdminContact.__init__", "- self._epoch_before_outage = 0\n+ pass"): _SET_BY_AN_OUTAGE,

@@ -149,6 +149,7 @@ _CONTRIBUTIONS = Group(
     (
         "tests/admin_server/feed/contributions/test_contribution_terms.py",
         "tests/spark_feed/contributions/test_gateway_pair.py",
+        "tests/spark_feed/contributions/test_membership.py",
     ),
     is_simulated=False,
 )
