@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
@@ -31,6 +31,11 @@ class Mailbox:
     def post(self, event: Event) -> None:
         """Have the loop call `event(now_ns)` and perform the effects it returns."""
         self._events.append(event)
+        os.eventfd_write(self._fd, 1)
+
+    def post_all(self, events: Iterable[Event]) -> None:
+        """The same for several events, in their order: the loop is woken once."""
+        self._events.extend(events)
         os.eventfd_write(self._fd, 1)
 
     def ask(self, question: Callable[[], Answer]) -> Answer:

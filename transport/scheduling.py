@@ -60,7 +60,7 @@ def run_in_background(nice: int = BACKGROUND_NICE) -> bool:
     They keep a tenth of an ordinary share, so that they end even on a busy machine. Call it once.
 
     Args:
-        nice: added to the nice value.
+        nice: added to the nice value; 0: they keep their whole share.
 
     Returns:
         False if this system or a sandbox refuses the policy or the slices; the nice value is then raised alone.
@@ -135,8 +135,10 @@ def _start_threads_that_end_last() -> None:
     """Start, once, threads whose only purpose is to end last when the process is killed.
 
     The last thread of a killed process to end frees the memory: hundreds of megabytes take 20 ms, and other threads on
-    that processor may wait for part of this time. Threads that yield to others end last, and free the memory when no
-    other thread needs the processor. There is one per processor, because each processor ends its own threads.
+    that processor may wait for part of this time. Threads that yield to any that wakes up end last, and free the memory
+    in between. There is one per processor, because each processor ends its own threads. They keep an ordinary share:
+    until they end, the process exists, with its sockets and locks, and next to a process that is always busy a tenth
+    of a share would take six times as long.
     """
     processors = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
     for processor in processors[:LAST_THREADS_MAX]:
@@ -146,5 +148,5 @@ def _start_threads_that_end_last() -> None:
 def _end_last(processor: int) -> None:
     with contextlib.suppress(OSError):  # the processor was taken away meanwhile
         os.sched_setaffinity(0, {processor})
-        if run_in_background():
+        if run_in_background(0):
             threading.Event().wait()

@@ -8,6 +8,7 @@ answer. The adapter follows each of its peers for as long as it is a peer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -65,7 +66,7 @@ class PeerCalls:
     # ---- the engine's requests ----
 
     def request_source(self, wanted: RequestSource) -> None:
-        """Source messages from the source journal."""
+        """Source messages from the source journal, a chunk at a time as the loop takes them."""
         stream = wanted.source_stream_id
         ranges = [common_pb2.SequenceRange(first_seq=first, last_seq=end - 1) for first, end in wanted.ranges]
         request = replay_pb2.FillRequest(source_stream_id=stream, ranges=ranges, session=wanted.session)
@@ -73,8 +74,11 @@ class PeerCalls:
         def call(line: CallLine) -> None:
             stub = replay_pb2_grpc.SourceReplayStub(line.channel)
             for chunk in stub.Fill(request, timeout=BULK_TIMEOUT_S):
-                for datagram in chunk.datagrams:
-                    self._mailbox.post(partial(self._engine.on_source_datagram, datagram))
+                self._mailbox.post_all(partial(self._engine.on_source_datagram, each) for each in chunk.datagrams)
+                # The call goes on until the loop has taken them: the engine still lacks what waits in the mailbox, and
+                # would request it again, the more often the later the loop is.
+                with suppress(TimeoutError):  # a loop that is later still gets the rest all the same
+                    self._mailbox.ask(lambda: None)
 
         for line in self._sources[stream]:  # a gateway without the stream refuses the connection
             line.submit(("source", stream), partial(call, line), _raise, is_bulk=True)

@@ -232,13 +232,16 @@ def load_word(address: int) -> int:
 def load_appending(control: int, block: int, holder: int) -> None:
     """Load the functions for appending now: 3 to 5 ms each, for which the first record and the first roll would wait.
 
-    Appends nothing, because the time and the end of the cycle are 0.
+    Also the one with which a later process recovers: otherwise that process would compile it, for seconds. Appends
+    nothing, because the time and the end of the cycle are 0, and walks over an empty block.
     """
     if take_lock(control, 0, holder):
         release_lock(control)
     append_pieces(control, block, 0, 0, 0, 0, 0, 0, 0, 0)
     append_one(control, block, holder, 0, 0, b"")
     append_several(control, block, holder, 0, 0, b"", b"", 0)
+    empty = np.zeros(DATA_OFFSET, np.uint8)
+    roll_forward(empty.ctypes.data, new_state())
 
 
 @compiled(nogil=True)

@@ -267,6 +267,7 @@ def walk_to(block: int, target: int, by_time: bool, state: Any) -> bool:
 def load_reading() -> None:
     """Load the functions for reading and seeking now: 3 to 5 ms each, for which the first read would wait.
 
+    Also the one that skips damage: otherwise it would be compiled, for seconds, when a crash is to be recovered from.
     Calls them on a block without records.
     """
     empty = np.zeros(max(DATA_OFFSET + SEGMENT_SIZE, INDEX_ENTRY_COUNT * INDEX_ENTRY_SIZE), np.uint8)
@@ -275,3 +276,4 @@ def load_reading() -> None:
     walk_to(block, 0, False, state)
     read_ahead(block, state[AT_OFFSET], state[AT_SKIP], 0, column, column, column, state)
     read_rows(block, state[AT_OFFSET], state[AT_SKIP], 0, 1, column, column, column, state)
+    find_after_damage(block, 0, 0, 0, state)

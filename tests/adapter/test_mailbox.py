@@ -25,6 +25,16 @@ def test_posted_events_wake_the_loop_and_come_in_order() -> None:
     assert mailbox.take(100) == []
 
 
+def test_events_posted_together_wake_the_loop_once_and_come_in_order() -> None:
+    mailbox = Mailbox()
+    heard: list[int] = []
+    mailbox.post_all(lambda _now_ns, place=place: heard.append(place) or [] for place in range(3))  # type: ignore[misc]
+    for event in mailbox.take(100):
+        event(0)
+    assert heard == [0, 1, 2]
+    assert not select.select([mailbox.fileno()], [], [], 0)[0]
+
+
 def test_events_that_a_turn_leaves_wake_the_loop_again() -> None:
     mailbox = Mailbox()
     heard: list[int] = []

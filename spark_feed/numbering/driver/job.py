@@ -176,6 +176,17 @@ class SourceJob:
     ) -> None:
         options = self._options
         rows_per_file = manifest.rows_per_file
+        stream_count, quarantine = len(options.feed.source_stream_ids), self._quarantine.absolute()
+        reader = FileReader(source_format, options.split, stream_count, options.rules, rows_per_file, quarantine)
+        # First, because a task imports for seconds before it can work, and meanwhile Spark plans the query.
+        tasks = Tasks(spark.sparkContext, reader, options.journal.absolute(), min(TASK_MESSAGES_MIN, self._wanted))
+        with closing(tasks):
+            self._run_query(spark, log, tasks, rows_per_file, on_started)
+
+    def _run_query(
+        self, spark: Spark, log: CommitLog, tasks: Tasks, rows_per_file: int, on_started: Callable[[], None]
+    ) -> None:
+        options = self._options
         files = (
             spark.readStream.format(FILES_FORMAT)
             .schema(FILES_DDL)
@@ -192,26 +203,22 @@ class SourceJob:
                 failure.append(error)  # Spark passes on only the text of an error
                 raise
 
-        stream_count, quarantine = len(options.feed.source_stream_ids), self._quarantine.absolute()
-        reader = FileReader(source_format, options.split, stream_count, options.rules, rows_per_file, quarantine)
-        tasks = Tasks(spark.sparkContext, reader, options.journal.absolute(), min(TASK_MESSAGES_MIN, self._wanted))
         found = FoundFiles(options.checkpoint)
         checkpoint = str(options.checkpoint.absolute())
         stream = files.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
         stream = stream.trigger(availableNow=True) if options.until_idle else stream.trigger(processingTime="0 seconds")
-        with closing(tasks):
-            query = stream.start()
-            on_started()
-            try:
-                while not self._stopping.is_set() and not query.awaitTermination(0.1):
-                    pass
-            except Exception:
-                if failure and not isinstance(failure[0], _Stopped):
-                    raise failure[0] from None
-                if not failure:
-                    raise
-            finally:
-                query.stop()
+        query = stream.start()
+        on_started()
+        try:
+            while not self._stopping.is_set() and not query.awaitTermination(0.1):
+                pass
+        except Exception:
+            if failure and not isinstance(failure[0], _Stopped):
+                raise failure[0] from None
+            if not failure:
+                raise
+        finally:
+            query.stop()
 
     @property
     def _quarantine(self) -> Path:

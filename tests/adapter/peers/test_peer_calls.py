@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import select
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -71,12 +72,14 @@ class Source(replay_pb2_grpc.SourceReplayServicer):
     """A feed's source, which answers with a text for each range."""
 
     def __init__(self) -> None:
+        self.call_count = 0
         self.server = serve_by_hand(lambda server: replay_pb2_grpc.add_SourceReplayServicer_to_server(self, server))
 
     def Fill(  # noqa: N802
         self, request: replay_pb2.FillRequest, _context: grpc.ServicerContext
     ) -> Iterator[replay_pb2.FillChunk]:
         """One chunk."""
+        self.call_count += 1
         stream, session = request.source_stream_id, request.session
         texts = [f"{stream} {session} {each.first_seq} to {each.last_seq}" for each in request.ranges]
         yield replay_pb2.FillChunk(datagrams=[each.encode() for each in texts])
@@ -92,6 +95,7 @@ class Caller:
 
     def __init__(self, source: str = "") -> None:
         self.mailbox = Mailbox()
+        self.is_paused = False
         self.counters = CounterSet()
         self.heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         config = EngineConfig(1, 1, SESSION, (ChannelConfig(1, (1,)),))
@@ -113,6 +117,8 @@ class Caller:
 
     def _turn(self) -> None:
         while not self._ended.wait(0.005):
+            if self.is_paused:
+                continue
             for event in self.mailbox.take(100):
                 event(0)
 
@@ -183,6 +189,30 @@ def test_all_gaps_of_a_source_stream_are_filled_by_one_call() -> None:
     try:
         caller.calls.request_source(RequestSource(1, ((1, 3), (5, 6), (8, 20)), SESSION))
         assert take(caller, "source", 3) == [b"1 20261121 1 to 2", b"1 20261121 5 to 5", b"1 20261121 8 to 19"]
+    finally:
+        caller.close()
+        source.server.stop(0)
+
+
+def test_source_messages_that_wait_for_the_loop_are_not_requested_again() -> None:
+    source = Source()
+    caller = Caller(source.server.endpoint)
+    wanted = RequestSource(1, ((1, 3),), SESSION)
+    try:
+        caller.is_paused = True
+        caller.calls.request_source(wanted)
+        assert select.select([caller.mailbox.fileno()], [], [], WAIT_S)[0]
+        (line,) = caller.calls._sources[1]
+        with line._ended:
+            assert not line._ended.wait_for(lambda: not line._busy, 0.3), "the call did not wait for the loop"
+        caller.calls.request_source(wanted)  # the engine repeats what it still lacks
+        caller.is_paused = False
+        assert take(caller, "source") == [b"1 20261121 1 to 2"]
+        with line._ended:
+            assert line._ended.wait_for(lambda: not line._busy, WAIT_S)
+        caller.calls.request_source(RequestSource(1, ((3, 5),), SESSION))
+        assert take(caller, "source") == [b"1 20261121 3 to 4"]
+        assert source.call_count == 2
     finally:
         caller.close()
         source.server.stop(0)

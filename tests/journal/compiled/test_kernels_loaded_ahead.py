@@ -32,6 +32,22 @@ with Journal.open(Path(sys.argv[1]), block_size=1 << 20, exclusive=True) as jour
     assert loaded() == before, (before, loaded())
 """
 
+RECOVERY_SCRIPT = """
+import sys
+from pathlib import Path
+from tandemfeed.journal import Journal
+from tandemfeed.journal.compiled.kernels import roll_forward
+from tandemfeed.journal.compiled.reading import find_after_damage
+
+with Journal.open(Path(sys.argv[1]), block_size=1 << 20, exclusive=True) as journal, journal.tailer():
+    assert find_after_damage.signatures, "a restart after a crash would compile it"
+    assert roll_forward.signatures, "a restart would compile it"
+"""
+
 
 def test_no_kernel_is_loaded_between_opening_and_closing(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "journal")], check=True, timeout=120)
+
+
+def test_the_first_opening_compiles_what_the_opening_after_a_crash_needs(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", RECOVERY_SCRIPT, str(tmp_path / "journal")], check=True, timeout=120)
