@@ -4,16 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from struct import Struct
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.client_lib.messages.message import MessageClasses, load_messages
 from tandemfeed.client_lib.messages.sbe_reading import SbeMessage, SbeReader
-from tandemfeed.feedcore.documents.message_model import MessageModel, frame_dtype, is_array, load_message_model
+from tandemfeed.feedcore.documents.message_model import (
+    PREFIX_SIZE,
+    SHAPES_MAX,
+    MessageModel,
+    Span,
+    frame_dtype,
+    is_array,
+    load_message_model,
+)
 from tandemfeed.feedcore.sbe.messages import MessageType
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
+from tandemfeed.feedcore.wire.sbe_header import EQUAL_PARTS
+
+
+class _UniformFrames(NamedTuple):
+    """Frames of one message and size that fill a packet, as most packets have them.
+
+    Attributes:
+        equal_parts: reads the equal parts of all frames.
+        expected: what it reads.
+    """
+
+    equal_parts: Struct
+    expected: tuple[int, ...]
+    message: MessageType
+    rows: np.dtype[np.void]
+    count: int
 
 
 class Decoder:
@@ -27,6 +52,7 @@ class Decoder:
     def __init__(self, message_model: bytes, document: str = "message model") -> None:
         self._xml = message_model
         self._document = document
+        self._uniform: dict[tuple[tuple[int, ...], int], _UniformFrames] = {}  # by the first frame, and all bytes
 
     @cached_property
     def model(self) -> MessageModel:
@@ -40,7 +66,29 @@ class Decoder:
 
     def arrays(self, frames: memoryview) -> Iterator[tuple[MessageType, NDArray[np.void]]]:
         """Structured views in stream order, each of consecutive messages with the same template."""
-        return self.model.arrays(frames)
+        size = len(frames)
+        if size >= PREFIX_SIZE:
+            known = self._uniform.get((EQUAL_PARTS.unpack_from(frames), size))
+            if known is not None and known.equal_parts.unpack(frames) == known.expected:
+                yield known.message, np.ndarray((known.count,), known.rows, frames)
+                return
+        spans = self.model.spans(frames)
+        if len(spans) == 1:
+            self._remember(frames, *spans)
+        for (message, rows), start, end, length in spans:
+            if message is not None and rows is not None:
+                yield message, np.ndarray(((end - start) // length,), rows, frames, start)
+
+    def _remember(self, frames: memoryview, span: Span) -> None:
+        """Note what one span has that is all of a packet."""
+        (message, rows), _, end, length = span
+        if message is None or rows is None:
+            return
+        if len(self._uniform) >= SHAPES_MAX:
+            self._uniform.clear()
+        count, first = end // length, EQUAL_PARTS.unpack_from(frames)
+        equal_parts = Struct("<" + f"{EQUAL_PARTS.format.removeprefix('<')}{length - PREFIX_SIZE}x" * count)
+        self._uniform[first, end] = _UniformFrames(equal_parts, first * count, message, rows, count)
 
     def messages(self, frames: bytes | memoryview) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each message as (name, field values). Slow, because it decodes message by message; for output and tests.
