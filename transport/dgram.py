@@ -104,6 +104,7 @@ class MulticastReceiver:
             self.socket.close()
             raise BadGroup(f"cannot receive {group} on interface {interface}: {refused}") from refused
         self._recv = self.socket.recv
+        self._polled = [(self.socket, zmq.POLLIN)]
         self._sender = b""
 
     def receive(self) -> bytes | None:
@@ -116,8 +117,8 @@ class MulticastReceiver:
         return body
 
     def has_more(self) -> bool:
-        """True if another datagram waits: cheaper than to receive none."""
-        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        """True if another datagram waits: cheaper than to receive none, or to ask for the socket's events."""
+        return bool(zmq.zmq_poll(self._polled, 0))
 
     @property
     def last_sender(self) -> str:

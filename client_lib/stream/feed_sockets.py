@@ -59,7 +59,8 @@ class FeedSockets:
         self._thread: threading.Thread | None = None  # that receives for several subscriptions
         self._failure: BaseException | None = None  # which ended it
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # of the thread
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._is_taken = self._is_closed = False
         self._was_interrupted = self._is_unfinished = False  # a change: ever; the last one
         self._wake_holder: Callable[[], None] = self._wake_thread
@@ -208,7 +209,7 @@ class FeedSockets:
 
     def _take(self, wake: Callable[[], None], *, for_thread: bool) -> bool:
         """Hold the sockets, to wait for datagrams. Returns False if this caller should no longer receive."""
-        with self._changed:
+        with self._lock:
             while self._is_taken or self._asking_count:
                 self._wait_for_change()
             if self._is_closed or for_thread != (self._thread is not None):
@@ -224,7 +225,7 @@ class FeedSockets:
             self._waiting_count -= 1
 
     def _give_back(self) -> None:
-        with self._changed:
+        with self._lock:
             self._is_taken = False
             if self._waiting_count:  # in nearly every turn, nobody waits
                 self._changed.notify_all()
@@ -285,22 +286,27 @@ class FeedSockets:
             inbox.notify()
 
     def _receive(self, fd: int, wait_ms: int) -> bool:
-        """Wait for datagrams, or until `fd` is readable; distribute a portion. Returns whether `fd` is readable."""
+        """Distribute a portion of the datagrams that have arrived. If there are none, wait for one, or until `fd` is
+        readable, and distribute it before any other is opened. Returns whether `fd` is readable."""
+        polled = [*self._receivers.polled, (fd, zmq.POLLIN)]
+        found, count_max = zmq.zmq_poll(polled, 0), DRAIN_COUNT_MAX
+        if not found and wait_ms:
+            found, count_max = zmq.zmq_poll(polled, wait_ms)[:1], 1
         is_woken = has_more = False
-        for socket, _ in zmq.zmq_poll([*self._receivers.polled, (fd, zmq.POLLIN)], wait_ms):
+        for socket, _ in found:
             receiver = self._receivers.of_socket(socket)
             if receiver is None:
                 is_woken = True
             else:
-                has_more |= self._drain(receiver)
-        self.has_more = has_more
+                has_more |= self._drain(receiver, count_max)
+        self.has_more = has_more and count_max > 1
         self._notify()
         return is_woken
 
-    def _drain(self, receiver: Receiver) -> bool:
-        """Take up to DRAIN_COUNT_MAX datagrams; False if there are no more."""
+    def _drain(self, receiver: Receiver, count_max: int = DRAIN_COUNT_MAX) -> bool:
+        """Take so many datagrams at most; False if there are no more."""
         receive, opened_of, readers, group = receiver.receive, self._opener.open, self._readers, receiver.group
-        for number in range(DRAIN_COUNT_MAX):
+        for number in range(count_max):
             if number == 1 and not receiver.has_more():  # as usual on a quiet stream
                 return False
             datagram = receive()

@@ -2,7 +2,8 @@
 
 The loop runs in the thread that polls; no other thread handles messages. Other threads (replay, grant, and one that
 receives if several subscriptions share sockets) reach it only through the inbox and the mailbox. It is deliberately
-dull: it has no sequence arithmetic.
+dull: it has no sequence arithmetic. A turn hands over its messages before it does anything else, so the rest of the
+turn (timers, lag, losses) takes none of their time.
 
 All queues are bounded: datagrams in ZeroMQ's queue of each receiver and in the inbox (`receive_queue_count_max`; replay
 fills the loss after an overflow), letters in the mailbox (MAILBOX_COUNT_MAX; replay slows down), early packets in the
@@ -76,6 +77,7 @@ class Loop:
         self.replayed_count = 0
         self.queues, self._reports_lag = QueueWatch(), reports_lag
         self._last_item: Revoked | None = None
+        self._turn_at_ns, self._is_turn_open = time.monotonic_ns(), False  # when the last turn was; must be finished
         self._shared = shared
         self.inbox = Inbox(shared.receive_queue_count_max, self._mailbox.fd, self._mailbox.wake)
         self._replay = ReplayWorker(session, self._mailbox.put)
@@ -95,58 +97,72 @@ class Loop:
     def close(self) -> None:
         """Leave the sockets and end the background threads."""
         self._shared.leave(self.inbox, self.sockets)
+        self._report_losses()
         self._end_threads()
 
     def poll(self, timeout_s: float | None) -> list[Item]:
-        """Run until there are items, the time-out has passed or the loop is over."""
+        """Run until there are items, the time-out has passed or the loop is over.
+
+        Messages are returned as soon as they are there; the next call begins with the rest of their turn.
+        """
         give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
         channels, ready, sockets = self.channels, self.channels.ready, self.sockets
-        while not self.is_over:
-            deadline_ns = earliest(channels.next_deadline_ns(), sockets.deadline_ns)
-            wake_at_ns = earliest(deadline_ns, give_up_at_ns)
+        if self._is_turn_open:
+            self._finish_turn()
+        while not ready and not self.is_over:
+            wake_at_ns = earliest(channels.next_deadline_ns(), sockets.deadline_ns, give_up_at_ns)
             wait_ms = -1 if wake_at_ns is None else max(0, -(-(wake_at_ns - time.monotonic_ns()) // 1_000_000))
-            if ready:  # what a snapshot or a grant made needs no packet
-                wait_ms = 0
             if sockets.wait(self.inbox, wait_ms):
                 self._read_letters()
-            has_more = self._take_arrivals()
-            now_ns = time.monotonic_ns()
-            lag = self.queues.on_turn(has_more=has_more or sockets.has_more, now_ns=now_ns)
-            if lag is not None and self._reports_lag:
-                ready.append(lag)
-            channels.losses.is_behind = self.queues.has_lagged(now_ns)
-            if deadline_ns is not None and now_ns >= deadline_ns:
-                channels.on_timer(now_ns)
-                sockets.on_timer(now_ns)
-            if self._last_item is not None:  # after everything else of this turn
-                ready.append(self._last_item)
-                self.is_over = True
-            if channels.losses.found and (failed := self._report.write(channels.losses.take())) is not None:
-                ready.append(failed)
+            self._take_arrivals()
             if ready:
-                items = list(ready)
-                ready.clear()
-                return items
-            if give_up_at_ns is not None and now_ns >= give_up_at_ns:
                 break
-        return []
+            self._finish_turn()
+            if give_up_at_ns is not None and self._turn_at_ns >= give_up_at_ns:
+                break
+        items = list(ready)
+        ready.clear()
+        return items
 
-    def _take_arrivals(self) -> bool:
-        """Take a portion of the inbox; True if there is more."""
-        inbox, on_opened, heard = self.inbox, self.channels.on_opened, set()
+    def _take_arrivals(self) -> None:
+        """Take a portion of the inbox."""
+        inbox, on_opened, heard = self.inbox, self.channels.on_opened, ""
         for _ in range(min(len(inbox), self.sockets.turn_count_max)):
             arrival = inbox.take()
             if isinstance(arrival, UnicastChosen):
                 self.channels.ready.append(arrival)
                 continue
             opened, group, sender = arrival
-            if on_opened(opened, sender) and group and group not in heard:
-                heard.add(group)
+            if on_opened(opened, sender) and group != heard:
+                heard = group
                 self.sockets.on_heard(group, time.monotonic_ns())
         for reason, count in inbox.take_refused().items():
             self._counters.refusals[reason] += count
         self._counters.counts[Counter.INBOX_DROPPED] = inbox.dropped_count
-        return len(inbox) > 0
+        self._turn_at_ns, self._is_turn_open = time.monotonic_ns(), True
+
+    def _finish_turn(self) -> None:
+        """Do what was due at the time of the turn, and look for lag. Not what is due now: after a long pause of the
+        application, a stream whose datagrams wait in a queue is not silent."""
+        self._is_turn_open = False
+        now_ns, channels, sockets = self._turn_at_ns, self.channels, self.sockets
+        lag = self.queues.on_turn(has_more=len(self.inbox) > 0 or sockets.has_more, now_ns=now_ns)
+        if lag is not None and self._reports_lag:
+            channels.ready.append(lag)
+        channels.losses.is_behind = self.queues.has_lagged(now_ns)
+        deadline_ns = earliest(channels.next_deadline_ns(), sockets.deadline_ns)
+        if deadline_ns is not None and now_ns >= deadline_ns:
+            channels.on_timer(now_ns)
+            sockets.on_timer(now_ns)
+        if self._last_item is not None:  # after everything else of this turn
+            channels.ready.append(self._last_item)
+            self._last_item, self.is_over = None, True
+        self._report_losses()
+
+    def _report_losses(self) -> None:
+        losses = self.channels.losses
+        if losses.found and (failed := self._report.write(losses.take())) is not None:
+            self.channels.ready.append(failed)
 
     def _read_letters(self) -> None:
         self._mailbox.acknowledge()

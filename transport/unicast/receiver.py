@@ -58,6 +58,7 @@ class UnicastReceiver:
         self.set_channels(channel_ids)
         self.socket.connect(f"tcp://{endpoint}")
         self._recv = self.socket.recv
+        self._polled = [(self.socket, zmq.POLLIN)]
 
     def set_channels(self, channel_ids: Iterable[int]) -> None:
         """Receive these channels from now on."""
@@ -77,8 +78,8 @@ class UnicastReceiver:
         return message[TOPIC_SIZE:]
 
     def has_more(self) -> bool:
-        """True if another datagram waits: cheaper than to receive none."""
-        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        """True if another datagram waits: cheaper than to receive none, or to ask for the socket's events."""
+        return bool(zmq.zmq_poll(self._polled, 0))
 
     @property
     def last_sender(self) -> str:
