@@ -38,7 +38,7 @@ class _UniformFrames(NamedTuple):
     expected: tuple[int, ...]
     message: MessageType
     rows: np.dtype[np.void]
-    row_count: int
+    frame_count: int
 
 
 class Decoder:
@@ -70,7 +70,7 @@ class Decoder:
         if size >= PREFIX_SIZE:
             known = self._uniform.get((EQUAL_PARTS.unpack_from(frames), size))
             if known is not None and known.equal_parts.unpack(frames) == known.expected:
-                yield known.message, np.ndarray((known.row_count,), known.rows, frames)
+                yield known.message, np.ndarray((known.frame_count,), known.rows, frames)
                 return
         spans = self.model.spans(frames)
         if len(spans) == 1:

@@ -11,8 +11,7 @@ import pytest
 import zmq
 
 from tandemfeed.client_lib.items import Revoked
-from tandemfeed.client_lib.login.call_core import TopicsRevoked
-from tandemfeed.client_lib.login.grant import Grant
+from tandemfeed.client_lib.login.grant import Grant, TopicsRevoked
 from tandemfeed.client_lib.stream import feed_sockets, loop
 from tandemfeed.client_lib.stream.feed_sockets import FeedSockets
 from tandemfeed.client_lib.stream.inbox import Inbox
@@ -66,7 +65,8 @@ class RecordingChannels:
         self.timers_ns.append(now_ns)
 
     def _take_losses(self) -> list[Any]:
-        found, self.losses.found = self.losses.found, []
+        found: list[Any] = self.losses.found
+        self.losses.found = []
         return found
 
 
@@ -78,8 +78,9 @@ class Scripted:
         monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic_ns=lambda: self.now_ns))
         self.letters, self.counters, self.channels = Letters(), CounterSet(), RecordingChannels()
         report = SimpleNamespace(write=self.reported.extend)
-        made: Any = (SimpleNamespace(), self.letters, self.counters, report, lambda _: self.channels)
-        self.loop = Loop(*made, ScriptedSockets(*steps), "multicast", reports_lag=True)  # type: ignore[arg-type]
+        given = SimpleNamespace(), self.letters, self.counters, report, lambda _: self.channels, ScriptedSockets(*steps)
+        make: Any = Loop
+        self.loop: Any = make(*given, "multicast", reports_lag=True)
 
 
 @pytest.fixture
