@@ -13,7 +13,7 @@ import numpy as np
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.convert_command.captures.capture_walk import TIME_MAX, CaptureWalk, Datagrams, destination
 from tandemfeed.adapter.convert_command.captures.keys import KeyTable
-from tandemfeed.adapter.convert_command.captures.line_groups import look_at
+from tandemfeed.adapter.convert_command.captures.line_groups import lines_of
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
 from tandemfeed.adapter.convert_command.captures.rows import AT_NS, FLOW, FRAME, Words
 from tandemfeed.adapter.convert_command.captures.stream_merge import Chunk, StreamMerge
@@ -125,7 +125,7 @@ class _Reading:
     def _find_groups(self) -> None:
         if self._protocol.packet is not None:
             return  # the session's name decides
-        lines = self._given.line_groups or look_at(self._given.paths, self._protocol).lines
+        lines = self._given.line_groups or lines_of(self._given.paths, self._protocol)
         self._has_groups = not self._protocol.stream_name_size or len(set(lines.groups)) > 1
         for flow, (key, group) in enumerate(zip(lines.flows, lines.groups, strict=True)):
             self._flows.add(key)

@@ -9,7 +9,7 @@ The same look shows which streams each capture has, and so which captures contin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -58,19 +58,42 @@ def look_at(paths: Sequence[Path], protocol: Protocol) -> Look:
     """
     flows, found = KeyTable(), list[set[Stream]]()
     seen = Contents(protocol, flows)
-    of_each = max(DATAGRAMS_MAX // len(paths), DATAGRAMS_LEAST)
     for path in paths:
-        count = 0
-        with DecompressedFile(path) as file, suppress(FormatError):  # the reading that follows reports it
-            for datagrams in CaptureWalk(file, flows):
-                seen.add(datagrams)
-                count += len(datagrams.rows)
-                if count >= of_each:
-                    break
+        for datagrams in _beginning(path, len(paths), flows):
+            seen.add(datagrams)
         found.append(seen.take_streams())
     groups = seen.groups()
     lines = LineGroups(tuple(flows[number] for number in range(len(flows))), tuple(groups))
     return Look(lines, [{(groups[flow], name) for flow, name in streams} for streams in found])
+
+
+def lines_of(paths: Sequence[Path], protocol: Protocol) -> LineGroups:
+    """Which destinations belong together. Contents are compared only if there are several.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    flows = KeyTable()
+    for path in paths:
+        for _ in _beginning(path, len(paths), flows):
+            if len(flows) > 1:
+                return look_at(paths, protocol).lines
+    return LineGroups(tuple(flows[number] for number in range(len(flows))), (0,) * len(flows))
+
+
+def _beginning(path: Path, path_count: int, flows: KeyTable) -> Iterator[Datagrams]:
+    """The datagrams of a capture that are looked at.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    count, count_max = 0, max(DATAGRAMS_MAX // path_count, DATAGRAMS_LEAST)
+    with DecompressedFile(path) as file, suppress(FormatError):  # the reading that follows reports it
+        for datagrams in CaptureWalk(file, flows):
+            yield datagrams
+            count += len(datagrams.rows)
+            if count >= count_max:
+                break
 
 
 class Contents:

@@ -11,6 +11,8 @@ import pytest
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.mdp3 import MDP_HEADER
 from tandemfeed.adapter.conversion.formats.moldudp64 import encode_mold_packet
+from tandemfeed.adapter.convert_command.captures.line_groups import lines_of, look_at
+from tandemfeed.adapter.convert_command.captures.protocols import mdp3
 from tandemfeed.adapter.convert_command.cli import main
 from tandemfeed.adapter.convert_command.findings import STREAMS_FILE
 from tandemfeed.adapter.convert_command.inputs import Findings, Input
@@ -54,6 +56,16 @@ def test_channels_without_a_number_in_the_header_are_kept_apart_and_their_lines_
         ("224.0.31.10:14310 and 224.0.31.11:14310", 1, 20, 0),
         ("224.0.31.20:14310 and 224.0.31.21:14310", 101, 120, 0),
     ]
+
+
+@pytest.mark.parametrize("destinations", [1, 2])
+def test_the_lines_of_a_capture_are_those_that_its_contents_show(tmp_path: Path, destinations: int) -> None:
+    sent = [(mdp(1, sequence, sequence), line(number)) for sequence in range(1, 4) for number in range(destinations)]
+    path, protocol = tmp_path / "day.pcap", mdp3(ITCH)
+    write_pcap(path, sent)
+    found = lines_of([path], protocol)
+    assert found == look_at([path], protocol).lines
+    assert found.groups == (0,) * destinations
 
 
 def test_numbers_that_start_again_are_a_new_beginning_and_late_copies_are_not(tmp_path: Path) -> None:
