@@ -23,7 +23,7 @@ from tandemfeed.feedcore.documents.message_model import (
 )
 from tandemfeed.feedcore.sbe.messages import MessageType
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
-from tandemfeed.feedcore.wire.sbe_header import EQUAL_PARTS
+from tandemfeed.feedcore.wire.sbe_header import EQUAL_PARTS, EQUAL_PARTS_LAYOUT
 
 
 class _UniformFrames(NamedTuple):
@@ -87,7 +87,7 @@ class Decoder:
         if len(self._uniform) >= SHAPES_MAX:
             self._uniform.clear()
         count, first = end // length, EQUAL_PARTS.unpack_from(frames)
-        equal_parts = Struct("<" + f"{EQUAL_PARTS.format.removeprefix('<')}{length - PREFIX_SIZE}x" * count)
+        equal_parts = EQUAL_PARTS_LAYOUT.repeated(count, stride=length)
         self._uniform[first, end] = _UniformFrames(equal_parts, first * count, message, rows, count)
 
     def messages(self, frames: bytes | memoryview) -> Iterator[tuple[str, dict[str, Any]]]:

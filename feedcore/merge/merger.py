@@ -16,7 +16,6 @@ delivered once, whatever number an epoch gave it; a `Gap`, `ProvisionalGap` or `
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -38,6 +37,7 @@ from tandemfeed.feedcore.merge.effects import (
     SourceRange,
     Takeover,
 )
+from tandemfeed.feedcore.merge.former_places import FormerPlaces
 from tandemfeed.feedcore.merge.gap_repair import ChannelRepair
 from tandemfeed.feedcore.merge.history_gate import CLOSED, HistoryGate
 from tandemfeed.feedcore.merge.place import Place, ResumePoint, first_place, place_of_message
@@ -59,7 +59,6 @@ from tandemfeed.feedcore.wire.packet_series import PacketSeries
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 
-FORMER_COUNT_MAX = 4  # actives that died, one after another, before any adapter followed their epochs
 LOOKING_FOR_START = 0  # not an input_seq: the place of the subscription's first message is not known yet
 NOT_NUMBERED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
 
@@ -112,7 +111,7 @@ class StreamMerger:
         self._comparison = CopyComparison(channel_id, counters, config)
         self._gap = ChannelRepair(config)
         self._reported_progress: int | None = None  # next message_seq of the newest `CatchingUp`; None: near the end
-        self._former: deque[tuple[Lineage, Place]] = deque(maxlen=FORMER_COUNT_MAX)  # where it was when it went back
+        self._former = FormerPlaces()
         self._requested_from = LOOKING_FOR_START  # the first missing input_seq at the newest request
         if resume is not None:
             self.next_input_seq, self.next_message_seq = resume.place
@@ -266,11 +265,9 @@ class StreamMerger:
         """Follow a newer history, and forget what it numbers differently."""
         is_first = not self.lineage.epoch
         self._reported_end = None
-        former = self.lineage
-        fork = self._gate.follow(lineage)
+        former, fork = self.lineage, self._gate.follow(lineage)
         if fork is not None:
-            self._rewind_to(first_place(fork), former)
-            self._return_to_former(effects)
+            self._rewind_to(first_place(fork), former, effects)
         self._gap.extend_known_end(first_place(lineage))
         if not is_first:
             sender = heartbeat.adapter_id if heartbeat.flags & FROM_ACTIVE_BIT else 0
@@ -280,11 +277,11 @@ class StreamMerger:
             self._on_other_epoch(packet, now_ns, effects)
         self._watch(now_ns)
 
-    def _rewind_to(self, fork: Place, former: Lineage) -> None:
-        """Return to the place from which messages are renumbered; redelivered ones are dropped by source identity."""
+    def _rewind_to(self, fork: Place, former: Lineage, effects: list[MergeEffect]) -> None:
+        """Return to where messages are renumbered, or to a former place that counts again."""
         place = Place(self.next_input_seq or 0, self.next_message_seq or 0)
         if place.input_seq > fork.input_seq and not self._declared.ranges.overlaps(fork.input_seq, place.input_seq):
-            self._former.append((former, place))
+            self._former.note(former, place)
         end_of = self._gate.lineage.end_of
         self._cut_held(end_of)
         self._confirmation.drop_superseded(end_of)
@@ -293,20 +290,10 @@ class StreamMerger:
         self._declared.ranges.truncate_from(fork.input_seq)
         self._streams.renumbered_from(fork.input_seq)
         self._gap.forget_from(fork)
-        if self.next_input_seq is not None and self.next_input_seq > fork.input_seq:
-            self.next_input_seq, self.next_message_seq = fork
-
-    def _return_to_former(self, effects: list[MergeEffect]) -> None:
-        """Continue from a former place if the present history has what was delivered before it: the epoch for which the
-        merge went back was followed by no adapter. Perhaps no adapter has these messages any more."""
-        for former, place in self._former:
-            if set(former.entries).isdisjoint(self.lineage.entries):
-                continue
-            fork = former.fork_from(self.lineage)
-            common = place if fork is None else min(place, first_place(fork))
-            if self.next_input_seq is not None and common.input_seq > self.next_input_seq:
-                self.next_input_seq, self.next_message_seq = common
-                self._release(effects)
+        if self.next_input_seq is not None:
+            place = max(min(place, fork), self._former.furthest_in(self.lineage))
+            self.next_input_seq, self.next_message_seq = place
+            self._release(effects)
 
     def _cut_held(self, end_of: Callable[[int], int]) -> None:
         """Keep only the part of each held packet that still counts."""

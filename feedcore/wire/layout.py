@@ -42,6 +42,10 @@ class Layout:
         """The struct of some consecutive fields, to read or write at the offset of the first."""
         return struct.Struct("<" + "".join(self._codes[name] for name in names))
 
+    def repeated(self, count: int, stride: int) -> struct.Struct:
+        """The struct of this layout `count` times, each `stride` bytes after the one before."""
+        return struct.Struct("<" + f"{self.struct.format.removeprefix('<')}{stride - self.size}x" * count)
+
     def dtype(self, names: Iterable[str] | None = None) -> np.dtype[Any]:
         """A numpy structure of the layout's size with these fields, or with all."""
         chosen = tuple(self.offsets if names is None else names)

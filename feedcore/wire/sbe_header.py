@@ -11,4 +11,5 @@ SBE_HEADER_LAYOUT = Layout(("blockLength", "H"), ("templateId", "H"), ("schemaId
 SBE_MESSAGE_HEADER = SBE_HEADER_LAYOUT.struct
 SBE_HEADER_SIZE = SBE_HEADER_LAYOUT.size
 # The beginning of a frame as two integers, without what differs within a run of equal messages.
-EQUAL_PARTS = Layout(("frame_length", "H"), ("source_offset", "2x"), ("header", "Q")).struct
+EQUAL_PARTS_LAYOUT = Layout(("frame_length", "H"), ("source_offset", "2x"), ("header", "Q"))
+EQUAL_PARTS = EQUAL_PARTS_LAYOUT.struct

@@ -8,9 +8,11 @@ from tandemfeed.feedcore.hold_queue import HoldQueue
 from tandemfeed.feedcore.merge.comparison import CopyComparison
 from tandemfeed.feedcore.merge.confirmation import Confirmation
 from tandemfeed.feedcore.merge.declared_gaps import DeclaredGaps
+from tandemfeed.feedcore.merge.former_places import FormerPlaces
 from tandemfeed.feedcore.merge.gap_repair import GapRepair
 from tandemfeed.feedcore.merge.history_gate import HistoryGate
 from tandemfeed.feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.merge.place import BEGINNING
 from tandemfeed.feedcore.merge.source_order import RememberedGaps, SourceOrder
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tests.simulation.mutants.mutant import Method, Mutant, always
@@ -145,9 +147,9 @@ MERGE = (
     ),
     Mutant(
         "what was delivered before an epoch without followers is requested again",
-        StreamMerger,
-        "_return_to_former",
-        always(None),
+        FormerPlaces,
+        "furthest_in",
+        always(BEGINNING),
         killer="tests.feedcore.merge.test_merge_histories:test_after_an_epoch_that_no_adapter_followed_the_client_continues_where_it_had_been",
     ),
     Mutant(
