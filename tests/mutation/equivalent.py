@@ -274,12 +274,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- if at_ns is not None and (deadline_ns is None or at_ns < deadline_ns):\n"
         "+ if at_ns is not None and (deadline_ns is None or at_ns <= deadline_ns):",
     ): _SETS_WHAT_IS_SET,
-    (
-        _MERGER,
-        "StreamMerger._rewind_to",
-        "- if self.next_input_seq is not None and self.next_input_seq > fork.input_seq:\n"
-        "+ if self.next_input_seq is not None and self.next_input_seq >= fork.input_seq:",
-    ): _SAME_PLACE,
     **{
         (_MERGER, function, f"- if {condition}:\n+ if {after}:"): _HOT_PATH
         for function, condition, after in (
