@@ -70,6 +70,7 @@ _MERGE = Group(
                 "comparison",
                 "confirmation",
                 "declared_gaps",
+                "former_places",
                 "forwarders",
                 "gap_repair",
                 "history_gate",
