@@ -31,5 +31,6 @@ class FormerPlaces:
         for former, place in self._places:
             if not set(former.entries).isdisjoint(lineage.entries):  # else nothing shows what they have in common
                 fork = former.fork_from(lineage)
-                furthest = max(furthest, place if fork is None else min(place, first_place(fork)))
+                assert fork is not None, "a history that is followed later has a newer epoch"
+                furthest = max(furthest, min(place, first_place(fork)))
         return furthest

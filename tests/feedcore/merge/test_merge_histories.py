@@ -171,8 +171,8 @@ def test_a_gap_that_was_declared_before_such_an_epoch_is_requested_again_after_i
 def test_a_former_place_in_a_history_of_which_the_newest_has_nothing_does_not_count() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))
-    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2), heartbeat(20, ((3, 1),), adapter=3))
-    assert listener.merger.next_input_seq == 1
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2), heartbeat(20, ((3, 8),), adapter=3))
+    assert listener.merger.next_input_seq == 6
 
 
 def test_an_unknown_epoch_in_a_new_lineage_returns_the_client_to_where_that_epoch_begins() -> None:
