@@ -133,7 +133,7 @@ class Loop:
                 self.channels.ready.append(arrival)
                 continue
             opened, group, sender = arrival
-            if on_opened(opened, sender) and group != heard:
+            if on_opened(opened, sender) and group and group != heard:
                 heard = group
                 self.sockets.on_heard(group, time.monotonic_ns())
         for reason, count in inbox.take_refused().items():
