@@ -267,7 +267,7 @@ class StreamMerger:
         self._reported_end = None
         former, fork = self.lineage, self._gate.follow(lineage)
         if fork is not None:
-            self._rewind_to(first_place(fork), former, effects)
+            self._rewind_to(first_place(fork), former)
         self._gap.extend_known_end(first_place(lineage))
         if not is_first:
             sender = heartbeat.adapter_id if heartbeat.flags & FROM_ACTIVE_BIT else 0
@@ -277,8 +277,9 @@ class StreamMerger:
             self._on_other_epoch(packet, now_ns, effects)
         self._watch(now_ns)
 
-    def _rewind_to(self, fork: Place, former: Lineage, effects: list[MergeEffect]) -> None:
-        """Return to where messages are renumbered, or to a former place that counts again."""
+    def _rewind_to(self, fork: Place, former: Lineage) -> None:
+        """Return to where messages are renumbered, or to a former place that counts again. No held packet comes next
+        there: up to the fork none was next, and none from there on counts any more."""
         place = Place(self.next_input_seq or 0, self.next_message_seq or 0)
         if place.input_seq > fork.input_seq and not self._declared.ranges.overlaps(fork.input_seq, place.input_seq):
             self._former.note(former, place)
@@ -293,7 +294,6 @@ class StreamMerger:
         if self.next_input_seq is not None:
             place = max(min(place, fork), self._former.furthest_in(self.lineage))
             self.next_input_seq, self.next_message_seq = place
-            self._release(effects)
 
     def _cut_held(self, end_of: Callable[[int], int]) -> None:
         """Keep only the part of each held packet that still counts."""

@@ -94,7 +94,6 @@ class ChannelReplica:
 
     def promote(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
         """Decide from now on, in `epoch`, beginning with the source messages that wait for decisions."""
-        self.channel.hand_over.cancel()
         return self._end(self._role.promote(epoch, now_ns), now_ns)
 
     def promote_when_caught_up(self, epoch: int, after_epoch: int, now_ns: int) -> list[AdapterEffect]:

@@ -122,6 +122,8 @@ def decode_source_packet(datagram: bytes, feed_id: int) -> SourcePacket:
         raise PacketRefused(Refusal.MALFORMED, f"message count {count} with flags {flags:#04x}")
     if len(datagram) < SOURCE_HEADER_SIZE + count * SOURCE_FRAME_SIZE:
         raise PacketRefused(Refusal.TRUNCATED, f"{count} messages cannot fit in {len(datagram)} bytes")
+    if not count and len(datagram) > SOURCE_HEADER_SIZE:
+        raise PacketRefused(Refusal.MALFORMED, f"{len(datagram) - SOURCE_HEADER_SIZE} bytes after a heartbeat's header")
     if not 0 < first <= SEQ_MAX:
         raise PacketRefused(Refusal.MALFORMED, f"source_seq {first} is not from 1 to {SEQ_MAX}")
     return _new_tuple(SourcePacket, (stream, first, count, session, flags, sent_at, datagram))

@@ -186,11 +186,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
     ): _SHORTCUT,
     (
         f"{_REPLICA}/replica.py",
-        "ChannelReplica.promote",
-        "- self.channel.hand_over.cancel()\n+ pass",
-    ): "a role that begins to decide forgets the awaited epoch, and no failed adapter awaits or is granted one",
-    (
-        f"{_REPLICA}/replica.py",
         "ChannelReplica._next_role",
         "- assert_never(succession)\n+ pass",
     ): "unreachable, as the type checker proves",

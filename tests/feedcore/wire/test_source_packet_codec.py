@@ -86,6 +86,12 @@ def test_a_heartbeat_and_only_a_heartbeat_has_no_messages() -> None:
     assert refusal_of(header(1, flags=SourceFlag.HEARTBEAT) + bytes(4)) is Refusal.MALFORMED
 
 
+def test_a_heartbeat_ends_with_its_header() -> None:
+    heartbeat = header(0, flags=SourceFlag.HEARTBEAT)
+    decode_source_packet(heartbeat, 7)
+    assert refusal_of(heartbeat + bytes(1)) is Refusal.MALFORMED
+
+
 @pytest.mark.parametrize("first", [0, SEQ_MAX + 1, 2**64 - 1])
 def test_a_source_sequence_number_out_of_range_is_refused(first: int) -> None:
     assert refusal_of(header(1, first) + bytes(4)) is Refusal.MALFORMED
