@@ -450,5 +450,43 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "Lineage.end_of",
         "- if start.epoch > epoch:\n+ if start.epoch >= epoch:",
     ): "an equal epoch was handled above",
+    **{
+        (
+            "feedcore/wire/lineage.py",
+            "Lineage.fork_from",
+            "- oldest = max(min(ours, default=0), min(theirs, default=0))\n"
+            f"+ oldest = max(min(ours, default={ours}), min(theirs, default={theirs}))",
+        ): "no epoch is below 1"
+        for ours, theirs in ((0, 1), (1, 0))
+    },
+    **{
+        (
+            _MERGER,
+            "StreamMerger._rewind_to",
+            "- place = Place(self.next_input_seq or 0, self.next_message_seq or 0)\n"
+            f"+ place = Place(self.next_input_seq or {input_seq}, self.next_message_seq or {message_seq})",
+        ): "a merge without a place neither notes nor returns to one"
+        for input_seq, message_seq in ((0, 1), (1, 0))
+    },
+    (
+        _MERGER,
+        "StreamMerger._rewind_to",
+        "- if place.input_seq > fork.input_seq and (not self._declared.ranges.overlaps(fork.input_seq, "
+        "place.input_seq)):\n"
+        "+ if place.input_seq >= fork.input_seq and (not self._declared.ranges.overlaps(fork.input_seq, "
+        "place.input_seq)):",
+    ): "it continues from there, so a later former place is part of as much",
+    **{
+        ("spark_feed/sending/sessions/order.py", "SessionOrder.__init__", f"- self._seen_since_ns = 0\n+ {now}"): (
+            "the first look sets it"
+        )
+        for now in ("pass", "self._seen_since_ns = 1")
+    },
+    (
+        "spark_feed/sending/sessions/order.py",
+        "SessionOrder._first",
+        "- reached = max((each.session for each in found if each.is_begun), default=0)\n"
+        "+ reached = max((each.session for each in found if each.is_begun), default=1)",
+    ): "a feed's session is never below 1",
     **EQUIVALENT_IN_REPLICA,
 }

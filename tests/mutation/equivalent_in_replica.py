@@ -120,6 +120,12 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "+ for first, end in self._held.missing(self.next_source_seq, self.known_end, 2, self.known_end):",
     ): _ONLY_FIRST,
     (_ENGINE, "AdapterEngine.on_source_datagram", "- if sessions.coming:\n+ if True:"): _SHORTCUT,
+    (
+        _ENGINE,
+        "AdapterEngine.on_source_datagram",
+        "- if packet.message_count and (not converter.check(datagram)):\n"
+        "+ if True and (not converter.check(datagram)):",
+    ): "a shortcut: a heartbeat has no frames",
     (_ENGINE, "AdapterEngine.on_output_packet", "- if sessions.coming:\n+ if True:"): _SHORTCUT,
     (
         _SESSIONS,

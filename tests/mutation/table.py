@@ -155,4 +155,10 @@ _CONTRIBUTIONS = Group(
     is_simulated=False,
 )
 
-GROUPS = (_LEASE, _ADAPTERS_LEASE, _MERGE, _REPLICA, _WIRE, _CONTRIBUTIONS)
+_SENDING = Group(
+    ("spark_feed/sending/sessions/order.py",),
+    ("tests/spark_feed/sending/test_session_order.py",),
+    is_simulated=False,
+)
+
+GROUPS = (_LEASE, _ADAPTERS_LEASE, _MERGE, _REPLICA, _WIRE, _CONTRIBUTIONS, _SENDING)

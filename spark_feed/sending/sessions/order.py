@@ -123,8 +123,8 @@ class SessionOrder:
         self._asked = asked
         self.session = 0
         self.waiting_reason = ""
-        self._wait: tuple[Wait, int] | None = None  # with the position then
-        self._waiting_since_ns = 0
+        self._seen: tuple[BeginSession | Wait, int] | None = None  # the last outcome, and the position then
+        self._seen_since_ns = 0
         self._too_late: set[Path] | None = None  # journals of sessions that are over; None: not looked yet
 
     def on_look(
@@ -139,13 +139,10 @@ class SessionOrder:
             position: in its journal, after what was sent; while it grows, nothing waits for long.
         """
         outcome = self._next(found, feed_session, is_complete) if self.session else self._first(found, feed_session)
-        if isinstance(outcome, BeginSession):
-            self.waiting_reason, self._wait = "", None
-            return outcome
-        if (outcome, position) != self._wait:
-            self._wait, self._waiting_since_ns = (outcome, position), now_ns
+        if (outcome, position) != self._seen:
+            self._seen, self._seen_since_ns = (outcome, position), now_ns
         patience_ns = PATIENCE_NS.get(type(outcome))
-        is_over = patience_ns is not None and now_ns - self._waiting_since_ns >= patience_ns
+        is_over = patience_ns is not None and now_ns - self._seen_since_ns >= patience_ns
         self.waiting_reason = outcome.reason() if is_over else ""
         return outcome
 

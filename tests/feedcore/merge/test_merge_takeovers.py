@@ -19,6 +19,13 @@ def in_the_second_epoch() -> Listener:
     return listener
 
 
+def test_a_stream_that_has_ended_knows_its_end_even_if_a_newer_epoch_does_not_repeat_it() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 3)), heartbeat(4, FIRST, flags=OutputFlag.END_OF_STREAM))
+    listener.hear(heartbeat(4, SECOND_FROM_4, adapter=2))
+    assert listener.merger.knows_end
+
+
 @pytest.mark.parametrize(("next_seq", "stale_count"), [(3, 0), (4, 0), (5, 1)])
 def test_a_heartbeat_of_an_older_epoch_counts_up_to_its_end(next_seq: int, stale_count: int) -> None:
     listener = in_the_second_epoch()

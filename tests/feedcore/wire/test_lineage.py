@@ -109,7 +109,8 @@ def test_a_lineage_whose_numbers_decrease_or_exceed_the_limit_is_refused(second:
 
 
 def test_a_history_knows_its_newest_epoch_and_where_that_begins() -> None:
-    assert (HISTORY.epoch, HISTORY.first_input_seq, HISTORY.first_message_seq) == (7, 90, 60)
+    history = lineage_of((1, 1, 1), (7, 90, 60))
+    assert (history.epoch, history.first_input_seq, history.first_message_seq) == (7, 90, 60)
     nothing = Lineage()
     assert (nothing.epoch, nothing.first_input_seq, nothing.first_message_seq) == (0, 1, 1)
 

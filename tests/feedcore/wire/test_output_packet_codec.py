@@ -11,6 +11,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     OutputFlag,
     OutputPacket,
     decode_output_packet,
+    decode_runs,
     encode_output_header,
     encode_output_packet,
     encode_runs,
@@ -137,3 +138,15 @@ def test_an_announcement_contains_its_runs_and_no_messages() -> None:
 def test_the_largest_numbers_are_valid() -> None:
     last = HEARTBEAT._replace(first_input_seq=SEQ_MAX, first_message_seq=SEQ_MAX)
     assert decode_output_packet(encode_output_packet(last)) == last
+    runs = (GAP_AND_RUN[0]._replace(first_source_seq=SEQ_MAX),)
+    assert decode_runs(encode_runs(runs), 1, 1, 3, 301, 101, 0) == runs
+
+
+def test_a_refusal_says_what_does_not_fit() -> None:
+    with pytest.raises(PacketRefused, match="the runs have 1 messages, but the header says 2"):
+        decode_runs(GOLDEN_RUNS, 2, 2, 3, 301, 101, 0)
+    packet = HEARTBEAT._replace(message_count=1, payload=OUTPUT_FRAME.pack(5, 0))
+    with pytest.raises(PacketRefused, match="frame length 5 at offset 0"):
+        message_frames(packet)
+    with pytest.raises(PacketRefused, match="2 bytes after the last message"):
+        message_frames(packet._replace(payload=OUTPUT_FRAME.pack(4, 0) + bytes(2)))

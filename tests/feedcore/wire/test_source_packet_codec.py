@@ -16,6 +16,7 @@ from tandemfeed.feedcore.wire.source_packet import (
     SourcePacket,
     decode_source_packet,
     encode_source_header,
+    unpack_source_header,
 )
 
 GOLDEN_END = bytes.fromhex(
@@ -89,7 +90,16 @@ def test_a_heartbeat_and_only_a_heartbeat_has_no_messages() -> None:
 def test_a_heartbeat_ends_with_its_header() -> None:
     heartbeat = header(0, flags=SourceFlag.HEARTBEAT)
     decode_source_packet(heartbeat, 7)
-    assert refusal_of(heartbeat + bytes(1)) is Refusal.MALFORMED
+    with pytest.raises(PacketRefused, match="3 bytes after a heartbeat's header"):
+        decode_source_packet(heartbeat + bytes(3), 7)
+
+
+def test_a_header_can_be_read_unchecked() -> None:
+    assert unpack_source_header(b"x" + header(3, SEQ_MAX), 1)[3:] == (7, 2, 3, 20261121, SEQ_MAX, 11)
+
+
+def test_the_largest_source_sequence_number_is_valid() -> None:
+    assert decode_source_packet(header(1, SEQ_MAX) + bytes(4), 7).first_source_seq == SEQ_MAX
 
 
 @pytest.mark.parametrize("first", [0, SEQ_MAX + 1, 2**64 - 1])

@@ -78,6 +78,7 @@ def test_the_former_session_is_one_that_was_sent_rather_than_one_that_came_too_l
 
 def test_without_a_journal_to_send_the_gateway_waits_and_says_for_which_session() -> None:
     order = SessionOrder()
+    assert order.waiting_reason == ""
     assert look(order) == AwaitFirst(21, is_asked=False)
     assert order.waiting_reason == "nothing is sent, because there is no journal of session 21 or a later one"
     assert look(order, journal(20)) == AwaitFirst(21, is_asked=False)
@@ -88,6 +89,7 @@ def test_without_a_journal_to_send_the_gateway_waits_and_says_for_which_session(
 def test_the_session_that_was_asked_for_comes_first_and_no_other_one_takes_its_place() -> None:
     order = SessionOrder(asked=22)
     assert look(order, journal(21), journal(23)) == AwaitFirst(22, is_asked=True)
+    assert order.waiting_reason == "nothing is sent, because there is no journal of session 22"
     assert look(order, journal(21), journal(22), journal(23)) == begin(22, former=21)
 
 
@@ -109,7 +111,9 @@ def test_the_next_session_begins_when_the_present_one_is_complete() -> None:
 def test_a_gateway_waits_for_the_next_journal_as_long_as_it_takes_and_nothing_is_wrong() -> None:
     order = in_session(21)
     for now_ns in (NOW_NS, NOW_NS + 1_000 * END_PATIENCE_NS):
-        assert look(order, journal(20), journal(21), now_ns=now_ns) == AwaitJournal()
+        outcome = look(order, journal(20), journal(21), now_ns=now_ns)
+        assert isinstance(outcome, AwaitJournal)
+        assert outcome.reason() == "there is no journal of a later session yet"
         assert order.waiting_reason == ""
 
 
@@ -155,6 +159,8 @@ def test_journals_that_appear_after_their_session_are_named_once() -> None:
     late = [journal(21, "late"), journal(22, "twice")]
     assert order.new_too_late([*early, *late, journal(23)], present) == late
     assert order.new_too_late([*early, *late, journal(23)], present) == []
+    assert order.new_too_late(early, present) == []  # the operator has moved them away ...
+    assert order.new_too_late([*early, *late, journal(23)], present) == []  # ... and back
     order.begun(23)
     assert order.new_too_late([*early, *late, journal(23)], FOLDER / "23") == []
 
