@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     FROM_ACTIVE_BIT,
@@ -52,6 +53,7 @@ class AckedChecker:
         position = snapshot.position
         journalled = adapter.journal.end_of(snapshot.session, snapshot.channel_id, position.epoch)
         sent = max(journalled, snapshot.lineage.first_input_seq)
-        if adapter.is_active and position.next_input_seq > sent:
+        is_active = adapter.engine.replicas[snapshot.channel_id].state is ReplicaState.ACTIVE
+        if is_active and position.next_input_seq > sent:
             text = f"{adapter.name} gives a state at {position.next_input_seq}, but has transmitted only up to {sent}"
             raise Violation("acked", text)
