@@ -103,7 +103,7 @@ class AwaitChoice(NamedTuple):
 
 
 Wait: TypeAlias = AwaitFirst | AwaitJournal | AwaitEnd | AwaitFeed | AwaitChoice
-# Before people must know. Nothing is wrong while the next journal does not exist.
+# Before people must know. AwaitJournal is not here: nothing is wrong while the next journal does not exist.
 PATIENCE_NS = {AwaitFirst: 0, AwaitEnd: END_PATIENCE_NS, AwaitFeed: FEED_PATIENCE_NS, AwaitChoice: 0}
 
 
@@ -141,9 +141,11 @@ class SessionOrder:
         outcome = self._next(found, feed_session, is_complete) if self.session else self._first(found, feed_session)
         if (outcome, position) != self._seen:
             self._seen, self._seen_since_ns = (outcome, position), now_ns
-        patience_ns = PATIENCE_NS.get(type(outcome))
-        is_over = patience_ns is not None and now_ns - self._seen_since_ns >= patience_ns
-        self.waiting_reason = outcome.reason() if is_over else ""
+        self.waiting_reason = ""
+        if isinstance(outcome, BeginSession | AwaitJournal):
+            return outcome
+        if now_ns - self._seen_since_ns >= PATIENCE_NS[type(outcome)]:
+            self.waiting_reason = outcome.reason()
         return outcome
 
     def begun(self, session: int) -> None:
