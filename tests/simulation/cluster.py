@@ -218,6 +218,7 @@ class Cluster:
         """An adapter transmits a packet."""
         is_active = bool(packet.flags & FROM_ACTIVE_BIT)
         self.checks.terms.on_transmit(adapter, packet)
+        self.checks.sessions.on_transmit(packet)
         if self.checks.acked is not None:
             self.checks.acked.on_transmit(adapter, packet)
         self.checks.of[packet.session].content.on_transmit(packet, is_active=is_active, journal=adapter.journal)

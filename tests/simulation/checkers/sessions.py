@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandemfeed.feedcore.merge.effects import MergeEffect, SessionChanged
+from tandemfeed.feedcore.wire.output_packet import END_OF_STREAM_BIT, PROVISIONAL_BIT, OutputPacket
 from tests.simulation.checkers.content import Violation
 
 if TYPE_CHECKING:
@@ -23,6 +24,16 @@ class SessionChecker:
         self._first_session, self._may_miss_end = first_session, may_miss_end
         self._sessions: dict[tuple[str, int], list[int]] = {}
         self._cut_short: set[tuple[str, int, int]] = set()
+        self._newest: dict[tuple[int, int], int] = {}  # (channel, session) -> newest epoch
+        self._newest_ended: dict[tuple[int, int], int] = {}  # -> newest epoch of which an adapter has given the end
+
+    def on_transmit(self, packet: OutputPacket) -> None:
+        """An adapter transmits a packet."""
+        if not packet.flags & PROVISIONAL_BIT:
+            place = packet.channel_id, packet.session
+            self._newest[place] = max(self._newest.get(place, 0), packet.epoch)
+            if packet.flags & END_OF_STREAM_BIT:
+                self._newest_ended[place] = max(self._newest_ended.get(place, 0), packet.epoch)
 
     def on_effect(self, client: ClientActor, channel: int, effect: MergeEffect) -> int:
         """Check a session change; returns the session that the effect belongs to."""
@@ -30,7 +41,9 @@ class SessionChecker:
         if isinstance(effect, SessionChanged):
             if effect.old_session != sessions[-1] or effect.new_session <= sessions[-1]:
                 raise Violation("10", f"{client.name} got {effect} in session {sessions[-1]}")
-            is_end_known = (channel, effect.old_session) not in client.unknown_ends
+            place = channel, effect.old_session
+            # If the active of the newest epoch crashed before the end and moved on as it joined, nothing ends the session.
+            is_end_known = place not in client.unknown_ends and self._newest.get(place) == self._newest_ended.get(place)
             if not effect.is_complete and is_end_known and not self._may_miss_end and not client.is_live:
                 raise Violation("10", f"{client.name} missed the end of the session: {effect}")
             if not effect.is_complete:
