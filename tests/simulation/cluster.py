@@ -99,7 +99,12 @@ class Checks:
         self.events: dict[tuple[str, int], EventChecker] = {}  # by client and channel, once the client has started
         truths = {session: checks.truth for session, checks in self.of.items()}
         self.states = StateChecker(plan, adapters, messages, truths)
-        self.sessions = SessionChecker(min(messages), may_miss_end=plan.may_lose_journals)
+        lengths = {
+            (channel, session): sum(len(by_stream[stream]) for stream in streams)
+            for channel, streams in enumerate(plan.channels, 1)
+            for session, by_stream in messages.items()
+        }
+        self.sessions = SessionChecker(min(messages), may_miss_end=plan.may_lose_journals, lengths=lengths)
 
     @property
     def is_corrupted(self) -> bool:
