@@ -26,7 +26,8 @@ from numba.core.types.functions import BaseFunction
 
 from tandemfeed.adapter.part_compiler import KernelCompiler, compile_part
 from tandemfeed.journal.compiled.compile_report import Report, compilation_reported
-from tandemfeed.journal.compiled.compiling import cache_places, compile_into, kernel_folder
+from tandemfeed.journal.compiled.compiling import compile_into
+from tandemfeed.journal.compiled.places import cache_places, kernel_folder
 
 ENGINES = [Path(__file__).parent / name for name in ("conversion", "convert_command/captures")]
 COMPILERS = [Path(__file__), Path(__file__).with_name("part_compiler.py")]

@@ -132,7 +132,7 @@ def _first_packet_s(recording: Path, folder: Path) -> float:
     command = [
         sys.executable,
         "-c",
-        "import sys; from tandemfeed.spark_feed.cli import job; sys.exit(job(sys.argv[1:]))",
+        "import sys; from tandemfeed.spark_feed.numbering.command import main; sys.exit(main(sys.argv[1:]))",
     ]
     command += ["--recording", str(recording), "--source-format", str(SOURCE_FORMAT), "--until-idle"]
     command += ["--feed-description", str(folder / "cluster.toml"), "--journal", str(folder / "journal")]

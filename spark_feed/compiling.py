@@ -10,7 +10,8 @@ from typing import Any
 
 import numba
 
-from tandemfeed.journal.compiled.compiling import cache_places, compile_into, kernel_folder
+from tandemfeed.journal.compiled.compiling import compile_into
+from tandemfeed.journal.compiled.places import cache_places, kernel_folder
 
 
 def compiler_for(*module_files: str) -> Callable[[object], Callable[[Callable[..., Any]], Any]]:

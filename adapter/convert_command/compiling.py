@@ -18,7 +18,7 @@ from tandemfeed.adapter.kernel_cache import CACHE_FOLDER, MODULE_PREFIX
 from tandemfeed.journal.commands.streams import Meter, Streams, meter
 from tandemfeed.journal.compile_ahead import compile_ahead
 from tandemfeed.journal.compiled.compile_report import COMPILE_EVENT
-from tandemfeed.journal.compiled.compiling import FOLDER_VARIABLE
+from tandemfeed.journal.compiled.places import FOLDER_VARIABLE
 
 SUMMARY = "compile kernels in advance, so that an adapter's first start does not wait for the compiler"
 

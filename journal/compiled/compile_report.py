@@ -12,7 +12,8 @@ from typing import Any
 
 from numba.core.event import Event, Listener, install_listener
 
-from tandemfeed.journal.compiled.compiling import CACHE_FOLDER, FOLDER_VARIABLE
+from tandemfeed.journal.compiled.compiling import CACHE_FOLDER
+from tandemfeed.journal.compiled.places import FOLDER_VARIABLE
 
 COMPILE_EVENT = "numba:compile"  # numba's event for each function that is not in the cache
 ACTIVITY = "compilation"  # marks the log lines

@@ -8,7 +8,6 @@ sources. A second start compiles nothing. The folder is private to its owner (`j
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from numba import njit
 from numba.core import config
 from numba.core.typeinfer import register_dispatcher
 
-from tandemfeed.journal.compiled.private_cache import cache_in, private_folder
+from tandemfeed.journal.compiled.places import cache_places, kernel_folder
+from tandemfeed.journal.compiled.private_cache import cache_in
 
 JOURNAL = Path(__file__).parent.parent
-FOLDER_VARIABLE = "TANDEMFEED_KERNEL_CACHE"  # its folder replaces the user's cache folder
 SOURCES = (  # relative to the journal's package
     "compiled/compiling.py",
     "compiled/kernels.py",
@@ -30,28 +29,6 @@ SOURCES = (  # relative to the journal's package
     "format/layout.py",
     "persistent_queue/state_bits.py",
 )
-
-
-def kernel_folder(digest: str, *parents: Path) -> Path | None:
-    """The cache folder for kernels of this digest, in the first parent where it is private to this user, or None.
-
-    Numba executes what it loads from there, so folders that other users own or can write to are skipped.
-    """
-    folders = (parent / f"kernels-{digest}" for parent in parents)
-    return next((folder for folder in folders if private_folder(folder)), None)
-
-
-def cache_places() -> tuple[Path, ...]:
-    """Where kernels may be stored: the folder that TANDEMFEED_KERNEL_CACHE names, otherwise this user's cache folder.
-
-    Never the package's own folder: an installed package is not changed by running it.
-    """
-    if chosen := os.environ.get(FOLDER_VARIABLE):
-        return (Path(chosen),)
-    try:
-        return (Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "tandemfeed",)
-    except RuntimeError:  # the user has no home
-        return ()
 
 
 def compile_into(folder: Path | None, function: Callable[..., Any], *signature: object, **options: Any) -> Any:

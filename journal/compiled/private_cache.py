@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import linecache
 import os
-import stat
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,47 +19,7 @@ from typing import IO, Any
 
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 
-OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-OTHERS_MAY_ANYTHING = stat.S_IRWXG | stat.S_IRWXO
-
-
-def private_folder(path: Path) -> bool:
-    """Create a folder that is private to this user, unless it exists; True if it is private and writable.
-
-    A folder that others can, or could, write to is not made private: its contents may be theirs.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-        found = path.lstat()  # a symbolic link is refused: another user may change its target
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if not is_ours or found.st_mode & OTHERS_MAY_ANYTHING:
-            return False
-        return os.access(path, os.W_OK) and all(_keeps_its_entries(each) for each in path.resolve().parents)
-    except OSError:
-        return False
-
-
-def _keeps_its_entries(folder: Path) -> bool:
-    """True if no other user can replace this user's folders in it.
-
-    The owner of `/` is trusted: it is root, but has another number in a user namespace. A group with write permission
-    is trusted: its members can also change the program's sources or the user's settings next to it.
-    """
-    found = folder.stat()
-    if found.st_uid not in (os.geteuid(), os.stat("/").st_uid):
-        return False
-    return not found.st_mode & stat.S_IWOTH or bool(found.st_mode & stat.S_ISVTX)
-
-
-def private_file(path: str) -> bool:
-    """True if a file is a regular file of this user that no other user can write to."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & OTHERS_MAY_WRITE
+from tandemfeed.journal.compiled.places import private_file, private_folder
 
 
 class _Locator:

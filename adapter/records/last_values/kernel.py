@@ -30,8 +30,9 @@ from tandemfeed.feedcore.wire.output_packet import (
 )
 from tandemfeed.feedcore.wire.position import SEQ_MAX
 from tandemfeed.feedcore.wire.sbe_header import SBE_HEADER_LAYOUT
-from tandemfeed.journal.compiled.compiling import cache_places, compile_into, kernel_folder
+from tandemfeed.journal.compiled.compiling import compile_into
 from tandemfeed.journal.compiled.memory import load8, load32, load64, store8, store64
+from tandemfeed.journal.compiled.places import cache_places, kernel_folder
 
 # Of `state`, an int64 array. RECORD: of the batch, the first that was not taken.
 CHANNEL, SESSION, ADAPTER, EPOCH, NEXT_INPUT, NEXT_MESSAGE, COUNT, VALUES_END, RECORD = range(9)

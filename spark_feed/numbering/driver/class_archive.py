@@ -16,8 +16,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from tandemfeed.journal.compiled.compiling import cache_places
-from tandemfeed.journal.compiled.private_cache import private_file, private_folder
+from tandemfeed.journal.compiled.places import cache_places, private_file, private_folder
 
 SUFFIX = ".jsa"
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"  # what cannot be archived is only slower

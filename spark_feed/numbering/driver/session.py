@@ -78,22 +78,22 @@ def class_archive() -> ClassArchive:
     return ClassArchive(find_java_home(), Path(_find_spark_home()) / "jars")
 
 
-def launch_jvm(master: str, driver_memory: str, scratch: Path) -> threading.Thread:
-    """Start the JVM of `start_session` beside this thread, which may import meanwhile what the job needs.
+def launch_jvm(master: str, driver_memory: str, scratch: Path) -> None:
+    """Launch the JVM of `start_session`, and go on: it takes seconds to start, in which the job can be imported.
 
-    It saves a second or two. What cannot be started, `start_session` starts again, and says what is wrong.
+    What cannot be started, `start_session` starts again, and says what is wrong.
     """
+    with contextlib.suppress(Exception):
+        from pyspark import SparkConf, SparkContext
 
-    def launch() -> None:
-        with contextlib.suppress(Exception):
-            settings = _prepare(master, driver_memory, scratch, None)
-            from pyspark import SparkConf, SparkContext
+        conf = SparkConf().setAll(list(_prepare(master, driver_memory, scratch, None).items()))
+        await_jvm = threading.Thread(target=_await_jvm, args=(SparkContext, conf), name="await-jvm", daemon=True)
+        await_jvm.start()
 
-            SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))
 
-    thread = threading.Thread(target=launch, name="launch-jvm", daemon=True)
-    thread.start()
-    return thread
+def _await_jvm(context: Any, conf: Any) -> None:
+    with contextlib.suppress(Exception):
+        context._ensure_initialized(conf=conf)
 
 
 def start_session(

@@ -21,13 +21,7 @@ from numpy.typing import NDArray
 
 from tandemfeed.spark_feed.numbering.rows.columns import Coded, RecordedRows
 from tandemfeed.spark_feed.numbering.rows.split import stream_of_hash, streams_of_letters
-
-LETTER = "letter"  # equal ranges of the first letter: A–M and N–Z for two streams
-HASH = "hash"  # CRC-32, for texts that are not spread over the alphabet
-INDEX = "index"  # rows in turn, for recordings of one symbol; its order is then kept only per stream
-RANGES, TABLE = "ranges:", "table:"
-ANY = b"*"  # in a table: every value that has no line of its own
-SYMBOL = "symbol"  # the column that splits divide if the user names none
+from tandemfeed.spark_feed.numbering.split_words import ANY, HASH, INDEX, LETTER, RANGES, SYMBOL, TABLE
 
 
 class SplitError(ValueError):

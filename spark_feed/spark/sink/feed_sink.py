@@ -22,10 +22,11 @@ from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.spark_feed.feed_plan import FeedPlan, read_feed_plan
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import NumberingPlan
-from tandemfeed.spark_feed.numbering.rows.column_split import LETTER, SYMBOL, Split, SplitError, parse_split
+from tandemfeed.spark_feed.numbering.rows.column_split import Split, SplitError, parse_split
 from tandemfeed.spark_feed.numbering.rows.encoding import TickEncoder
 from tandemfeed.spark_feed.numbering.rows.packing import Block
 from tandemfeed.spark_feed.numbering.rows.screening import Refused, Rules, Screen
+from tandemfeed.spark_feed.numbering.split_words import LETTER, SYMBOL
 from tandemfeed.spark_feed.numbering.tasks.quarantine import Quarantine
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.options import count, required

@@ -47,7 +47,7 @@ def _gateway(server: Server, feed: str, journal: Path) -> Iterator[subprocess.Po
         "tls-key": state / "certs" / "source.key",
     }
     arguments = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-    code = "from tandemfeed.spark_feed.cli import gateway; raise SystemExit(gateway())"
+    code = "from tandemfeed.spark_feed.sending.command import main; raise SystemExit(main())"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments, "--wait-for-start"],
         stdin=subprocess.PIPE,

@@ -47,7 +47,7 @@ class _Gateway:
             "tls-key": state / "certs" / "source.key",
         }
         arguments = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-        code = "from tandemfeed.spark_feed.cli import gateway; raise SystemExit(gateway())"
+        code = "from tandemfeed.spark_feed.sending.command import main; raise SystemExit(main())"
         self.process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
         self.events: list[dict[str, Any]] = []
         self._changed = threading.Condition()

@@ -16,7 +16,7 @@ from tandemfeed.adapter import kernel_cache
 from tandemfeed.adapter.convert_command.cli import main
 from tandemfeed.adapter.convert_command.compiling import COMPILE_EVENT, Progress
 from tandemfeed.adapter.kernel_cache import load_generated
-from tandemfeed.journal.compiled.compiling import FOLDER_VARIABLE
+from tandemfeed.journal.compiled.places import FOLDER_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "deploy" / "examples" / "ticks"

@@ -13,7 +13,7 @@ from numba import int64
 
 from tandemfeed.adapter import kernel_cache
 from tandemfeed.adapter.kernel_cache import load_generated
-from tandemfeed.journal.compiled.compiling import FOLDER_VARIABLE
+from tandemfeed.journal.compiled.places import FOLDER_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[3]
 

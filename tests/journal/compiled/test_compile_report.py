@@ -14,7 +14,7 @@ from numba import njit
 from tandemfeed.journal import Journal
 from tandemfeed.journal.compiled import compile_report
 from tandemfeed.journal.compiled.compile_report import compilation_reported
-from tandemfeed.journal.compiled.compiling import FOLDER_VARIABLE
+from tandemfeed.journal.compiled.places import FOLDER_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[3]
 READ = "import sys; from tandemfeed.journal import Tailer; Tailer(sys.argv[1]).close()"

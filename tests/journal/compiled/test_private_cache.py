@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tandemfeed.journal.compiled.compiling import compile_into, kernel_folder
-from tandemfeed.journal.compiled.private_cache import private_file, private_folder
+from tandemfeed.journal.compiled.compiling import compile_into
+from tandemfeed.journal.compiled.places import kernel_folder, private_file, private_folder
 
 STRANGER = 54_321  # a user other than the one who runs the tests
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")

@@ -18,9 +18,9 @@ import pytest
 
 from tandemfeed.journal.format.named_position import NamedPosition
 from tandemfeed.journal.tailer import Tailer
-from tandemfeed.spark_feed import cli
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, POSITION_NAME, RecordKind
+from tandemfeed.spark_feed.numbering import command
 from tandemfeed.spark_feed.numbering.driver.java import JavaMissing, find_java_home
 from tandemfeed.spark_feed.numbering.driver.job import JobOptions, SourceJob, numbering_plan
 from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER
@@ -53,7 +53,7 @@ def start_job(folder: Path, *more: str, until_idle: bool = True) -> subprocess.P
     command = [
         sys.executable,
         "-c",
-        "import sys; from tandemfeed.spark_feed.cli import job; sys.exit(job(sys.argv[1:]))",
+        "import sys; from tandemfeed.spark_feed.numbering.command import main; sys.exit(main(sys.argv[1:]))",
     ]
     command += ["--recording", str(folder / "recording"), "--source-format", str(SOURCE_FORMAT)]
     command += ["--feed-description", f"{folder / 'cluster.toml'}#equities", "--journal", str(folder / "journal")]
@@ -217,7 +217,7 @@ def test_micro_batches_are_smaller_when_the_job_may_not_run_far_ahead(tmp_path: 
 @pytest.mark.parametrize("given", ["-1", "many"])
 def test_an_invalid_number_of_messages_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.job(["--ahead-messages-max", given])
+        command.main(["--ahead-messages-max", given])
     assert f"{given!r} is not a number of messages" in capsys.readouterr().err
 
 

@@ -24,11 +24,11 @@ spark.stop()
 ARCHIVE = """
 import sys
 from pathlib import Path
-from tandemfeed.spark_feed import cli
+from tandemfeed.spark_feed.numbering import command
 from tandemfeed.spark_feed.numbering.driver import class_archive
 
 class_archive.cache_places = lambda: (Path(sys.argv[1]),)
-cli.job(["--archive-classes"])
+command.main(["--archive-classes"])
 """
 
 

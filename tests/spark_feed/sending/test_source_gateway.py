@@ -42,6 +42,7 @@ from tests.spark_feed.source_material import (
 
 pytestmark = pytest.mark.processes
 
+GATEWAY_COMMAND = "tandemfeed.spark_feed.sending.command:main"
 GROUPS = {1: "239.192.7.1:5701", 2: "239.192.7.2:5702"}
 CLUSTER = f"""
 [[feed]]
@@ -226,7 +227,7 @@ def test_a_gateway_with_faults_loses_packets_and_fills_them(tmp_path: Path, admi
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
     faults = ("--fault", "loss=0.5", "--fault", "reorder=0.1")
     arguments = _gateway_arguments(tmp_path, admin, "--rate", "20000", "--wait-for-start", *faults)
-    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (gateway, ready):
+    with _process(tmp_path, GATEWAY_COMMAND, *arguments) as (gateway, ready):
         listener.listen_until(lambda heard: {beat.source_stream_id for beat in heard.heartbeats} == {1, 2})
         assert gateway.stdin is not None
         gateway.stdin.write("start\n")
@@ -246,7 +247,7 @@ def test_the_gateway_multicasts_and_fills_what_the_journal_contains(
     make_recording(tmp_path / "recording", 4_000, 1_000)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
     arguments = _gateway_arguments(tmp_path, admin, "--rate", "8000", "--wait-for-start")
-    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (gateway, ready):
+    with _process(tmp_path, GATEWAY_COMMAND, *arguments) as (gateway, ready):
         listener.listen_until(lambda heard: {beat.source_stream_id for beat in heard.heartbeats} == {1, 2})
         assert {beat.first_source_seq for beat in listener.heartbeats} == {1}
         assert not listener.packets
@@ -320,12 +321,12 @@ def test_a_killed_gateway_resumes_with_the_same_numbers(tmp_path: Path, admin: s
     make_recording(tmp_path / "recording", 6_000, 1_000)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
     arguments = _gateway_arguments(tmp_path, admin, "--rate", "6000")
-    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (gateway, _):
+    with _process(tmp_path, GATEWAY_COMMAND, *arguments) as (gateway, _):
         listener.listen_until(lambda heard: len(heard.packets) > 100)
         os.kill(gateway.pid, signal.SIGKILL)
         gateway.wait()
     before = len(listener.packets)
-    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (_, ready):
+    with _process(tmp_path, GATEWAY_COMMAND, *arguments) as (_, ready):
         listener.listen_until(lambda heard: heard.ended_streams() == {1, 2})
         distinct = {packet[:2]: packet for packet in listener.packets}
         assert len(distinct) > before
@@ -356,7 +357,7 @@ def test_the_status_shows_what_a_gateway_sends_and_when_it_is_killed_or_stopped(
     make_recording(tmp_path / "recording", 4_000, 1_000)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
     arguments = _gateway_arguments(tmp_path, admin, "--rate", "100000", "--wait-for-start")
-    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (gateway, _):
+    with _process(tmp_path, GATEWAY_COMMAND, *arguments) as (gateway, _):
         _await_source(tmp_path, admin, lambda source: source.report.unsent_record_count > 100)
         assert gateway.stdin is not None
         gateway.stdin.write("start\n")
@@ -374,7 +375,7 @@ def test_the_status_shows_what_a_gateway_sends_and_when_it_is_killed_or_stopped(
         (dead,) = (alert for alert in alerts if f"(process {gateway.pid} on " in alert.text)
         assert dead.level is Level.CRITICAL
         assert "is dead: last heard at" in dead.text
-    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *arguments) as (gateway, _):
+    with _process(tmp_path, GATEWAY_COMMAND, *arguments) as (gateway, _):
         _await_source(tmp_path, admin, lambda source: source.report.process_id == gateway.pid)
     alerts = _await_source(tmp_path, admin, lambda source: source.report.is_stopping)
     assert [alert.level for alert in alerts if "was stopped at" in alert.text] == [Level.WARNING]
@@ -382,7 +383,7 @@ def test_the_status_shows_what_a_gateway_sends_and_when_it_is_killed_or_stopped(
 
 def _run_gateway(folder: Path, admin: str, *more: str) -> subprocess.CompletedProcess[str]:
     """Run a gateway that is expected to end soon."""
-    command = _command("tandemfeed.spark_feed.cli:gateway", *_gateway_arguments(folder, admin, *more))
+    command = _command(GATEWAY_COMMAND, *_gateway_arguments(folder, admin, *more))
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
@@ -402,7 +403,7 @@ def test_a_certificate_that_the_adapters_would_refuse_is_refused(tmp_path: Path,
 
 
 def test_a_second_gateway_of_a_journal_is_refused_in_one_sentence(tmp_path: Path, admin: str) -> None:
-    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *_gateway_arguments(tmp_path, admin)):
+    with _process(tmp_path, GATEWAY_COMMAND, *_gateway_arguments(tmp_path, admin)):
         done = _run_gateway(tmp_path, admin)
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
@@ -412,7 +413,7 @@ def test_a_second_gateway_of_a_journal_is_refused_in_one_sentence(tmp_path: Path
 def test_a_gateway_says_that_its_journal_does_not_exist_and_waits_for_it(
     tmp_path: Path, admin: str, listener: _Listener
 ) -> None:
-    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *_gateway_arguments(tmp_path, admin)):
+    with _process(tmp_path, GATEWAY_COMMAND, *_gateway_arguments(tmp_path, admin)):
         warning = f"{tmp_path / 'journal'} does not exist yet; waiting for the source job"
         assert warning in (tmp_path / "processes.log").read_text()
         make_recording(tmp_path / "recording", 200, 200)
@@ -421,7 +422,10 @@ def test_a_gateway_says_that_its_journal_does_not_exist_and_waits_for_it(
 
 
 def test_a_gateway_listens_where_the_adapters_request_gap_fills_and_nowhere_else(tmp_path: Path, admin: str) -> None:
-    with _process(tmp_path, "tandemfeed.spark_feed.cli:gateway", *_gateway_arguments(tmp_path, admin)) as (_, ready):
+    with _process(tmp_path, GATEWAY_COMMAND, *_gateway_arguments(tmp_path, admin)) as (
+        _,
+        ready,
+    ):
         assert ready["rpc"] == "127.0.0.1:7411"
     done = _run_gateway(tmp_path, admin, "--rpc-listen", "127.0.0.1:7500")
     assert done.returncode == 2
