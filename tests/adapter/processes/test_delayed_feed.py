@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from tandemfeed.client_lib import AuthorizationRefused, Batch, connect
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
 from tandemfeed.transport.dgram import MulticastReceiver
 from tests.adapter.processes.adapter_processes import GROUPS, AdapterUnderTest
+from tests.adapter.processes.gateway_process import start_gateway
 from tests.admin_server.cluster_files import Server, ca_of, running_server, secret_of
 from tests.admin_server.policy.test_symbol_rights import BOTH, SOME
 from tests.spark_feed.source_material import journal_without_spark, make_recording
@@ -34,26 +34,7 @@ PATIENCE_S = 120.0
 @contextmanager
 def _gateway(server: Server, feed: str, journal: Path) -> Iterator[subprocess.Popen[str]]:
     """A gateway process that waits for its start."""
-    state = server.folder.path
-    options = {
-        "feed": feed,
-        "journal": journal,
-        "rate": 2_000,
-        "admin": server.endpoint,
-        "ca": state / "ca.pem",
-        "identity": "source",
-        "secret-file": state / "secrets" / "source.secret",
-        "tls-cert": state / "certs" / "source.crt",
-        "tls-key": state / "certs" / "source.key",
-    }
-    arguments = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-    code = "from tandemfeed.spark_feed.sending.command import main; raise SystemExit(main())"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments, "--wait-for-start"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = start_gateway(server, feed, 2_000, "--wait-for-start", journal=journal)
     try:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["event"] == "ready"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +17,7 @@ from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.client_lib import connect
 from tandemfeed.feedcore.merge.effects import SessionChanged
 from tests.adapter.processes.adapter_processes import SESSION, AdapterUnderTest
+from tests.adapter.processes.gateway_process import start_gateway
 from tests.adapter.processes.test_new_day_of_processes import Reader
 from tests.admin_server.cluster_files import Server, secret_of
 from tests.spark_feed.source_material import journal_without_spark, make_recording
@@ -34,21 +33,7 @@ class _Gateway:
     """A gateway process, and the events that it has announced."""
 
     def __init__(self, server: Server, journals: Path) -> None:
-        state = server.folder.path
-        options = {
-            "feed": "equities",
-            "journals": journals,
-            "rate": RATE,
-            "admin": server.endpoint,
-            "ca": state / "ca.pem",
-            "identity": "source",
-            "secret-file": state / "secrets" / "source.secret",
-            "tls-cert": state / "certs" / "source.crt",
-            "tls-key": state / "certs" / "source.key",
-        }
-        arguments = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-        code = "from tandemfeed.spark_feed.sending.command import main; raise SystemExit(main())"
-        self.process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+        self.process = start_gateway(server, "equities", RATE, journals=journals)
         self.events: list[dict[str, Any]] = []
         self._changed = threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()

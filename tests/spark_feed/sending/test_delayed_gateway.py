@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tandemfeed.admin_server.records.authority import Authority
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
 from tandemfeed.spark_feed.journaling.committed_records import CommittedRecords
 from tandemfeed.spark_feed.journaling.records import RecordKind, packet_place
 from tandemfeed.spark_feed.sending import publication
-from tandemfeed.spark_feed.sending.gateway import GatewayOptions, SourceGateway
-from tandemfeed.spark_feed.sending.pacing import RatePacer
+from tandemfeed.spark_feed.sending.gateway import SourceGateway
 from tandemfeed.spark_feed.sending.publication import Delay, DelayedRecords, PublicationLog
 from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
-from tandemfeed.transport.calls.server_names import source_gateway
 from tandemfeed.transport.dgram import MulticastReceiver
 from tandemfeed.v1 import common_pb2
+from tests.spark_feed.sending.gateway_material import (
+    DELAY_NS,
+    DELAYED,
+    DELAYED_FEED_ID,
+    REAL_TIME,
+    SECOND,
+    ManualClock,
+    running_gateway,
+)
 from tests.spark_feed.source_material import (
     FEED,
     assert_gapless,
@@ -35,21 +40,7 @@ from tests.spark_feed.source_material import (
     records_of,
 )
 
-SECOND = 1_000_000_000
-DELAY_NS = 900 * SECOND
-DELAYED_FEED_ID = 2
 PATIENCE_S = 60.0
-TOKEN_KEY = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
-
-
-class ManualClock:
-    """The clock that measures age; it stands still unless the test moves it."""
-
-    def __init__(self) -> None:
-        self.now_ns = 5_000 * SECOND
-
-    def __call__(self) -> int:
-        return self.now_ns
 
 
 @pytest.fixture
@@ -213,28 +204,6 @@ def test_a_delayed_reader_reads_every_record_once_and_none_too_early(tmp_path: P
 # ---- real gateways ----
 
 
-def _description(feed_id: int, name: str, delay_ns: int) -> common_pb2.FeedDescription:
-    return common_pb2.FeedDescription(
-        feed_id=feed_id,
-        name=name,
-        session=FEED.session,
-        source_streams=[
-            common_pb2.SourceStreamDescription(
-                source_stream_id=stream, name=str(stream), group=f"239.192.8.{stream}:{5_800 + 10 * feed_id + stream}"
-            )
-            for stream in FEED.source_stream_ids
-        ],
-        source_replay_endpoint="127.0.0.1:0",
-        token_keys=[common_pb2.TokenKey(public_key=TOKEN_KEY)],
-        delay_ns=delay_ns,
-        delayed_from=FEED.name if delay_ns else "",
-    )
-
-
-REAL_TIME = _description(FEED.feed_id, FEED.name, 0)
-DELAYED = _description(DELAYED_FEED_ID, "equities-delayed", DELAY_NS)
-
-
 class _Receiver:
     """Receives a feed's source packets, which are not sealed."""
 
@@ -264,35 +233,18 @@ class _Receiver:
 
 
 class _Site:
-    """A source journal, and the certificates of the gateways that send from it."""
+    """A source journal, from which the gateways send."""
 
     def __init__(self, folder: Path, clock: ManualClock) -> None:
-        self._clock, self.journal = clock, folder / "journal"
+        self._clock, self._folder, self.journal = clock, folder, folder / "journal"
         make_recording(folder / "recording", 600, 200)
         journal_without_spark(folder / "recording", self.journal)
-        self._certificate, self._key = folder / "source.crt", folder / "source.key"
-        names = [source_gateway(each.name) for each in (REAL_TIME, DELAYED)]
-        Authority(folder).issue(self._certificate, self._key, "source", names)
 
-    @contextmanager
     def gateway(
         self, description: common_pb2.FeedDescription, former_journal: Path | None = None
-    ) -> Iterator[SourceGateway]:
-        options = GatewayOptions(
-            feed=description.name,
-            journal=self.journal,
-            rpc_listen="127.0.0.1:0",
-            tls_certificate=self._certificate.read_bytes(),
-            tls_key=self._key.read_bytes(),
-            former_journal=former_journal,
-            clock=self._clock,
-        )
-        gateway = SourceGateway(options, description, "127.0.0.1", lambda: RatePacer(50_000))
-        gateway.start()
-        try:
-            yield gateway
-        finally:
-            gateway.close()
+    ) -> AbstractContextManager[SourceGateway]:
+        options = {"journal": self.journal, "former_journal": former_journal}
+        return running_gateway(self._folder, description, self._clock, **options)
 
 
 @pytest.fixture

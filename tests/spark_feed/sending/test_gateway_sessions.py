@@ -6,24 +6,21 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from tandemfeed.admin_server.records.authority import Authority
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME
-from tandemfeed.spark_feed.sending.gateway import GatewayCollector, GatewayOptions, SourceGateway
-from tandemfeed.spark_feed.sending.pacing import RatePacer
+from tandemfeed.spark_feed.sending.gateway import GatewayCollector, SourceGateway
 from tandemfeed.spark_feed.sending.publication import Clock, since_boot_ns
 from tandemfeed.spark_feed.sending.sessions.journals import SessionJournals
 from tandemfeed.spark_feed.sending.sessions.order import END_PATIENCE_NS, FoundJournal
-from tandemfeed.transport.calls.server_names import source_gateway
 from tandemfeed.v1 import admin_pb2, common_pb2
-from tests.spark_feed.sending.test_delayed_gateway import DELAY_NS, DELAYED, REAL_TIME, ManualClock
+from tests.spark_feed.sending.gateway_material import DELAY_NS, DELAYED, REAL_TIME, ManualClock, running_gateway
 from tests.spark_feed.source_material import FEED, journal_without_spark, make_recording
 
 COUNT = 300
@@ -93,34 +90,13 @@ def test_a_folder_that_does_not_exist_yet_or_cannot_be_read_has_no_journals(
 # ---- what a gateway does ----
 
 
-@contextmanager
 def _gateway(
     journals: Path,
     session: int = 0,
     description: common_pb2.FeedDescription = REAL_TIME,
     clock: Clock = since_boot_ns,
-) -> Iterator[SourceGateway]:
-    folder = journals.parent
-    certificate, key = folder / "source.crt", folder / "source.key"
-    if not certificate.exists():
-        Authority(folder).issue(
-            certificate, key, "source", [source_gateway(each.name) for each in (REAL_TIME, DELAYED)]
-        )
-    options = GatewayOptions(
-        feed=description.name,
-        journals=journals,
-        rpc_listen="127.0.0.1:0",
-        tls_certificate=certificate.read_bytes(),
-        tls_key=key.read_bytes(),
-        session=session,
-        clock=clock,
-    )
-    gateway = SourceGateway(options, description, "127.0.0.1", lambda: RatePacer(50_000))
-    gateway.start()
-    try:
-        yield gateway
-    finally:
-        gateway.close()
+) -> AbstractContextManager[SourceGateway]:
+    return running_gateway(journals.parent, description, clock, journals=journals, session=session)
 
 
 def _turn_until(gateway: SourceGateway, is_there: Callable[[], bool]) -> None:
