@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import zmq
 
-from tandemfeed.adapter.conversion.formats.packet_translation import PacketTranslation
+from tandemfeed.adapter.conversion.formats.packets.packet_translation import PacketTranslation
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.feedcore.replica.effects import RequestSource
 from tandemfeed.transport.dgram import BadGroup, MulticastReceiver

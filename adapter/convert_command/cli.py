@@ -12,7 +12,7 @@ from tandemfeed.adapter.conversion.table.user_functions import BadUserFunction
 from tandemfeed.adapter.convert_command import compiling, dead_letters, file_task, sniffing
 from tandemfeed.adapter.convert_command.documents import Documents, add_document_arguments, load_documents
 from tandemfeed.adapter.convert_command.explaining import explain, users_functions
-from tandemfeed.adapter.convert_command.inputs import READ_ERRORS
+from tandemfeed.adapter.convert_command.input.inputs import READ_ERRORS
 from tandemfeed.adapter.convert_command.recordings.independence import InputsContinueEachOther
 from tandemfeed.adapter.convert_command.recordings.side_by_side import ConversionFailed
 from tandemfeed.feedcore.documents.xml_document import DocumentError

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.dead_letters import DeadLetter
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.convert_command.inputs import Findings, Input
-from tandemfeed.adapter.convert_command.outputs import Output
-from tandemfeed.adapter.convert_command.reading import READERS
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.input.reading import READERS
+from tandemfeed.adapter.convert_command.output.outputs import Output
 
 OUT_SIZE = (
     2 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
 from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.convert_command.documents import SHIPPED, shipped_documents
 from tandemfeed.adapter.records.dead_letter_record import DeadLetterRecord, decode_dead_letter

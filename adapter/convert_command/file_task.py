@@ -18,10 +18,10 @@ from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
 from tandemfeed.adapter.conversion.table.reasons import REFUSALS as REFUSALS_OF_MESSAGES
 from tandemfeed.adapter.convert_command.captures.compile_ahead import compile_captures_reported
 from tandemfeed.adapter.convert_command.documents import Documents
-from tandemfeed.adapter.convert_command.findings import REFUSED, report_findings
-from tandemfeed.adapter.convert_command.inputs import Input, Line
-from tandemfeed.adapter.convert_command.outputs import KINDS
-from tandemfeed.adapter.convert_command.reading import CAPTURE_READERS, READERS, default_reader
+from tandemfeed.adapter.convert_command.input.findings import REFUSED, report_findings
+from tandemfeed.adapter.convert_command.input.inputs import Input, Line
+from tandemfeed.adapter.convert_command.input.reading import CAPTURE_READERS, READERS, default_reader
+from tandemfeed.adapter.convert_command.output.outputs import KINDS
 from tandemfeed.adapter.convert_command.recordings.independence import (
     recordings_in,
     require_own_streams,

@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader, Datagram
-from tandemfeed.adapter.conversion.formats.capture_file import PCAP_MAGICS, SECTION_HEADER
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader, Datagram
+from tandemfeed.adapter.conversion.formats.captures.capture_file import PCAP_MAGICS, SECTION_HEADER
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.dbn import DBN_MAGIC
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder
-from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
-from tandemfeed.adapter.conversion.formats.lobster import COLUMNS as LOBSTER_COLUMNS
-from tandemfeed.adapter.conversion.formats.mdp3 import decode_mdp_packet
-from tandemfeed.adapter.conversion.formats.moldudp64 import decode_mold_packet
-from tandemfeed.adapter.conversion.formats.tick_table import ALIASES
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
-from tandemfeed.adapter.convert_command.inputs import READ_ERRORS
+from tandemfeed.adapter.conversion.formats.files.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.files.dbn import DBN_MAGIC
+from tandemfeed.adapter.conversion.formats.files.lobster import COLUMNS as LOBSTER_COLUMNS
+from tandemfeed.adapter.conversion.formats.files.tick_table import ALIASES
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.packets.framed_packets import PacketDecoder
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import decode_iex_segment
+from tandemfeed.adapter.conversion.formats.packets.mdp3 import decode_mdp_packet
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import decode_mold_packet
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.input.inputs import READ_ERRORS
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 

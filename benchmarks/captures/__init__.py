@@ -23,9 +23,9 @@ import numpy as np
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.convert_command.converting import OUT_SIZE, convert_all
-from tandemfeed.adapter.convert_command.inputs import Findings, Input
-from tandemfeed.adapter.convert_command.outputs import open_output
-from tandemfeed.adapter.convert_command.reading import READERS
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.input.reading import READERS
+from tandemfeed.adapter.convert_command.output.outputs import open_output
 from tandemfeed.benchmarks.captures.cases import CASES, Case
 from tandemfeed.feedcore.documents.message_model import MessageModel, load_message_model
 

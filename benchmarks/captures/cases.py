@@ -19,12 +19,12 @@ from zstandard import ZstdDecompressor
 
 from tandemfeed.adapter.conversion import ConverterTable
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.binary_file import LENGTH_SIZE, read_binary_file
-from tandemfeed.adapter.conversion.formats.dbn import read_dbn
-from tandemfeed.adapter.conversion.formats.frame_walk import FrameWalk
-from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
-from tandemfeed.adapter.conversion.formats.mdp3 import decode_mdp_packet
-from tandemfeed.adapter.conversion.formats.moldudp64 import encode_mold_packet
+from tandemfeed.adapter.conversion.formats.files.binary_file import LENGTH_SIZE, read_binary_file
+from tandemfeed.adapter.conversion.formats.files.dbn import read_dbn
+from tandemfeed.adapter.conversion.formats.frames.frame_walk import FrameWalk
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import decode_iex_segment
+from tandemfeed.adapter.conversion.formats.packets.mdp3 import decode_mdp_packet
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import encode_mold_packet
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.adapter.convert_command.captures.protocols import iex_tp, mdp3
 from tandemfeed.benchmarks.captures.material import DESTINATION, datagrams_of, recording, repeated, write_pcap

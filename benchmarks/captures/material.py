@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader, Datagram
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader, Datagram
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
 from tandemfeed.adapter.convert_command.captures.stream_kernels import SEQUENCE_PART
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
 
 PCAP_HEADER = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262_144, 1)  # nanoseconds, Ethernet
 ETHERNET = bytes.fromhex("01005e000001 020000000001 0800")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
 from tandemfeed.adapter.conversion.table.reasons import REFUSALS
-from tandemfeed.adapter.convert_command.row_groups import FixedRows, FrameIndex, VariableRows
+from tandemfeed.adapter.convert_command.output.row_groups import FixedRows, FrameIndex, VariableRows
 from tandemfeed.feedcore.documents.message_model import frame_size
 from tandemfeed.feedcore.sbe.messages import MessageType
 from tandemfeed.feedcore.wire.output_packet import FRAME_LAYOUT

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.convert_command.frame_kernels import copy_columns
+from tandemfeed.adapter.convert_command.output.frame_kernels import copy_columns
 from tandemfeed.feedcore.documents.primitive_types import Place
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceFormat, SourceMessageType
 from tandemfeed.offline.ticks.frame_index import FrameIndex

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandemfeed.adapter.convert_command.inputs import Findings
+from tandemfeed.adapter.convert_command.input.inputs import Findings
 from tandemfeed.offline.ticks.rows import RefusedMessage
 
 LOG = logging.getLogger(__name__)

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from tandemfeed.adapter.conversion import ConverterTable
-from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
+from tandemfeed.adapter.conversion.formats.files.tick_table import TableOptions
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
 from tandemfeed.adapter.conversion.table.user_functions import known_functions
 from tandemfeed.adapter.convert_command.documents import SHIPPED, shipped_documents
-from tandemfeed.adapter.convert_command.inputs import READ_ERRORS, Input, Line
-from tandemfeed.adapter.convert_command.packet_values import reads_packet
-from tandemfeed.adapter.convert_command.reading import CAPTURE_READERS, READERS, default_reader
+from tandemfeed.adapter.convert_command.input.inputs import READ_ERRORS, Input, Line
+from tandemfeed.adapter.convert_command.input.packet_values import reads_packet
+from tandemfeed.adapter.convert_command.input.reading import CAPTURE_READERS, READERS, default_reader
 from tandemfeed.feedcore.documents.message_model import MessageModel, load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat

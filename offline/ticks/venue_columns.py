@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tandemfeed.adapter.convert_command.inputs import VenueNumbers
+from tandemfeed.adapter.convert_command.input.inputs import VenueNumbers
 from tandemfeed.offline.ticks.rows import VENUE_SEQ, VENUE_STREAM
 
 

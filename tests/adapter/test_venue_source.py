@@ -15,13 +15,13 @@ import zmq
 
 from tandemfeed.adapter.cli import main as run_adapter
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.moldudp64 import (
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import (
     MOLD_HEADER,
     encode_end_of_session,
     encode_mold_packet,
     encode_mold_request,
 )
-from tandemfeed.adapter.conversion.formats.packet_translation import PacketTranslation
+from tandemfeed.adapter.conversion.formats.packets.packet_translation import PacketTranslation
 from tandemfeed.adapter.venue_source import VenueLines, VenueSource
 from tandemfeed.client_lib import Batch, connect
 from tandemfeed.feedcore.documents.source_format import load_source_format

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from scapy.all import IP, UDP, Ether, Raw, wrpcap
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
-from tandemfeed.adapter.conversion.formats.moldudp64 import encode_end_of_session, encode_mold_packet
+from tandemfeed.adapter.conversion.formats.files.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import encode_end_of_session, encode_mold_packet
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
-from tandemfeed.adapter.convert_command import row_groups
 from tandemfeed.adapter.convert_command.cli import main
-from tandemfeed.adapter.convert_command.inputs import Findings, Input
-from tandemfeed.adapter.convert_command.packet_values import reads_packet
-from tandemfeed.adapter.convert_command.reading import READERS
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.input.packet_values import reads_packet
+from tandemfeed.adapter.convert_command.input.reading import READERS
+from tandemfeed.adapter.convert_command.output import row_groups
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.real_data import shared_file

@@ -10,7 +10,7 @@ import pytest
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.convert_command.cli import main
-from tandemfeed.adapter.convert_command.reading import READERS
+from tandemfeed.adapter.convert_command.input.reading import READERS
 from tests.conversion.test_convert_captures import add_order
 
 HEAD = b"symbol,time,price,size\n"

@@ -9,8 +9,8 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
-from tandemfeed.adapter.convert_command import partitions, row_groups
 from tandemfeed.adapter.convert_command.cli import main
+from tandemfeed.adapter.convert_command.output import partitions, row_groups
 
 ITCH = ["--shipped", "itch50", "--session", "20191230"]
 

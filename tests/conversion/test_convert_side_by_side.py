@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.convert_command.cli import main
-from tandemfeed.adapter.convert_command.inputs import Findings, Input, StreamReport
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input, StreamReport
 from tandemfeed.adapter.convert_command.recordings.independence import (
     InputsContinueEachOther,
     Recording,

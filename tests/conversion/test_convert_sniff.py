@@ -12,8 +12,8 @@ from scapy.all import IP, UDP, Ether, Raw, wrpcap
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER
-from tandemfeed.adapter.conversion.formats.moldudp64 import encode_mold_packet
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import IEX_TP_HEADER
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import encode_mold_packet
 from tandemfeed.adapter.convert_command.cli import main
 from tandemfeed.adapter.convert_command.sniffing import sniff
 from tandemfeed.feedcore.documents.source_format import load_source_format

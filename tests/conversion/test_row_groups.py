@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.convert_command import row_groups
-from tandemfeed.adapter.convert_command.row_groups import RowGroups
+from tandemfeed.adapter.convert_command.output import row_groups
+from tandemfeed.adapter.convert_command.output.row_groups import RowGroups
 from tandemfeed.feedcore.documents.message_model import frame_dtype, frame_size, load_message_model
 from tandemfeed.feedcore.sbe.messages import MessageType
 from tandemfeed.tables.columns import FixedColumns

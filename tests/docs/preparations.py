@@ -14,7 +14,7 @@ import databento_dbn as dbn
 import zstandard
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER, PROTOCOL_TOPS
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import IEX_TP_HEADER, PROTOCOL_TOPS
 from tandemfeed.deploy.cluster.topology import Shape
 from tandemfeed.deploy.drills.source import PACKET_MESSAGES_MAX, Recording, prepare_journal
 from tandemfeed.feedcore.documents.source_format import load_source_format

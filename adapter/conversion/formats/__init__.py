@@ -1,5 +1,6 @@
 """The source formats that tandemfeed ships: a document and a converter table each, and readers for files and packets.
 
+`captures` finds datagrams, `packets` their messages, `frames` where each one ends; `files` reads what has no packets.
 A reader is pure: bytes in, frames out, as the venue framed them (`chunks.FrameChunk`). It reads no more of a message
 than it needs to find the next one. `document` returns the path of a shipped document.
 """

@@ -17,8 +17,8 @@ from tandemfeed.adapter.convert_command.captures.line_groups import lines_of
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
 from tandemfeed.adapter.convert_command.captures.rows import AT_NS, FLOW, FRAME, Words
 from tandemfeed.adapter.convert_command.captures.stream_merge import Chunk, StreamMerge
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
-from tandemfeed.adapter.convert_command.inputs import READ_ERRORS, Findings, Input, note_damage, until_damage
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.input.inputs import READ_ERRORS, Findings, Input, note_damage, until_damage
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 PEEK_SIZE = 1 << 16  # bytes in which the first datagram is searched at first

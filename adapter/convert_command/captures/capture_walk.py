@@ -7,8 +7,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader, Datagram
-from tandemfeed.adapter.conversion.formats.capture_file import Frame, Interface
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader, Datagram
+from tandemfeed.adapter.conversion.formats.captures.capture_file import Frame, Interface
 from tandemfeed.adapter.convert_command.captures.keys import FLAG, KEY_SIZE, KeyTable
 from tandemfeed.adapter.convert_command.captures.rows import AT_NS, COLUMNS, FLOW, FRAME, SIZE, Bytes, Words
 from tandemfeed.adapter.convert_command.captures.walk_kernels import (

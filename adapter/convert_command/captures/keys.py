@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tandemfeed.adapter.convert_command.captures.rows import Bytes, Words
-from tandemfeed.adapter.convert_command.frame_kernels import are_equal, digest_of
+from tandemfeed.adapter.convert_command.output.frame_kernels import are_equal, digest_of
 from tandemfeed.adapter.kernel_cache import compiled, compiled_part
 
 WORD_SIZE = 8  # keys are filled in by words

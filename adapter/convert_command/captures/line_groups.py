@@ -22,7 +22,7 @@ from tandemfeed.adapter.convert_command.captures.keys import KeyTable
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
 from tandemfeed.adapter.convert_command.captures.rows import APART, FLOW, SEQUENCE, SIZE, START, STATUS, STREAM, Words
 from tandemfeed.adapter.convert_command.captures.stream_kernels import GROUP_SIZE, digest_rows, read_headers
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
 
 DATAGRAMS_MAX = 50_000  # looked at; the lines of a channel differ by milliseconds
 DATAGRAMS_LEAST = 5_000  # of each file, if there are many

@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tandemfeed.adapter.conversion.formats.captures.line_merge import HOLD_NS
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder, VenuePacket
-from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER_SIZE, IEX_TP_VERSION, decode_iex_segment
-from tandemfeed.adapter.conversion.formats.line_merge import HOLD_NS
-from tandemfeed.adapter.conversion.formats.mdp3 import MDP_HEADER_SIZE, MESSAGE_PREFIX_SIZE, decode_mdp_packet
-from tandemfeed.adapter.conversion.formats.moldudp64 import (
+from tandemfeed.adapter.conversion.formats.packets.framed_packets import PacketDecoder, VenuePacket
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import IEX_TP_HEADER_SIZE, IEX_TP_VERSION, decode_iex_segment
+from tandemfeed.adapter.conversion.formats.packets.mdp3 import MDP_HEADER_SIZE, MESSAGE_PREFIX_SIZE, decode_mdp_packet
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import (
     END_OF_SESSION_COUNT,
     MOLD_HEADER_SIZE,
     decode_mold_packet,

@@ -25,7 +25,7 @@ from tandemfeed.adapter.convert_command.captures.rows import (
     STREAM,
     UNREAD,
 )
-from tandemfeed.adapter.convert_command.frame_kernels import copy_bytes
+from tandemfeed.adapter.convert_command.output.frame_kernels import copy_bytes
 from tandemfeed.adapter.kernel_cache import compiled, compiled_part
 
 load_u16, load_u16be, load_u32, load_u32be, load_i64, load_i64be = (

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tandemfeed.adapter.conversion.formats.captures.line_merge import LineMerge, Missing
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.frame_walk import part_of_chunk
-from tandemfeed.adapter.conversion.formats.framed_packets import VenuePacket
-from tandemfeed.adapter.conversion.formats.line_merge import LineMerge, Missing
+from tandemfeed.adapter.conversion.formats.frames.frame_walk import part_of_chunk
+from tandemfeed.adapter.conversion.formats.packets.framed_packets import VenuePacket
 from tandemfeed.adapter.convert_command.captures.capture_walk import TIME_MAX, Datagrams
 from tandemfeed.adapter.convert_command.captures.keys import FLAG, KEYS_FIRST, KeyTable
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
@@ -67,7 +67,7 @@ from tandemfeed.adapter.convert_command.captures.stream_kernels import (
     merge_rows,
     read_headers,
 )
-from tandemfeed.adapter.convert_command.inputs import StreamReport, VenueNumbers
+from tandemfeed.adapter.convert_command.input.inputs import StreamReport, VenueNumbers
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 MESSAGES_MAX = 20_000  # of a chunk; the progress bar moves after each

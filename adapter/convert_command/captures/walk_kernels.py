@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandemfeed.adapter.conversion.formats import capture as model
-from tandemfeed.adapter.conversion.formats import capture_file as file_model
+from tandemfeed.adapter.conversion.formats.captures import capture as model
+from tandemfeed.adapter.conversion.formats.captures import capture_file as file_model
 from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES
 from tandemfeed.adapter.convert_command.captures.keys import FLAG, KEY_SIZE, PORT, number_of
 from tandemfeed.adapter.convert_command.captures.rows import AT_NS, FLOW, FRAME, SIZE, START

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tandemfeed.adapter.conversion.formats.dbn import DBN_MAGIC
+from tandemfeed.adapter.conversion.formats.files.dbn import DBN_MAGIC
 from tandemfeed.adapter.convert_command.captures.capture_reading import first_time
 from tandemfeed.adapter.convert_command.captures.line_groups import LineGroups, Stream, look_at
 from tandemfeed.adapter.convert_command.captures.protocols import PROTOCOLS
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
-from tandemfeed.adapter.convert_command.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input
 
 ADVICE = "leave out --jobs"
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
+from tandemfeed.adapter.conversion.formats.files.tick_table import TableOptions
 from tandemfeed.adapter.convert_command.converting import REFUSED_SHOWN, Result, convert_all
 from tandemfeed.adapter.convert_command.documents import Documents
-from tandemfeed.adapter.convert_command.inputs import Findings, Input
-from tandemfeed.adapter.convert_command.outputs import open_output
-from tandemfeed.adapter.convert_command.packet_values import reads_packet
-from tandemfeed.adapter.convert_command.partitions import Partitioning
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.input.packet_values import reads_packet
+from tandemfeed.adapter.convert_command.output.outputs import open_output
+from tandemfeed.adapter.convert_command.output.partitions import Partitioning
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.convert_command.documents import load_documents
-from tandemfeed.adapter.convert_command.inputs import READ_ERRORS
+from tandemfeed.adapter.convert_command.input.inputs import READ_ERRORS
 from tandemfeed.adapter.convert_command.recordings.independence import Recording
 from tandemfeed.adapter.convert_command.recordings.recording import Outcome, convert_recording, input_of
 

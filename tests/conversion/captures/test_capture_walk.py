@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.all import IP, TCP, UDP, CookedLinux, Dot1Q, Ether, IPv6, IPv6ExtHdrHopByHop, Packet, Raw
 
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader
-from tandemfeed.adapter.conversion.formats.capture_file import ENHANCED_PACKET, INTERFACE, SECTION_HEADER
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.captures.capture_file import ENHANCED_PACKET, INTERFACE, SECTION_HEADER
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.convert_command.captures.capture_walk import TIME_MAX, CaptureWalk, destination
 from tandemfeed.adapter.convert_command.captures.keys import KEYS_FIRST, KeyTable

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.mdp3 import MDP_HEADER
-from tandemfeed.adapter.conversion.formats.moldudp64 import encode_mold_packet
+from tandemfeed.adapter.conversion.formats.packets.mdp3 import MDP_HEADER
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import encode_mold_packet
 from tandemfeed.adapter.convert_command.captures.line_groups import lines_of, look_at
 from tandemfeed.adapter.convert_command.captures.protocols import mdp3
 from tandemfeed.adapter.convert_command.cli import main
-from tandemfeed.adapter.convert_command.findings import STREAMS_FILE
-from tandemfeed.adapter.convert_command.inputs import Findings, Input
-from tandemfeed.adapter.convert_command.reading import READERS
+from tandemfeed.adapter.convert_command.input.findings import STREAMS_FILE
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.input.reading import READERS
 from tandemfeed.benchmarks.captures.material import write_pcap
 from tandemfeed.feedcore.documents.source_format import load_source_format
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER
-from tandemfeed.adapter.conversion.formats.line_merge import HOLD_NS
-from tandemfeed.adapter.conversion.formats.mdp3 import MDP_HEADER
-from tandemfeed.adapter.conversion.formats.moldudp64 import MOLD_HEADER
-from tandemfeed.adapter.convert_command.inputs import Findings, Input
-from tandemfeed.adapter.convert_command.reading import READERS
+from tandemfeed.adapter.conversion.formats.captures.line_merge import HOLD_NS
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import IEX_TP_HEADER
+from tandemfeed.adapter.conversion.formats.packets.mdp3 import MDP_HEADER
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import MOLD_HEADER
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.input.reading import READERS
 from tandemfeed.benchmarks.captures.material import PCAP_HEADER, write_pcap
 from tandemfeed.feedcore.documents.source_format import load_source_format
 

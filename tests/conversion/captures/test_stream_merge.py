@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 from numba.core.dispatcher import Dispatcher
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.captures.line_merge import HOLD_NS, LineMerge, Missing
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.frame_walk import part_of_chunk
-from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder
-from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER, decode_iex_segment
-from tandemfeed.adapter.conversion.formats.line_merge import HOLD_NS, LineMerge, Missing
-from tandemfeed.adapter.conversion.formats.mdp3 import MDP_HEADER, decode_mdp_packet
-from tandemfeed.adapter.conversion.formats.moldudp64 import MOLD_HEADER, decode_mold_packet
+from tandemfeed.adapter.conversion.formats.frames.frame_walk import part_of_chunk
+from tandemfeed.adapter.conversion.formats.packets.framed_packets import PacketDecoder
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import IEX_TP_HEADER, decode_iex_segment
+from tandemfeed.adapter.conversion.formats.packets.mdp3 import MDP_HEADER, decode_mdp_packet
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import MOLD_HEADER, decode_mold_packet
 from tandemfeed.adapter.convert_command.captures import stream_merge
 from tandemfeed.adapter.convert_command.captures.compile_ahead import compile_captures
 from tandemfeed.adapter.convert_command.captures.protocols import MDP_HOLD_NS
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
-from tandemfeed.adapter.convert_command.inputs import Findings, Input
-from tandemfeed.adapter.convert_command.reading import READERS
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.input.reading import READERS
 from tandemfeed.benchmarks.captures.material import write_pcap
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat

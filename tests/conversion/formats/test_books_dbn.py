@@ -16,7 +16,7 @@ from zstandard import ZstdDecompressor
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.conversion.formats.dbn import read_dbn
+from tandemfeed.adapter.conversion.formats.files.dbn import read_dbn
 from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.feedcore.replica.output.converter import Converter
 from tests.conversion.formats.book_material import DEPTH, NOTHING, NULL, Levels, PlainBook, book_table, books_of

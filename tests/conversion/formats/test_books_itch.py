@@ -18,8 +18,8 @@ from meatpy.lob import LimitOrderBook
 
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
+from tandemfeed.adapter.conversion.formats.files.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.conversion.formats.book_material import NOTHING, Levels, PlainBook, book_table, books_of

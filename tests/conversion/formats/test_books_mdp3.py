@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tandemfeed.adapter.conversion import CompiledConverter
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.conversion.formats.mdp3 import decode_mdp_packet
+from tandemfeed.adapter.conversion.formats.packets.mdp3 import decode_mdp_packet
 from tandemfeed.client_lib.messages.sbe_writing import SbeWriter
 from tandemfeed.feedcore.replica.output.converter import Converter
 from tests.conversion.formats.test_format_mdp3 import ours, table, text, theirs

@@ -26,9 +26,9 @@ from scapy.all import (
     wrpcapng,
 )
 
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader, Datagram
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader, Datagram
+from tandemfeed.adapter.conversion.formats.captures.fragments import PACKETS_MAX, Reassembly
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.fragments import PACKETS_MAX, Reassembly
 
 TO = UDP(sport=1000, dport=26_400) / Raw(b"hello")
 V4 = IP(src="10.0.0.1", dst="233.54.12.111") / TO

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.dbn import read_dbn
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER, decode_iex_segment
-from tandemfeed.adapter.conversion.formats.mdp3 import MDP_HEADER, decode_mdp_packet
-from tandemfeed.adapter.conversion.formats.moldudp64 import decode_mold_packet, encode_mold_packet
+from tandemfeed.adapter.conversion.formats.files.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.files.dbn import read_dbn
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import IEX_TP_HEADER, decode_iex_segment
+from tandemfeed.adapter.conversion.formats.packets.mdp3 import MDP_HEADER, decode_mdp_packet
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import decode_mold_packet, encode_mold_packet
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 

@@ -11,11 +11,11 @@ import pytest
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.dbn import DbnMapping, DbnMetadata
-from tandemfeed.adapter.conversion.formats.dbn_symbols import parts_by_day
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
-from tandemfeed.adapter.convert_command.reading import dbn_chunks
+from tandemfeed.adapter.conversion.formats.files.dbn import DbnMapping, DbnMetadata
+from tandemfeed.adapter.conversion.formats.files.dbn_symbols import parts_by_day
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.input.reading import dbn_chunks
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.conversion.formats import test_format_dbn
 from tests.conversion.formats.tick_material import interpreted

@@ -27,16 +27,16 @@ import pytest
 
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.conversion.formats.dbn import read_dbn
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.conversion.formats.lobster import read_lobster
+from tandemfeed.adapter.conversion.formats.files.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.files.dbn import read_dbn
+from tandemfeed.adapter.conversion.formats.files.lobster import read_lobster
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
 from tandemfeed.adapter.conversion.loading.every_field import every_field
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
 from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.adapter.convert_command.cli import main
-from tandemfeed.adapter.convert_command.outputs import KINDS, open_output
+from tandemfeed.adapter.convert_command.output.outputs import KINDS, open_output
 from tandemfeed.feedcore.documents.message_model import MessageModel, load_message_model
 from tandemfeed.feedcore.documents.primitive_types import Place
 from tandemfeed.feedcore.documents.source_format import load_source_format

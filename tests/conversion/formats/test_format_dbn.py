@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.dbn import SCHEMAS, DbnFile, DbnStream, read_dbn
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.files.dbn import SCHEMAS, DbnFile, DbnStream, read_dbn
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.real_data import shared_file
 

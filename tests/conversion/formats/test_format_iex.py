@@ -12,11 +12,11 @@ from iex_parser.parser import DeepPcapReader
 from scapy.all import UDP, PcapReader
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER, PROTOCOL_TOPS, decode_iex_segment
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import IEX_TP_HEADER, PROTOCOL_TOPS, decode_iex_segment
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.real_data import shared_file
 

@@ -11,9 +11,9 @@ import pytest
 from itch.parser import MessageParser
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.files.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.real_data import shared_file
 

@@ -14,8 +14,8 @@ import pytest
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.conversion.formats.lobster import read_lobster
+from tandemfeed.adapter.conversion.formats.files.lobster import read_lobster
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
 from tandemfeed.adapter.convert_command.cli import main
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.conversion.formats.tick_material import interpreted

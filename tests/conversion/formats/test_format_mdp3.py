@@ -17,10 +17,10 @@ from sbedecoder import MDPMessageFactory, MDPSchema
 from sbedecoder.message import CompositeMessageField, EnumMessageField, SetMessageField
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.conversion.formats.mdp3 import (
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.packets.mdp3 import (
     MDP_HEADER,
     MdpDeliver,
     MdpEffect,
@@ -31,8 +31,8 @@ from tandemfeed.adapter.conversion.formats.mdp3 import (
 )
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.adapter.conversion.table.table import ConverterTable
-from tandemfeed.adapter.convert_command.inputs import Findings, Input
-from tandemfeed.adapter.convert_command.reading import READER_OF_FORMAT, READERS
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.input.reading import READER_OF_FORMAT, READERS
 from tandemfeed.client_lib.messages.sbe_reading import SbeReader
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.xml_document import DocumentError

@@ -14,8 +14,8 @@ import pytest
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.conversion.formats.tick_table import TableOptions, read_tick_file
+from tandemfeed.adapter.conversion.formats.files.tick_table import TableOptions, read_tick_file
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.real_data import shared_file
 

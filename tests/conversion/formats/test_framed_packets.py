@@ -12,9 +12,9 @@ import pyarrow.parquet
 import pytest
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder
+from tandemfeed.adapter.conversion.formats.packets.framed_packets import PacketDecoder
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.adapter.convert_command.cli import main

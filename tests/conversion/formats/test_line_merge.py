@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.captures.line_merge import HOLD_NS, LineMerge
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.conversion.formats.frame_walk import part_of_chunk
-from tandemfeed.adapter.conversion.formats.line_merge import HOLD_NS, LineMerge
+from tandemfeed.adapter.conversion.formats.frames.frame_walk import part_of_chunk
 from tandemfeed.feedcore.documents.source_format import load_source_format
 
 FRAMING = load_source_format(document("itch50.xml")).framing

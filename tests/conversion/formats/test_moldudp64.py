@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from itch.parser import MessageParser
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.conversion.formats.moldudp64 import (
+from tandemfeed.adapter.conversion.formats.files.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import (
     MOLD_HEADER,
     MoldPacket,
     decode_mold_packet,
@@ -25,7 +25,7 @@ from tandemfeed.adapter.conversion.formats.moldudp64 import (
     encode_mold_request,
     message_offset,
 )
-from tandemfeed.adapter.conversion.formats.moldudp64_receiver import (
+from tandemfeed.adapter.conversion.formats.packets.moldudp64_receiver import (
     MILLISECOND_NS,
     Deliver,
     FeedSilent,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tandemfeed.adapter.conversion import CompiledConverter
-from tandemfeed.adapter.conversion.formats.packet_translation import PacketTranslation
+from tandemfeed.adapter.conversion.formats.packets.packet_translation import PacketTranslation
 from tandemfeed.adapter.conversion.loading.table_loading import load_table
 from tandemfeed.adapter.conversion.table.table import ConverterTable
 from tandemfeed.feedcore.documents.message_model import load_message_model

@@ -9,8 +9,8 @@ import pytest
 
 from tandemfeed.adapter.conversion.formats import document
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.iex_tp import IEX_TP_HEADER
-from tandemfeed.adapter.conversion.formats.packet_translation import PacketTranslation
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import IEX_TP_HEADER
+from tandemfeed.adapter.conversion.formats.packets.packet_translation import PacketTranslation
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.feedcore.documents.xml_document import DocumentError

@@ -21,13 +21,13 @@ from zstandard import ZstdDecompressor
 
 from tandemfeed.adapter.conversion import CompiledConverter
 from tandemfeed.adapter.conversion.formats import FOLDER, document
-from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader
 from tandemfeed.adapter.conversion.formats.chunks import FrameChunk
-from tandemfeed.adapter.conversion.formats.dbn import read_dbn
-from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
-from tandemfeed.adapter.conversion.formats.tick_table import TableOptions, read_tick_file
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
+from tandemfeed.adapter.conversion.formats.files.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.files.dbn import read_dbn
+from tandemfeed.adapter.conversion.formats.files.tick_table import TableOptions, read_tick_file
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import decode_iex_segment
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tests.conversion.formats.tick_material import (

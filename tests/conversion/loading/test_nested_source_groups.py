@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tandemfeed.adapter.conversion import CompiledConverter, ConverterTable
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
 from tandemfeed.adapter.conversion.loading.converter_loading import load_checked_table
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.feedcore.documents.xml_document import DocumentError

@@ -16,16 +16,16 @@ from pyspark.sql.streaming.datasource import ReadMaxFiles
 from scapy.all import IP, UDP, Ether, Raw, wrpcap
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.adapter.conversion.formats.capture import CaptureReader
-from tandemfeed.adapter.conversion.formats.frame_reader import FrameReader
-from tandemfeed.adapter.conversion.formats.iex_tp import decode_iex_segment
-from tandemfeed.adapter.conversion.formats.moldudp64 import encode_mold_packet
-from tandemfeed.adapter.convert_command import row_groups
+from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader
+from tandemfeed.adapter.conversion.formats.frames.frame_reader import FrameReader
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import decode_iex_segment
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import encode_mold_packet
 from tandemfeed.adapter.convert_command.captures.stream_merge import StreamMerge
 from tandemfeed.adapter.convert_command.cli import main as convert
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
-from tandemfeed.adapter.convert_command.inputs import Findings, Input
-from tandemfeed.adapter.convert_command.reading import READERS, default_reader
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input
+from tandemfeed.adapter.convert_command.input.reading import READERS, default_reader
+from tandemfeed.adapter.convert_command.output import row_groups
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.offline.ticks.rows import VENUE_SEQ, VENUE_STREAM
 from tandemfeed.offline.ticks.source_rows import ROWS_MAX, integers

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import BinaryIO, NamedTuple
 
-from tandemfeed.adapter.conversion.formats.capture_file import CaptureFrames, Frame
-from tandemfeed.adapter.conversion.formats.fragments import Reassembly
+from tandemfeed.adapter.conversion.formats.captures.capture_file import CaptureFrames, Frame
+from tandemfeed.adapter.conversion.formats.captures.fragments import Reassembly
 
 LINK_ETHERNET, LINK_COOKED, LINK_COOKED_2 = 1, 113, 276
 LINKS_LOOPBACK = (0, 108)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemfeed.adapter.convert_command.frame_kernels import copy_columns, encode_texts, index_frames
+from tandemfeed.adapter.convert_command.output.frame_kernels import copy_columns, encode_texts, index_frames
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, MessageModel
 from tandemfeed.feedcore.sbe.messages import MessageType
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME_SIZE

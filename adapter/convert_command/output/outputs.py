@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from tandemfeed.adapter.convert_command.frame_kernels import SOFH_SIZE, write_open_framing
-from tandemfeed.adapter.convert_command.partitions import PartitionedOutput, Partitioning, parquet_writer
-from tandemfeed.adapter.convert_command.row_groups import RecordBatch, RowGroups
-from tandemfeed.adapter.convert_command.write_thread import WAITING_MAX, WriteThread
+from tandemfeed.adapter.convert_command.output.frame_kernels import SOFH_SIZE, write_open_framing
+from tandemfeed.adapter.convert_command.output.partitions import PartitionedOutput, Partitioning, parquet_writer
+from tandemfeed.adapter.convert_command.output.row_groups import RecordBatch, RowGroups
+from tandemfeed.adapter.convert_command.output.write_thread import WAITING_MAX, WriteThread
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, MessageModel
 from tandemfeed.tables.columns import decoded, flat
 

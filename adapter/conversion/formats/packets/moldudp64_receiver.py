@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.moldudp64 import (
+from tandemfeed.adapter.conversion.formats.packets.moldudp64 import (
     MoldPacket,
     chunk_from,
     decode_mold_packet,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tandemfeed.adapter.convert_command.inputs import Findings, StreamReport
+from tandemfeed.adapter.convert_command.input.inputs import Findings, StreamReport
 
 SHOWN_MAX = 5
 MISSING_FILE, STREAMS_FILE = "missing.csv", "streams.csv"

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.tick_table import SYMBOL_SIZE, nine_decimals, unreadable
+from tandemfeed.adapter.conversion.formats.files.tick_table import SYMBOL_SIZE, nine_decimals, unreadable
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 COLUMNS = {  # in the order of the file

@@ -8,18 +8,18 @@ from typing import BinaryIO, TypeAlias
 
 import numpy as np
 
-from tandemfeed.adapter.conversion.formats.binary_file import read_binary_file
 from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.dbn import DbnStream
-from tandemfeed.adapter.conversion.formats.dbn_symbols import parts_by_day
-from tandemfeed.adapter.conversion.formats.frame_walk import FrameWalk
-from tandemfeed.adapter.conversion.formats.lobster import read_lobster
-from tandemfeed.adapter.conversion.formats.tick_table import read_tick_file
+from tandemfeed.adapter.conversion.formats.files.binary_file import read_binary_file
+from tandemfeed.adapter.conversion.formats.files.dbn import DbnStream
+from tandemfeed.adapter.conversion.formats.files.dbn_symbols import parts_by_day
+from tandemfeed.adapter.conversion.formats.files.lobster import read_lobster
+from tandemfeed.adapter.conversion.formats.files.tick_table import read_tick_file
+from tandemfeed.adapter.conversion.formats.frames.frame_walk import FrameWalk
 from tandemfeed.adapter.convert_command.captures.capture_reading import read_captures
 from tandemfeed.adapter.convert_command.captures.protocols import PROTOCOLS
 from tandemfeed.adapter.convert_command.captures.stream_merge import MESSAGES_MAX
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
-from tandemfeed.adapter.convert_command.inputs import Findings, Input, note_damage, until_damage
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input, note_damage, until_damage
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.frame_walk import FrameWalk
+from tandemfeed.adapter.conversion.formats.frames.frame_walk import FrameWalk
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 LENGTH_SIZE = 2

@@ -12,11 +12,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemfeed.adapter.conversion.formats.captures.line_merge import Missing
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.line_merge import Missing
-from tandemfeed.adapter.conversion.formats.tick_table import TableOptions
+from tandemfeed.adapter.conversion.formats.files.tick_table import TableOptions
 from tandemfeed.adapter.convert_command.captures.line_groups import LineGroups
-from tandemfeed.adapter.convert_command.compressed import DecompressedFile
+from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 REFUSED_SHOWN = 5

@@ -8,7 +8,7 @@ source stream's tracker handles gaps and copies. Pure.
 from __future__ import annotations
 
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
-from tandemfeed.adapter.conversion.formats.framed_packets import PacketDecoder, VenuePacket
+from tandemfeed.adapter.conversion.formats.packets.framed_packets import PacketDecoder, VenuePacket
 from tandemfeed.feedcore.documents.packet_numbers import filler_frame, filler_type, first_number, packets_of
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, encode_source_header

@@ -15,7 +15,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.dbn import WORD_SIZE, DbnMetadata
+from tandemfeed.adapter.conversion.formats.files.dbn import WORD_SIZE, DbnMetadata
 from tandemfeed.adapter.kernel_cache import compiled
 from tandemfeed.feedcore.documents.source_layout import SourceFormat, SourceMessageType
 

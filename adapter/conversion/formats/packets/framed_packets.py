@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
-from tandemfeed.adapter.conversion.formats.frame_walk import FrameWalk
-from tandemfeed.adapter.conversion.formats.message_measure import MessageMeasure
+from tandemfeed.adapter.conversion.formats.frames.frame_walk import FrameWalk
+from tandemfeed.adapter.conversion.formats.frames.message_measure import MessageMeasure
 from tandemfeed.feedcore.documents.source_layout import HeaderPart, PacketHeader, SourceFormat
 
 

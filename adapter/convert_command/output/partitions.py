@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from tandemfeed.adapter.convert_command.row_groups import ROWS_MAX, TOTAL_BYTES_MAX, RecordBatch, RowGroups
-from tandemfeed.adapter.convert_command.write_thread import WriteThread
+from tandemfeed.adapter.convert_command.output.row_groups import ROWS_MAX, TOTAL_BYTES_MAX, RecordBatch, RowGroups
+from tandemfeed.adapter.convert_command.output.write_thread import WriteThread
 from tandemfeed.feedcore.documents.message_model import MessageModel
 
 OPEN_MAX = 256  # files; the one that was not used for longest is completed first

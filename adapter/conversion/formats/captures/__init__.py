@@ -1,0 +1,1 @@
+"""Packet captures: frames in files, datagrams in frames, and the two lines of a channel merged."""

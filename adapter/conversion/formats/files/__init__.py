@@ -1,0 +1,1 @@
+"""Files of messages without packets: BinaryFILE, DBN, LOBSTER, and tables of ticks."""

@@ -1,0 +1,1 @@
+"""Where each message begins and ends in a run of bytes."""

@@ -1,0 +1,1 @@
+"""What `convert file` reads: files, compressed or not, readers, and what was wrong with the input."""

@@ -1,0 +1,1 @@
+"""What `convert file` writes: messages collected by type into the files of each format."""
