@@ -47,10 +47,10 @@ from tandemfeed.client_lib.messages.sbe_writing import SbeWriteError
 from tandemfeed.client_lib.reading.cursor import Cursor, CursorUnusable
 from tandemfeed.client_lib.reading.lag import Disconnected, Dropped, Lag, LagEnded, Lagging
 from tandemfeed.client_lib.reading.storage import NotStored, StoredAgain
+from tandemfeed.client_lib.stream.sockets.transport_choice import UnicastChosen
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics, SubscriptionStatistics
-from tandemfeed.client_lib.stream.stream_trust import Distrusted, DistrustReason
 from tandemfeed.client_lib.stream.subscription import Subscription
-from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
+from tandemfeed.client_lib.stream.trust.stream_trust import Distrusted, DistrustReason
 from tandemfeed.client_lib.tables import Batches
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import (

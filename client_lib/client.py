@@ -16,11 +16,11 @@ from tandemfeed.client_lib.messages.message import Message
 from tandemfeed.client_lib.reading.cursor import Cursor, cursor_file
 from tandemfeed.client_lib.reading.lag import LAG_MAX, LagPolicy, OnLag
 from tandemfeed.client_lib.replay.playback import Playback
-from tandemfeed.client_lib.stream.shared_sockets import SharedSockets
+from tandemfeed.client_lib.stream.sockets.shared_sockets import SharedSockets
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.client_lib.stream.starts import Start, Time, check_start, time_of
-from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
-from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
 from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
 from tandemfeed.feedcore.topics import TopicEntry
 from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, SecretFile, TokenFile

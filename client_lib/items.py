@@ -18,8 +18,8 @@ import numpy as np
 from tandemfeed.client_lib.messages.message import Message, MessageClasses, Origin, new_message
 from tandemfeed.client_lib.reading.lag import LagEvent
 from tandemfeed.client_lib.reading.storage import StorageEvent
-from tandemfeed.client_lib.stream.stream_trust import Distrusted
-from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
+from tandemfeed.client_lib.stream.sockets.transport_choice import UnicastChosen
+from tandemfeed.client_lib.stream.trust.stream_trust import Distrusted
 from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, MessageModel
 from tandemfeed.feedcore.merge.effects import MergeEvent
 from tandemfeed.feedcore.wire.lineage import Lineage

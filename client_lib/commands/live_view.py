@@ -20,8 +20,8 @@ from rich.text import Text
 
 from tandemfeed.client_lib.items import Batch, Filled, Item
 from tandemfeed.client_lib.recording.record import ROW_DTYPE, latency_figures
-from tandemfeed.client_lib.stream.stream_trust import Distrusted
 from tandemfeed.client_lib.stream.subscription import Subscription
+from tandemfeed.client_lib.stream.trust.stream_trust import Distrusted
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.merge.effects import Diverged, Gap, ProvisionalGap, SourceGap, Takeover
 

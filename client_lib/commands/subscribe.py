@@ -21,10 +21,10 @@ from tandemfeed.client_lib.commands.running import EXIT_REFUSED, Interruption, c
 from tandemfeed.client_lib.items import Batch, Filled, Item, Revoked
 from tandemfeed.client_lib.reading.lag import OnLag
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.client_lib.stream.starts import Start, utc
-from tandemfeed.client_lib.stream.stream_trust import Distrusted, VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
-from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.client_lib.stream.trust.stream_trust import Distrusted, VerifyMode
 from tandemfeed.feedcore.merge.config import CompareMode
 from tandemfeed.feedcore.merge.effects import Diverged
 from tandemfeed.transport.metrics import CounterCollector, serve_metrics

@@ -7,7 +7,7 @@ import logging
 from tandemfeed.client_lib.items import Event, Filled, HistoryShortened, Revoked
 from tandemfeed.client_lib.reading.lag import Disconnected, Dropped, Lagging
 from tandemfeed.client_lib.reading.storage import NotStored
-from tandemfeed.client_lib.stream.stream_trust import Distrusted
+from tandemfeed.client_lib.stream.trust.stream_trust import Distrusted
 from tandemfeed.feedcore.merge.effects import Diverged, Gap, ProvisionalGap, SessionChanged, SourceGap
 
 log = logging.getLogger(__name__)

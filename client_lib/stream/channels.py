@@ -25,11 +25,11 @@ from tandemfeed.client_lib.reading.cursor import Cursor
 from tandemfeed.client_lib.replay.last_values import LastValues
 from tandemfeed.client_lib.replay.locating import Beginning
 from tandemfeed.client_lib.replay.worker import Replayed
-from tandemfeed.client_lib.stream.field_filter import FieldFilter
+from tandemfeed.client_lib.stream.filters.field_filter import FieldFilter
+from tandemfeed.client_lib.stream.filters.symbol_filter import SymbolFilter
 from tandemfeed.client_lib.stream.starts import Start, first_message_of
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics
-from tandemfeed.client_lib.stream.stream_trust import StreamTrust, Verdict, VerifyMode
-from tandemfeed.client_lib.stream.symbol_filter import SymbolFilter
+from tandemfeed.client_lib.stream.trust.stream_trust import StreamTrust, Verdict, VerifyMode
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.merge.config import MergerConfig

@@ -23,10 +23,10 @@ from tandemfeed.client_lib.reading.lag import QueueWatch
 from tandemfeed.client_lib.replay.worker import Replayed, ReplayEnded, ReplayWorker
 from tandemfeed.client_lib.stream.channels import Channels
 from tandemfeed.client_lib.stream.grant_box import GrantBox
-from tandemfeed.client_lib.stream.inbox import Inbox
 from tandemfeed.client_lib.stream.mailbox import Mailbox
-from tandemfeed.client_lib.stream.shared_sockets import SharedSockets
-from tandemfeed.client_lib.stream.transport_choice import Transport, UnicastChosen
+from tandemfeed.client_lib.stream.sockets.inbox import Inbox
+from tandemfeed.client_lib.stream.sockets.shared_sockets import SharedSockets
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport, UnicastChosen
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.merge.effects import RequestReplay

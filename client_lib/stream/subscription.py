@@ -33,11 +33,11 @@ from tandemfeed.client_lib.replay.playback import Playback
 from tandemfeed.client_lib.state_folder import state_folder
 from tandemfeed.client_lib.stream.channels import Channels
 from tandemfeed.client_lib.stream.loop import Letters, Loop
-from tandemfeed.client_lib.stream.shared_sockets import SharedSockets
+from tandemfeed.client_lib.stream.sockets.shared_sockets import SharedSockets
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.client_lib.stream.starts import Start, first_message_of, session_of, time_of
 from tandemfeed.client_lib.stream.statistics import SubscriptionStatistics
-from tandemfeed.client_lib.stream.stream_trust import VerifyMode
-from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import RequestReplay

@@ -20,8 +20,8 @@ from typing import Any, Literal, Self
 import grpc
 
 from tandemfeed.adapter.conversion.formats import document
-from tandemfeed.client_lib.stream.stream_trust import VerifyMode
-from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
+from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
 from tandemfeed.deploy.cluster.cluster_watch import ClusterWatch
 from tandemfeed.deploy.cluster.network import Network
 from tandemfeed.deploy.cluster.ports import LOOPBACK, free_ports

@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from rich.console import Console
 
-from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.deploy.cluster.calibration import RATE_MAX, calibrate
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.deploy.cluster.topology import Shape

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.client_lib.recording.record import DeliveryRecord
-from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.deploy.cluster.cluster import START_TIMEOUT_S, Cluster, start_cluster
 from tandemfeed.deploy.cluster.network import Network, why_no_network
 from tandemfeed.deploy.cluster.processes import ProcessFailed

@@ -19,8 +19,8 @@ from typing import Any, get_args
 
 from tandemfeed.client_lib import Client, Item, Subscription, connect
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
-from tandemfeed.client_lib.stream.stream_trust import VerifyMode
-from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
+from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
 from tandemfeed.deploy.drills.application import READERS, Application, read, read_in_coroutine
 from tandemfeed.transport.process_shell import (
     StopSignal,

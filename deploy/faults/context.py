@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from tandemfeed.client_lib.stream.stream_trust import VerifyMode
+from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
 from tandemfeed.deploy.cluster.cluster import START_TIMEOUT_S, Cluster
 from tandemfeed.deploy.cluster.cluster_watch import ClusterWatch
 from tandemfeed.deploy.cluster.network import Network

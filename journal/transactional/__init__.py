@@ -31,11 +31,11 @@ from tandemfeed.journal.transactional.errors import (
     TransactionTooLarge,
 )
 from tandemfeed.journal.transactional.limits import StoreLimits
+from tandemfeed.journal.transactional.memory.store_state import Subscriber
 from tandemfeed.journal.transactional.store import Statistics, TransactionalStore, subscriber_queue
-from tandemfeed.journal.transactional.store_state import Subscriber
-from tandemfeed.journal.transactional.transaction import Message, Transaction
-from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionState
-from tandemfeed.journal.transactional.two_phase import PreparedTransaction
+from tandemfeed.journal.transactional.transactions.transaction import Message, Transaction
+from tandemfeed.journal.transactional.transactions.transaction_state import TransactionEvent, TransactionState
+from tandemfeed.journal.transactional.transactions.two_phase import PreparedTransaction
 
 __all__ = [
     "BadName",

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandemfeed.journal.transactional.errors import NoSuchPrepared, QueueExists, QueueInUse
-from tandemfeed.journal.transactional.log_operations import AdministrationOperation
-from tandemfeed.journal.transactional.log_writer import LogWriter
-from tandemfeed.journal.transactional.page_store import PageStore
-from tandemfeed.journal.transactional.queue_index import QueueIndex
-from tandemfeed.journal.transactional.store_state import StoreState, Subscriber
+from tandemfeed.journal.transactional.log.log_operations import AdministrationOperation
+from tandemfeed.journal.transactional.log.log_writer import LogWriter
+from tandemfeed.journal.transactional.memory.queue_index import QueueIndex
+from tandemfeed.journal.transactional.memory.store_state import StoreState, Subscriber
+from tandemfeed.journal.transactional.memory.volatile_cache import VolatileCache
+from tandemfeed.journal.transactional.pages.page_store import PageStore
 from tandemfeed.journal.transactional.topics import SUBSCRIBER_PREFIX
-from tandemfeed.journal.transactional.volatile_cache import VolatileCache
 
 
 @dataclass(frozen=True, slots=True)

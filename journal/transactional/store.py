@@ -13,7 +13,6 @@ from typing import Self
 
 from tandemfeed.journal.transactional import administration
 from tandemfeed.journal.transactional.administration import QueueStatus
-from tandemfeed.journal.transactional.contents import Contents
 from tandemfeed.journal.transactional.errors import (
     DuplicateGlobalId,
     ForeignStore,
@@ -23,22 +22,27 @@ from tandemfeed.journal.transactional.errors import (
     TransactionTooLarge,
 )
 from tandemfeed.journal.transactional.limits import StoreLimits
-from tandemfeed.journal.transactional.log_operations import CheckpointOperation, LogOperation
-from tandemfeed.journal.transactional.log_writer import LogWriter
-from tandemfeed.journal.transactional.page_store import PageStore
-from tandemfeed.journal.transactional.schema import FILE_NAME, check_file
-from tandemfeed.journal.transactional.store_state import StoreState, Subscriber
+from tandemfeed.journal.transactional.log.log_operations import CheckpointOperation, LogOperation
+from tandemfeed.journal.transactional.log.log_writer import LogWriter
+from tandemfeed.journal.transactional.memory.store_state import StoreState, Subscriber
+from tandemfeed.journal.transactional.memory.volatile_cache import VolatileCache
+from tandemfeed.journal.transactional.pages.page_store import PageStore
+from tandemfeed.journal.transactional.pages.schema import FILE_NAME, check_file
+from tandemfeed.journal.transactional.pages.verification import problems_of
 from tandemfeed.journal.transactional.topics import (
     SUBSCRIBER_PREFIX,
     checked_global_id,
     checked_name,
     checked_pattern,
 )
-from tandemfeed.journal.transactional.transaction import Parts, Transaction
-from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
-from tandemfeed.journal.transactional.two_phase import PreparedTransaction, decide, describe, restore
-from tandemfeed.journal.transactional.verification import problems_of
-from tandemfeed.journal.transactional.volatile_cache import VolatileCache
+from tandemfeed.journal.transactional.transactions.contents import Contents
+from tandemfeed.journal.transactional.transactions.transaction import Parts, Transaction
+from tandemfeed.journal.transactional.transactions.transaction_state import (
+    TransactionEvent,
+    TransactionMachine,
+    TransactionState,
+)
+from tandemfeed.journal.transactional.transactions.two_phase import PreparedTransaction, decide, describe, restore
 
 LOCK_NAME = "store.lock"
 

@@ -25,7 +25,7 @@ from tandemfeed.adapter.records.last_values.table import LastValueTable
 from tandemfeed.client_lib import Client, Subscription, connect
 from tandemfeed.client_lib.items import Batch, Item
 from tandemfeed.client_lib.replay.worker import SILENCE_MAX_S
-from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Live

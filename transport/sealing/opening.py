@@ -2,7 +2,7 @@
 
 An adapter uses `Opener`, which verifies the decision tag before it believes anything else. A reader uses
 `StreamOpener`. A reader cannot check that tag and learns from signatures which adapter made a packet, so `StreamOpener`
-does not check counters either (`client_lib.stream.stream_trust` does).
+does not check counters either (`client_lib.stream.trust.stream_trust` does).
 
 Neither may ever return plaintext that was not sealed by a holder of the key for an announced start.
 """

@@ -55,7 +55,7 @@ OVERHEAD = HEADER_SIZE + SIGNATURE_SIZE + TAG_SIZE
 DIGESTS_MAX = 80  # a longer list would save little: signing is cheap compared with sending that many
 # For heartbeats that repeat the previous one. A signature costs its adapter up to 120 µs and every reader up to 160 µs,
 # the main cost of an idle stream. With two, and a heartbeat every 25 ms, a reader that loses two signatures in a row
-# still believes a heartbeat after 150 ms, before it calls the stream stale (`client_lib.stream.stream_trust` asserts).
+# still believes a heartbeat after 150 ms, before it calls the stream stale (the client's `stream_trust` asserts).
 HEARTBEATS_PER_SIGNATURE = 2
 SESSIONS_REMEMBERED = (
     4  # sessions whose heartbeats may alternate: the present one, and the last heartbeats of two earlier ones

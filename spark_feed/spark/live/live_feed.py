@@ -10,10 +10,10 @@ from typing import Any, get_args
 from tandemfeed.client_lib.client import Client, connect
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.messages.message import Message
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.client_lib.stream.starts import Start
-from tandemfeed.client_lib.stream.stream_trust import VerifyMode
 from tandemfeed.client_lib.stream.subscription import Subscription
-from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.live.channel_feed import ChannelFeed, Entry
 from tandemfeed.spark_feed.spark.live.positions import Position

@@ -18,7 +18,7 @@ import zmq
 
 from tandemfeed.client_lib import Batch, Subscription, connect
 from tandemfeed.client_lib.items import Filled
-from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.deploy.cluster.ports import free_endpoint
 from tandemfeed.v1 import admin_pb2
 from tests.adapter.processes.adapter_processes import SESSION, WAIT_S, AdapterUnderTest, SourceByHand

@@ -12,10 +12,11 @@ import zmq
 
 from tandemfeed.client_lib.items import Revoked
 from tandemfeed.client_lib.login.grant import Grant, TopicsRevoked
-from tandemfeed.client_lib.stream import feed_sockets, loop
-from tandemfeed.client_lib.stream.feed_sockets import FeedSockets
-from tandemfeed.client_lib.stream.inbox import Inbox
+from tandemfeed.client_lib.stream import loop
 from tandemfeed.client_lib.stream.loop import Letters, Loop
+from tandemfeed.client_lib.stream.sockets import feed_sockets
+from tandemfeed.client_lib.stream.sockets.feed_sockets import FeedSockets
+from tandemfeed.client_lib.stream.sockets.inbox import Inbox
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.wire.refusal import Refusal
 from tests.client_lib.toy_cluster import CHANNEL_ID, TOPIC, ToyCluster, packet

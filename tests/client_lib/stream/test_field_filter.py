@@ -12,7 +12,7 @@ import pytest
 from tandemfeed.client_lib import load_messages
 from tandemfeed.client_lib.items import Batch
 from tandemfeed.client_lib.messages.decoding import Decoder
-from tandemfeed.client_lib.stream.field_filter import FieldFilter
+from tandemfeed.client_lib.stream.filters.field_filter import FieldFilter
 from tests.client_lib.messages.test_message_attributes import AT_NS, XML, batch_of, trade
 from tests.client_lib.toy_cluster import TOPIC, ToyCluster, collect, heartbeat, packet
 

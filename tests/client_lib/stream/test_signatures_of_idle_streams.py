@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tandemfeed.client_lib.stream.stream_trust import SIGNED_WITHIN_NS, SILENCE_MAX_NS, Verdict, VerifyMode
+from tandemfeed.client_lib.stream.trust.stream_trust import SIGNED_WITHIN_NS, SILENCE_MAX_NS, Verdict, VerifyMode
 from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, IDLE_HEARTBEAT_NS, MergerConfig
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal

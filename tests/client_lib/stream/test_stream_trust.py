@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemfeed.client_lib.stream.stream_trust import (
+from tandemfeed.client_lib.stream.trust.stream_trust import (
     AHEAD_MAX,
     OVERTAKEN_NS,
     SILENCE_MAX_NS,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tandemfeed.client_lib.items import Batch, Item
 from tandemfeed.client_lib.messages.decoding import Decoder
-from tandemfeed.client_lib.stream.symbol_filter import SymbolFilter
+from tandemfeed.client_lib.stream.filters.symbol_filter import SymbolFilter
 from tandemfeed.feedcore.documents.symbol_words import word_of
 from tandemfeed.feedcore.merge.effects import Gap
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OutputPacket, encode_runs

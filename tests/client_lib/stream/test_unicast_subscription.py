@@ -12,8 +12,8 @@ import pytest
 from tandemfeed.client_lib import Batch, Client, Subscription, UnicastChosen
 from tandemfeed.client_lib.items import Item
 from tandemfeed.client_lib.login.grant import GrantedAdapter, UnicastPlace
-from tandemfeed.client_lib.stream import receivers
-from tandemfeed.client_lib.stream.transport_choice import SILENCE_NS, TransportChoice
+from tandemfeed.client_lib.stream.sockets import receivers
+from tandemfeed.client_lib.stream.sockets.transport_choice import SILENCE_NS, TransportChoice
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.merge.effects import Live
 from tandemfeed.transport.dgram import BadGroup

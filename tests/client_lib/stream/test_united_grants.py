@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemfeed.client_lib.login.grant import DocumentName, Grant, GrantedAdapter, GrantedKey, UnicastPlace
-from tandemfeed.client_lib.stream.inbox import Inbox
-from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
-from tandemfeed.client_lib.stream.united_grant import united
+from tandemfeed.client_lib.stream.sockets.inbox import Inbox
+from tandemfeed.client_lib.stream.sockets.transport_choice import UnicastChosen
+from tandemfeed.client_lib.stream.sockets.united_grant import united
 from tandemfeed.feedcore.wire.refusal import Refusal
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
 from tandemfeed.transport.sealing.start_keys import SealingKey

@@ -7,8 +7,13 @@ from collections.abc import Callable
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tandemfeed.client_lib.stream.stream_trust import Verdict, VerifyMode
-from tandemfeed.client_lib.stream.verification_budget import FAILED_AT_ONCE, FAILED_PER_SECOND, Lane, VerificationBudget
+from tandemfeed.client_lib.stream.trust.stream_trust import Verdict, VerifyMode
+from tandemfeed.client_lib.stream.trust.verification_budget import (
+    FAILED_AT_ONCE,
+    FAILED_PER_SECOND,
+    Lane,
+    VerificationBudget,
+)
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.sealing.start_keys import Purpose, derive_cipher

@@ -29,8 +29,8 @@ from tandemfeed.journal.transactional import (
     TransactionalStore,
     TransactionState,
 )
-from tandemfeed.journal.transactional import page_store as page_store_module
 from tandemfeed.journal.transactional import store as store_module
+from tandemfeed.journal.transactional.pages import page_store as page_store_module
 from tests.journal.transactional.store_copies import bodies, crashed_copy, put_all
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tandemfeed.journal.transactional import TransactionalStore
-from tandemfeed.journal.transactional import queue_index as index_module
-from tandemfeed.journal.transactional import store_state as store_state_module
-from tandemfeed.journal.transactional.changes import Changes
-from tandemfeed.journal.transactional.contents import Entry
-from tandemfeed.journal.transactional.queue_index import QueueIndex
+from tandemfeed.journal.transactional.log.changes import Changes
+from tandemfeed.journal.transactional.memory import queue_index as index_module
+from tandemfeed.journal.transactional.memory import store_state as store_state_module
+from tandemfeed.journal.transactional.memory.queue_index import QueueIndex
+from tandemfeed.journal.transactional.transactions.contents import Entry
 from tests.journal.transactional.store_copies import bodies, put_all
 
 

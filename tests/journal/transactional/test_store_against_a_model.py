@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tandemfeed.journal.transactional import Message, StoreLimits, Transaction, TransactionalStore, TransactionState
-from tandemfeed.journal.transactional import queue_index as index_module
-from tandemfeed.journal.transactional import store_state as store_state_module
+from tandemfeed.journal.transactional.memory import queue_index as index_module
+from tandemfeed.journal.transactional.memory import store_state as store_state_module
 from tests.journal.transactional.store_copies import crashed_copy
 
 WINDOW = 3  # small, so that queues are read in many parts

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tandemfeed.journal.transactional.errors import BadName, IllegalTransactionMove
 from tandemfeed.journal.transactional.topics import checked_pattern, checked_topic, matches
-from tandemfeed.journal.transactional.transaction_state import (
+from tandemfeed.journal.transactional.transactions.transaction_state import (
     FINAL,
     MOVES,
     STORY_LENGTH_MAX,

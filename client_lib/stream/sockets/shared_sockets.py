@@ -8,10 +8,10 @@ from typing import Any
 import zmq
 
 from tandemfeed.client_lib.login.grant import Grant
-from tandemfeed.client_lib.stream.feed_sockets import FeedSockets
-from tandemfeed.client_lib.stream.inbox import Inbox
-from tandemfeed.client_lib.stream.receivers import Receivers
-from tandemfeed.client_lib.stream.transport_choice import Transport
+from tandemfeed.client_lib.stream.sockets.feed_sockets import FeedSockets
+from tandemfeed.client_lib.stream.sockets.inbox import Inbox
+from tandemfeed.client_lib.stream.sockets.receivers import Receivers
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.transport.dgram import RECEIVE_QUEUE_COUNT_MAX
 from tandemfeed.transport.unicast.wire import CurveKeys
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 
 from tandemfeed.journal.transactional.errors import StoreClosed, StoreFull
-from tandemfeed.journal.transactional.swap_file import SwapFile, delete_leftovers
+from tandemfeed.journal.transactional.memory.swap_file import SwapFile, delete_leftovers
 
 
 @dataclass(slots=True)

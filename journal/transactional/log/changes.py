@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 
-from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, LockedMessage, Put
 from tandemfeed.journal.transactional.limits import POSITION_BLOCK
+from tandemfeed.journal.transactional.transactions.contents import Contents, Entry, Fate, LockedMessage, Put
 
 
 @dataclass(slots=True)

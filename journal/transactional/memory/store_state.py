@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Condition
 
-from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, LockedMessage
 from tandemfeed.journal.transactional.errors import (
     NoSuchMessage,
     NoSuchQueue,
@@ -19,11 +18,12 @@ from tandemfeed.journal.transactional.errors import (
     TransactionTooLarge,
 )
 from tandemfeed.journal.transactional.limits import WINDOW_COUNT_MAX, StoreLimits
-from tandemfeed.journal.transactional.page_store import PageStore
-from tandemfeed.journal.transactional.queue_index import QueueIndex
+from tandemfeed.journal.transactional.memory.queue_index import QueueIndex
+from tandemfeed.journal.transactional.memory.volatile_cache import VolatileCache
+from tandemfeed.journal.transactional.pages.page_store import PageStore
 from tandemfeed.journal.transactional.topics import matches
-from tandemfeed.journal.transactional.transaction_state import TransactionMachine
-from tandemfeed.journal.transactional.volatile_cache import VolatileCache
+from tandemfeed.journal.transactional.transactions.contents import Contents, Entry, Fate, LockedMessage
+from tandemfeed.journal.transactional.transactions.transaction_state import TransactionMachine
 
 
 @dataclass(frozen=True, slots=True)

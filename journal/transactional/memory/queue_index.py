@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from tandemfeed.journal.transactional.contents import Entry
 from tandemfeed.journal.transactional.errors import MessageLocked
 from tandemfeed.journal.transactional.limits import WINDOW_COUNT_MAX
+from tandemfeed.journal.transactional.transactions.contents import Entry
 
 
 class QueueIndex:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
 
-from tandemfeed.client_lib.stream.verification_budget import VerificationBudget
+from tandemfeed.client_lib.stream.trust.verification_budget import VerificationBudget
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, IDLE_HEARTBEAT_NS, MergerConfig
 from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket

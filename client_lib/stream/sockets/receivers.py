@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import zmq
 
 from tandemfeed.client_lib.login.grant import Grant, GrantedAdapter, UnicastPlace
-from tandemfeed.client_lib.stream.transport_choice import Transport, TransportChoice, UnicastChosen
+from tandemfeed.client_lib.stream.sockets.transport_choice import Transport, TransportChoice, UnicastChosen
 from tandemfeed.transport.dgram import BadGroup, MulticastReceiver
 from tandemfeed.transport.unicast.receiver import UnicastReceiver
 from tandemfeed.transport.unicast.wire import CurveKeys

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from threading import Condition, Lock, Thread, current_thread
 
-from tandemfeed.journal.transactional.changes import Changes
 from tandemfeed.journal.transactional.errors import (
     CallFromLogWriter,
     StoreClosed,
@@ -21,14 +20,15 @@ from tandemfeed.journal.transactional.errors import (
     TransactionalStoreError,
 )
 from tandemfeed.journal.transactional.limits import TAKEN_MARK_DELAY_S, StoreLimits
-from tandemfeed.journal.transactional.log_operations import (
+from tandemfeed.journal.transactional.log.changes import Changes
+from tandemfeed.journal.transactional.log.log_operations import (
     AdministrationOperation,
     CheckpointOperation,
     LogOperation,
     TransactionOperation,
 )
-from tandemfeed.journal.transactional.page_store import PageStore
-from tandemfeed.journal.transactional.store_state import StoreState
+from tandemfeed.journal.transactional.memory.store_state import StoreState
+from tandemfeed.journal.transactional.pages.page_store import PageStore
 
 
 class LogWriter:

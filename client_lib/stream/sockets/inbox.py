@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
+from tandemfeed.client_lib.stream.sockets.transport_choice import UnicastChosen
 from tandemfeed.feedcore.wire.refusal import Refusal
 from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature
 

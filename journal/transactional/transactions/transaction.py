@@ -8,18 +8,22 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tandemfeed.journal.transactional.contents import Contents, Entry, Fate, Put
 from tandemfeed.journal.transactional.errors import IllegalTransactionMove, NotHeld, TransactionTooLarge
 from tandemfeed.journal.transactional.limits import StoreLimits
-from tandemfeed.journal.transactional.log_operations import CommitOperation, PrepareOperation, TransactionOperation
-from tandemfeed.journal.transactional.log_writer import LogWriter
-from tandemfeed.journal.transactional.page_store import PageStore
-from tandemfeed.journal.transactional.queue_index import QueueIndex
-from tandemfeed.journal.transactional.store_state import StoreState
+from tandemfeed.journal.transactional.log.log_operations import CommitOperation, PrepareOperation, TransactionOperation
+from tandemfeed.journal.transactional.log.log_writer import LogWriter
+from tandemfeed.journal.transactional.memory.queue_index import QueueIndex
+from tandemfeed.journal.transactional.memory.store_state import StoreState
+from tandemfeed.journal.transactional.memory.volatile_cache import VolatileCache
+from tandemfeed.journal.transactional.pages.page_store import PageStore
 from tandemfeed.journal.transactional.topics import checked_topic
-from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
-from tandemfeed.journal.transactional.two_phase import decide
-from tandemfeed.journal.transactional.volatile_cache import VolatileCache
+from tandemfeed.journal.transactional.transactions.contents import Contents, Entry, Fate, Put
+from tandemfeed.journal.transactional.transactions.transaction_state import (
+    TransactionEvent,
+    TransactionMachine,
+    TransactionState,
+)
+from tandemfeed.journal.transactional.transactions.two_phase import decide
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tandemfeed.journal.transactional.schema import connect, explained
+from tandemfeed.journal.transactional.pages.schema import connect, explained
 
 BODIES_AT_ONCE = 64  # bodies in memory at a time; each has up to message_bytes_max bytes
 CACHE_BYTES = 4 << 20

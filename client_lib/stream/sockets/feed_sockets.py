@@ -21,10 +21,10 @@ from typing import Any
 import zmq
 
 from tandemfeed.client_lib.login.grant import Grant
-from tandemfeed.client_lib.stream.inbox import Arrival, Inbox
-from tandemfeed.client_lib.stream.receivers import Receiver, Receivers
-from tandemfeed.client_lib.stream.transport_choice import UnicastChosen
-from tandemfeed.client_lib.stream.united_grant import united
+from tandemfeed.client_lib.stream.sockets.inbox import Arrival, Inbox
+from tandemfeed.client_lib.stream.sockets.receivers import Receiver, Receivers
+from tandemfeed.client_lib.stream.sockets.transport_choice import UnicastChosen
+from tandemfeed.client_lib.stream.sockets.united_grant import united
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.transport.dgram import BadGroup
 from tandemfeed.transport.sealing.opening import ReceivedSignature, StreamOpener

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from tandemfeed.journal.transactional.changes import Changes
-from tandemfeed.journal.transactional.contents import Contents, Entry
-from tandemfeed.journal.transactional.store_state import Prepared, StoreState
-from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine
+from tandemfeed.journal.transactional.log.changes import Changes
+from tandemfeed.journal.transactional.memory.store_state import Prepared, StoreState
+from tandemfeed.journal.transactional.transactions.contents import Contents, Entry
+from tandemfeed.journal.transactional.transactions.transaction_state import TransactionEvent, TransactionMachine
 
 
 @dataclass(slots=True)

@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from tandemfeed.journal.transactional.changes import Changes, Positions
-from tandemfeed.journal.transactional.contents import Entry
-from tandemfeed.journal.transactional.disk_reserve import DiskReserve
 from tandemfeed.journal.transactional.errors import StoreCorrupt, StoreFailed, StoreFull, TransactionalStoreError
 from tandemfeed.journal.transactional.limits import StoreLimits
-from tandemfeed.journal.transactional.schema import (
+from tandemfeed.journal.transactional.log.changes import Changes, Positions
+from tandemfeed.journal.transactional.pages.disk_reserve import DiskReserve
+from tandemfeed.journal.transactional.pages.schema import (
     FILE_NAME,
     PAGE_SIZE,
     PAGES_MAX,
@@ -29,6 +28,7 @@ from tandemfeed.journal.transactional.schema import (
     create,
     explained,
 )
+from tandemfeed.journal.transactional.transactions.contents import Entry
 
 Row = tuple[int, ...]
 

@@ -10,13 +10,17 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from tandemfeed.journal.transactional.contents import Contents, Fate, LockedMessage, Put
 from tandemfeed.journal.transactional.errors import DecidedByHand, NoSuchPrepared, StoreCorrupt
-from tandemfeed.journal.transactional.log_operations import DecisionOperation
-from tandemfeed.journal.transactional.log_writer import LogWriter
-from tandemfeed.journal.transactional.page_store import PageStore
-from tandemfeed.journal.transactional.store_state import Prepared, StoreState
-from tandemfeed.journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
+from tandemfeed.journal.transactional.log.log_operations import DecisionOperation
+from tandemfeed.journal.transactional.log.log_writer import LogWriter
+from tandemfeed.journal.transactional.memory.store_state import Prepared, StoreState
+from tandemfeed.journal.transactional.pages.page_store import PageStore
+from tandemfeed.journal.transactional.transactions.contents import Contents, Fate, LockedMessage, Put
+from tandemfeed.journal.transactional.transactions.transaction_state import (
+    TransactionEvent,
+    TransactionMachine,
+    TransactionState,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""What a subscription delivers of a channel: the granted symbols, and the wanted values."""

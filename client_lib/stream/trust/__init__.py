@@ -1,0 +1,1 @@
+"""Which received packets a subscription believes."""

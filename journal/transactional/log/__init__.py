@@ -1,0 +1,1 @@
+"""How the work of many transactions becomes one flush."""

@@ -1,0 +1,1 @@
+"""What clients do: transactions, their states, and two-phase commit."""
