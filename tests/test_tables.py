@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tandemfeed.admin_server.command.status_page import print_feeds, print_status
+from tandemfeed.admin_server.command.output.status_page import print_feeds, print_status
 from tandemfeed.admin_server.policy.commands import print_policy
 from tandemfeed.benchmarks.cli import main as bench
 from tandemfeed.client_lib.commands.live_view import render

@@ -14,8 +14,8 @@ from typing import Any
 from tandemfeed.admin_server.audit.chain import NO_DIGEST, OWN_FIELDS, Head
 from tandemfeed.admin_server.audit.files import audit_files
 from tandemfeed.admin_server.audit.verification import Verification, noted_head, verify
+from tandemfeed.admin_server.command.output.replies import print_json
 from tandemfeed.admin_server.command.registry import CommandAdder
-from tandemfeed.admin_server.command.replies import print_json
 from tandemfeed.admin_server.command.server_calls import ServerCalls
 from tandemfeed.v1 import admin_pb2
 

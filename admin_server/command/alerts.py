@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from tandemfeed.admin_server.command.times import clock, duration
+from tandemfeed.admin_server.command.output.times import clock, duration
 from tandemfeed.v1 import admin_pb2
 
 SECOND = 1_000_000_000

@@ -14,14 +14,14 @@ from typing import Any
 from google.protobuf.message import Message
 
 from tandemfeed.admin_server.command.confirmation import add_confirmation, confirm
-from tandemfeed.admin_server.command.replies import print_json
+from tandemfeed.admin_server.command.output.replies import print_json
 from tandemfeed.admin_server.command.server_calls import ServerCalls
 from tandemfeed.transport.process_shell import add_login_arguments
 
 # Module -> the commands that it adds.
 ROOMS = {
-    "tandemfeed.admin_server.command.showing": ("status", "watch", "feeds", "adapters", "streams", "history"),
-    "tandemfeed.admin_server.command.operating": (
+    "tandemfeed.admin_server.command.commands.showing": ("status", "watch", "feeds", "adapters", "streams", "history"),
+    "tandemfeed.admin_server.command.commands.operating": (
         "failover",
         "fail",
         "drain",
@@ -30,11 +30,11 @@ ROOMS = {
         "grant-contributions",
         "throttle",
     ),
-    "tandemfeed.admin_server.command.access": ("clients", "grants", "keys"),
+    "tandemfeed.admin_server.command.commands.access": ("clients", "grants", "keys"),
     "tandemfeed.admin_server.policy.commands": ("policy",),
     "tandemfeed.admin_server.audit.commands": ("audit",),
     "tandemfeed.admin_server.identity.commands": ("identity", "cert"),
-    "tandemfeed.admin_server.command.secrets": ("hash-secret",),
+    "tandemfeed.admin_server.command.commands.secrets": ("hash-secret",),
 }
 
 Run = Callable[[argparse.Namespace, ServerCalls], int]

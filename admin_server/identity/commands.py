@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from rich.console import Console
 
+from tandemfeed.admin_server.command.output.replies import as_dict
+from tandemfeed.admin_server.command.output.tables import titled_table
 from tandemfeed.admin_server.command.registry import CommandAdder
-from tandemfeed.admin_server.command.replies import as_dict
 from tandemfeed.admin_server.command.server_calls import ServerCalls
-from tandemfeed.admin_server.command.tables import titled_table
 from tandemfeed.admin_server.identity.verifiers import make_secret, verifier_of
 from tandemfeed.transport.calls.credentials import CredentialUnusable, read_text
 from tandemfeed.v1 import admin_pb2

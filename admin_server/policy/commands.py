@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tandemfeed.admin_server.command.output.tables import titled_table
 from tandemfeed.admin_server.command.registry import CommandAdder
-from tandemfeed.admin_server.command.tables import titled_table
 from tandemfeed.admin_server.policy.document import check_adapters, load_policy
 from tandemfeed.admin_server.policy.review import warnings_of
 from tandemfeed.admin_server.policy.rules import CLIENT_ACTIONS, Action

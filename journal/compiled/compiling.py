@@ -27,7 +27,7 @@ SOURCES = (  # relative to the journal's package
     "compiled/reading.py",
     "compiled/segment_walk.py",
     "format/layout.py",
-    "persistent_queue/state_bits.py",
+    "persistent_queue/blocks/state_bits.py",
 )
 
 

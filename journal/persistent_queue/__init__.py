@@ -4,7 +4,7 @@ docs/persistent-queue.md is the manual.
 """
 
 from tandemfeed.journal.persistent_queue.errors import NotInFlight, PathMissing, QueueFailed, QueueFull, TooManyInFlight
-from tandemfeed.journal.persistent_queue.item_state import (
+from tandemfeed.journal.persistent_queue.items.item_state import (
     AlreadyCancelled,
     AlreadyDelivered,
     Cancelled,

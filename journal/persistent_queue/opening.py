@@ -11,7 +11,7 @@ from tandemfeed.journal.format.block import blocks_in
 from tandemfeed.journal.format.control import Control, Settings
 from tandemfeed.journal.format.filesystem import make_folder, sync_folder
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, CONTROL_NAME
-from tandemfeed.journal.persistent_queue.segments import state_size_for
+from tandemfeed.journal.persistent_queue.blocks.segments import state_size_for
 
 FACE = "queue"
 

@@ -24,16 +24,16 @@ from tandemfeed.journal.errors import JournalClosed, JournalError
 from tandemfeed.journal.format.block import remove_spares
 from tandemfeed.journal.format.control import Control
 from tandemfeed.journal.format.layout import BLOCK_SIZE_DEFAULT, IS_CLEAN
-from tandemfeed.journal.persistent_queue.catalogue import Catalogue
+from tandemfeed.journal.persistent_queue.blocks.catalogue import Catalogue
+from tandemfeed.journal.persistent_queue.blocks.log import QueueLog
+from tandemfeed.journal.persistent_queue.blocks.members import join
+from tandemfeed.journal.persistent_queue.blocks.spares import Spares
 from tandemfeed.journal.persistent_queue.group_commit import CommitRequest, GroupCommit, batches
-from tandemfeed.journal.persistent_queue.item_registry import ItemRegistry
-from tandemfeed.journal.persistent_queue.item_state import AlreadyCancelled, Cancelled, CancelResult
-from tandemfeed.journal.persistent_queue.log import QueueLog
-from tandemfeed.journal.persistent_queue.members import join
+from tandemfeed.journal.persistent_queue.items.item_registry import ItemRegistry
+from tandemfeed.journal.persistent_queue.items.item_state import AlreadyCancelled, Cancelled, CancelResult
 from tandemfeed.journal.persistent_queue.opening import open_control
 from tandemfeed.journal.persistent_queue.recovery import recover
 from tandemfeed.journal.persistent_queue.scheduling import keep_policy, use_batch_policy
-from tandemfeed.journal.persistent_queue.spares import Spares
 from tandemfeed.journal.persistent_queue.statistics import QueueStatistics
 from tandemfeed.journal.persistent_queue.upkeep import Checkpointer, Upkeep
 

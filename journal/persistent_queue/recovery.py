@@ -31,11 +31,11 @@ from tandemfeed.journal.compiled.reading import find_after_damage
 from tandemfeed.journal.errors import BlockCorrupt, ForeignFile
 from tandemfeed.journal.format.block import Block, blocks_in
 from tandemfeed.journal.format.layout import DATA_OFFSET, HEADER, INDEX_SIZE, SEGMENT, SEGMENT_SIZE
-from tandemfeed.journal.persistent_queue.catalogue import Catalogue, QueueBlock
-from tandemfeed.journal.persistent_queue.item_state import LOST_BITS
-from tandemfeed.journal.persistent_queue.log import Position, end_block
-from tandemfeed.journal.persistent_queue.segments import changes_in
-from tandemfeed.journal.persistent_queue.state_bits import count_settled, next_note
+from tandemfeed.journal.persistent_queue.blocks.catalogue import Catalogue, QueueBlock
+from tandemfeed.journal.persistent_queue.blocks.log import Position, end_block
+from tandemfeed.journal.persistent_queue.blocks.segments import changes_in
+from tandemfeed.journal.persistent_queue.blocks.state_bits import count_settled, next_note
+from tandemfeed.journal.persistent_queue.items.item_state import LOST_BITS
 
 LOG = logging.getLogger("tandemfeed.journal")
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tandemfeed.journal.errors import JournalError
-from tandemfeed.journal.persistent_queue.catalogue import Catalogue
-from tandemfeed.journal.persistent_queue.item_registry import ItemRegistry
-from tandemfeed.journal.persistent_queue.log import QueueLog
-from tandemfeed.journal.persistent_queue.spares import Spares
+from tandemfeed.journal.persistent_queue.blocks.catalogue import Catalogue
+from tandemfeed.journal.persistent_queue.blocks.log import QueueLog
+from tandemfeed.journal.persistent_queue.blocks.spares import Spares
+from tandemfeed.journal.persistent_queue.items.item_registry import ItemRegistry
 
 LOG = logging.getLogger("tandemfeed.journal")
 CHANGES_DELAY_S = 0.005  # how long asynchronous changes wait for puts, to join their group

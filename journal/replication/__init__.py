@@ -6,11 +6,11 @@ shells perform them.
 """
 
 from tandemfeed.journal.replication.appender import ReplicatedAppender
-from tandemfeed.journal.replication.follower import FollowerStatus, ReplicationFollower
-from tandemfeed.journal.replication.leader import LeaderStatus, Mode, ReplicationLeader
+from tandemfeed.journal.replication.follower.follower import FollowerStatus, ReplicationFollower
+from tandemfeed.journal.replication.leader.leader import LeaderStatus, Mode, ReplicationLeader
 from tandemfeed.journal.replication.limits import Limits
-from tandemfeed.journal.replication.security import FollowerKeys, LeaderKeys, new_keys
 from tandemfeed.journal.replication.states import FollowerState, PeerState
+from tandemfeed.journal.replication.wire.security import FollowerKeys, LeaderKeys, new_keys
 
 __all__ = [
     "FollowerKeys",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tandemfeed.journal.errors import NotReplicated
 from tandemfeed.journal.format.body import Record
-from tandemfeed.journal.replication.leader import ReplicationLeader
+from tandemfeed.journal.replication.leader.leader import ReplicationLeader
 from tandemfeed.journal.store import Journal
 
 TIMEOUT_S = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tandemfeed.journal.replication.messages import Segment, SegmentDigest
+from tandemfeed.journal.replication.wire.messages import Segment, SegmentDigest
 
 
 class Segments(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandemfeed.journal.replication.messages import FromFollower, FromLeader, Segment, SegmentDigest, Welcome
+from tandemfeed.journal.replication.wire.messages import FromFollower, FromLeader, Segment, SegmentDigest, Welcome
 
 # -- leader ------------------------------------------------------------------------------------------------------------
 

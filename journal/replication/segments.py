@@ -39,7 +39,7 @@ from tandemfeed.journal.format.layout import (
 )
 from tandemfeed.journal.format.sealing import BlockCipher
 from tandemfeed.journal.read.library import UNLIMITED, Library
-from tandemfeed.journal.replication.messages import Segment, SegmentDigest
+from tandemfeed.journal.replication.wire.messages import Segment, SegmentDigest
 
 LOG = logging.getLogger("tandemfeed.journal.replication")
 COLUMNS_COUNT = 1_024  # records checked in one compiled call

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tandemfeed.admin_server.command.status_page import print_feeds
+from tandemfeed.admin_server.command.output.status_page import print_feeds
 from tandemfeed.admin_server.feed.descriptions import describe_feed
 from tandemfeed.admin_server.policy.document import load_policy
 from tandemfeed.admin_server.settings import FeedSettings, load_cluster

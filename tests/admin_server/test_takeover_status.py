@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tandemfeed.adapter.reporting.registry import Registry
 from tandemfeed.admin_server.audit.log import AuditLog
-from tandemfeed.admin_server.command.status_page import print_status
+from tandemfeed.admin_server.command.output.status_page import print_status
 from tandemfeed.admin_server.feed.streams import Attendance
 from tandemfeed.admin_server.lease.lease_decisions import TermNoted
 from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper

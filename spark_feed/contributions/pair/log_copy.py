@@ -23,7 +23,7 @@ from tandemfeed.journal.replication import (
     ReplicationFollower,
     ReplicationLeader,
 )
-from tandemfeed.journal.replication.follower_journal import LEADER_NAME
+from tandemfeed.journal.replication.follower.follower_journal import LEADER_NAME
 from tandemfeed.spark_feed.contributions.contribution_log import log_folder
 
 LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import pytest
 
 from tandemfeed.admin_server.command import confirmation
 from tandemfeed.admin_server.command.admin_command import main as admin
-from tandemfeed.admin_server.command.watching import watch
+from tandemfeed.admin_server.command.commands.watching import watch
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.channels import status_of

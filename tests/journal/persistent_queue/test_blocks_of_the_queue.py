@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import tandemfeed.journal.persistent_queue.spares as spares_module
+import tandemfeed.journal.persistent_queue.blocks.spares as spares_module
 from tandemfeed.journal import DiskFull
 from tandemfeed.journal.check.journal_files import JournalFiles
 from tandemfeed.journal.check.verification import Verification
 from tandemfeed.journal.format.block import Block, blocks_in
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.persistent_queue import Cancelled, PathMissing, PersistentQueue, QueueFull, Recycled
-from tandemfeed.journal.persistent_queue.segments import items_body, segment
+from tandemfeed.journal.persistent_queue.blocks.segments import items_body, segment
 
 BLOCK = BLOCK_SIZE_MIN
 ITEM = bytes(10_000)

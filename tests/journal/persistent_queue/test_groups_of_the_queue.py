@@ -90,7 +90,7 @@ def test_puts_that_arrive_while_the_disk_is_busy_share_the_next_flush(
 def test_an_item_that_is_too_long_is_refused_and_the_rest_of_its_group_is_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandemfeed.journal.persistent_queue.segments.RECORD_SIZE_MAX", 4 << 20)
+    monkeypatch.setattr("tandemfeed.journal.persistent_queue.blocks.segments.RECORD_SIZE_MAX", 4 << 20)
     with PersistentQueue.open(tmp_path, block_size=BLOCK, checkpoint_interval_s=60) as queue:
         began, may_go = hold_flushes(monkeypatch)
         first = in_thread(lambda: queue.put(b"first"))

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.persistent_queue import NotInFlight, PersistentQueue
-from tandemfeed.journal.persistent_queue.item_state import (
+from tandemfeed.journal.persistent_queue.items.item_state import (
     CANCEL_ANSWERS,
     MOVES,
     ItemEvent,

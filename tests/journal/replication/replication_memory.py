@@ -6,8 +6,8 @@ from bisect import bisect_left
 
 from tandemfeed.journal.format.roll_cycle import SECONDLY
 from tandemfeed.journal.replication.limits import TAIL_COUNT_MAX
-from tandemfeed.journal.replication.messages import Segment, SegmentDigest
 from tandemfeed.journal.replication.segments import digest_of
+from tandemfeed.journal.replication.wire.messages import Segment, SegmentDigest
 
 BITS = SECONDLY.sequence_bits
 

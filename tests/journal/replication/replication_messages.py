@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandemfeed.journal.format.layout import HAS_TABLE
-from tandemfeed.journal.replication.messages import (
+from tandemfeed.journal.replication.wire.messages import (
     NO_ID,
     Acknowledge,
     Heartbeat,

@@ -10,8 +10,8 @@ from pathlib import Path
 from tandemfeed.journal import Journal, Tailer
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.replication import Limits, Mode, ReplicationFollower, ReplicationLeader
-from tandemfeed.journal.replication.messages import Segment
 from tandemfeed.journal.replication.segments import SegmentReader
+from tandemfeed.journal.replication.wire.messages import Segment
 
 MS = 1_000_000
 LIMITS = Limits(

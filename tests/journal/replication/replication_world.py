@@ -16,14 +16,14 @@ from typing import Any
 
 from tandemfeed.journal.format.control import Settings
 from tandemfeed.journal.replication import effects as do
-from tandemfeed.journal.replication.codec import decode, encode
 from tandemfeed.journal.replication.comparison import first_difference, is_same
-from tandemfeed.journal.replication.follower_core import FollowerCore
-from tandemfeed.journal.replication.leader_core import LeaderCore
+from tandemfeed.journal.replication.follower.follower_core import FollowerCore
+from tandemfeed.journal.replication.leader.leader_core import LeaderCore
 from tandemfeed.journal.replication.limits import PIECE_SIZE_MAX, Limits
-from tandemfeed.journal.replication.messages import NO_ID, Acknowledge, Position, Segment
 from tandemfeed.journal.replication.segments import digest_of
 from tandemfeed.journal.replication.states import FINAL, FollowerState
+from tandemfeed.journal.replication.wire.codec import decode, encode
+from tandemfeed.journal.replication.wire.messages import NO_ID, Acknowledge, Position, Segment
 from tests.journal.replication.replication_memory import BITS, MemoryJournal
 
 MS = 1_000_000

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemfeed.journal.format.layout import COUNT_MASK, HAS_TABLE, IS_SEALED
-from tandemfeed.journal.replication.codec import CRC, HEAD, BadMessage, check_segment, decode, encode
 from tandemfeed.journal.replication.limits import FRAME_SIZE_MAX, PIECE_SIZE_MAX, TAIL_COUNT_MAX, TEXT_SIZE_MAX
-from tandemfeed.journal.replication.messages import (
+from tandemfeed.journal.replication.wire.codec import CRC, HEAD, BadMessage, check_segment, decode, encode
+from tandemfeed.journal.replication.wire.messages import (
     Acknowledge,
     Heartbeat,
     Hello,

@@ -13,10 +13,19 @@ import pytest
 from tandemfeed.journal.format.control import Settings
 from tandemfeed.journal.format.roll_cycle import DAILY
 from tandemfeed.journal.replication import effects as do
-from tandemfeed.journal.replication.follower_core import FollowerCore
-from tandemfeed.journal.replication.leader_core import LeaderCore
+from tandemfeed.journal.replication.follower.follower_core import FollowerCore
+from tandemfeed.journal.replication.leader.leader_core import LeaderCore
 from tandemfeed.journal.replication.limits import PIECE_SIZE_MAX, RUN_SIZE, Limits
-from tandemfeed.journal.replication.messages import (
+from tandemfeed.journal.replication.states import (
+    FOLLOWER_MOVES,
+    PEER_MOVES,
+    FollowerState,
+    IllegalMove,
+    PeerState,
+    check_follower_move,
+    check_move,
+)
+from tandemfeed.journal.replication.wire.messages import (
     NO_ID,
     Acknowledge,
     Heartbeat,
@@ -31,15 +40,6 @@ from tandemfeed.journal.replication.messages import (
     SegmentDigest,
     Segments,
     Welcome,
-)
-from tandemfeed.journal.replication.states import (
-    FOLLOWER_MOVES,
-    PEER_MOVES,
-    FollowerState,
-    IllegalMove,
-    PeerState,
-    check_follower_move,
-    check_move,
 )
 
 BITS = DAILY.sequence_bits

@@ -14,8 +14,8 @@ from tandemfeed.journal.format.block import blocks_in
 from tandemfeed.journal.format.compression import compress_block
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, COUNT_MASK, DATA_OFFSET, SEGMENT_SIZE
 from tandemfeed.journal.replication.comparison import first_difference, is_same
-from tandemfeed.journal.replication.messages import Segment
 from tandemfeed.journal.replication.segments import SegmentReader
+from tandemfeed.journal.replication.wire.messages import Segment
 
 BLOCK = BLOCK_SIZE_MIN
 KEY = bytes(range(32))

@@ -80,25 +80,25 @@ def _print_kicked(_arguments: argparse.Namespace, reply: admin_pb2.KickClientRep
 
 
 def _print_clients(_arguments: argparse.Namespace, reply: Any) -> None:
-    from tandemfeed.admin_server.command.listings import print_clients
+    from tandemfeed.admin_server.command.output.listings import print_clients
 
     print_clients(list(reply.clients))
 
 
 def _print_grants(_arguments: argparse.Namespace, reply: Any) -> None:
-    from tandemfeed.admin_server.command.listings import print_grants
+    from tandemfeed.admin_server.command.output.listings import print_grants
 
     print_grants(reply)
 
 
 def _print_keys(_arguments: argparse.Namespace, reply: Any) -> None:
-    from tandemfeed.admin_server.command.listings import print_keys
+    from tandemfeed.admin_server.command.output.listings import print_keys
 
     print_keys(list(reply.keys))
 
 
 def _print_all_keys(_arguments: argparse.Namespace, reply: admin_pb2.ListKeysReply) -> None:
-    from tandemfeed.admin_server.command.listings import print_keys, print_token_keys
+    from tandemfeed.admin_server.command.output.listings import print_keys, print_token_keys
 
     print_keys(list(reply.keys))
     if reply.token_keys:
@@ -112,6 +112,6 @@ def _what_rotation_does(arguments: argparse.Namespace) -> str:
 
 
 def _print_token_keys(_arguments: argparse.Namespace, reply: admin_pb2.RotateTokenKeysReply) -> None:
-    from tandemfeed.admin_server.command.listings import print_token_keys
+    from tandemfeed.admin_server.command.output.listings import print_token_keys
 
     print_token_keys(list(reply.keys))

@@ -21,7 +21,7 @@ from tandemfeed.journal.replication.limits import (
     TAIL_COUNT_MAX,
     TEXT_SIZE_MAX,
 )
-from tandemfeed.journal.replication.messages import (
+from tandemfeed.journal.replication.wire.messages import (
     Acknowledge,
     Heartbeat,
     Hello,

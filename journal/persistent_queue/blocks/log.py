@@ -33,10 +33,10 @@ from tandemfeed.journal.format.layout import (
     aligned,
     block_size_for,
 )
-from tandemfeed.journal.persistent_queue.catalogue import Catalogue, QueueBlock
+from tandemfeed.journal.persistent_queue.blocks.catalogue import Catalogue, QueueBlock
+from tandemfeed.journal.persistent_queue.blocks.segments import Changes, items_body, segment, state_size_for
+from tandemfeed.journal.persistent_queue.blocks.spares import Spares
 from tandemfeed.journal.persistent_queue.errors import QueueFull
-from tandemfeed.journal.persistent_queue.segments import Changes, items_body, segment, state_size_for
-from tandemfeed.journal.persistent_queue.spares import Spares
 
 SEQUENCE_BITS = 40  # of an index, if a Tailer reads the block: a cycle has room for 10 ** 12 items
 

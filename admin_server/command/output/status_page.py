@@ -19,8 +19,8 @@ from tandemfeed.admin_server.command.alerts import (
     source_state_of,
     state_of,
 )
-from tandemfeed.admin_server.command.tables import titled_table
-from tandemfeed.admin_server.command.times import clock, duration
+from tandemfeed.admin_server.command.output.tables import titled_table
+from tandemfeed.admin_server.command.output.times import clock, duration
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 STATUS_HEADINGS = ("adapter", "state", "heard", "epoch", "next seq", "msg/s", "lag", "score")

@@ -17,7 +17,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tandemfeed.journal.format.block import Block
-from tandemfeed.journal.persistent_queue.state_bits import bits_of, settle
+from tandemfeed.journal.persistent_queue.blocks.state_bits import bits_of, settle
 
 OPEN_MAX = 64  # mapped blocks; each needs a file descriptor, and a process may have only 1,024
 

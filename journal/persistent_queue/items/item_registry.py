@@ -13,10 +13,13 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from tandemfeed.journal.format.arguments import whole_number
-from tandemfeed.journal.persistent_queue.catalogue import Catalogue, QueueBlock
+from tandemfeed.journal.persistent_queue.blocks.catalogue import Catalogue, QueueBlock
+from tandemfeed.journal.persistent_queue.blocks.log import Position
+from tandemfeed.journal.persistent_queue.blocks.segments import Changes
+from tandemfeed.journal.persistent_queue.blocks.state_bits import next_pending
 from tandemfeed.journal.persistent_queue.errors import NotInFlight, TooManyInFlight
-from tandemfeed.journal.persistent_queue.item_reader import ItemReader
-from tandemfeed.journal.persistent_queue.item_state import (
+from tandemfeed.journal.persistent_queue.items.item_reader import ItemReader
+from tandemfeed.journal.persistent_queue.items.item_state import (
     CANCEL_ANSWERS,
     CANCELLED_BITS,
     DELIVERED_BITS,
@@ -27,9 +30,6 @@ from tandemfeed.journal.persistent_queue.item_state import (
     Recycled,
     Unknown,
 )
-from tandemfeed.journal.persistent_queue.log import Position
-from tandemfeed.journal.persistent_queue.segments import Changes
-from tandemfeed.journal.persistent_queue.state_bits import next_pending
 
 LOG = logging.getLogger("tandemfeed.journal")
 

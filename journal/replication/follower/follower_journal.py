@@ -16,8 +16,8 @@ from tandemfeed.journal.format.filesystem import make_folder, sync_folder
 from tandemfeed.journal.format.layout import CONTROL_NAME
 from tandemfeed.journal.format.roll_cycle import RollSchedule
 from tandemfeed.journal.replication.limits import TAIL_COUNT_MAX
-from tandemfeed.journal.replication.messages import NO_ID, Segment, SegmentDigest, Welcome
 from tandemfeed.journal.replication.segments import SegmentReader
+from tandemfeed.journal.replication.wire.messages import NO_ID, Segment, SegmentDigest, Welcome
 from tandemfeed.journal.store import Journal
 
 LEADER_NAME = "leader"

@@ -16,7 +16,6 @@ import zmq
 
 from tandemfeed.journal.append.keeper import Upkeep
 from tandemfeed.journal.errors import DiskFull, Diverged, JournalError, JournalLocked
-from tandemfeed.journal.replication.codec import BadMessage, decode, encode
 from tandemfeed.journal.replication.effects import (
     Append,
     Connect,
@@ -27,12 +26,13 @@ from tandemfeed.journal.replication.effects import (
     Send,
     Sync,
 )
-from tandemfeed.journal.replication.follower_core import FollowerCore
-from tandemfeed.journal.replication.follower_journal import FollowerJournal
+from tandemfeed.journal.replication.follower.follower_core import FollowerCore
+from tandemfeed.journal.replication.follower.follower_journal import FollowerJournal
 from tandemfeed.journal.replication.limits import Limits
-from tandemfeed.journal.replication.security import FollowerKeys
 from tandemfeed.journal.replication.states import FINAL, FollowerState
-from tandemfeed.journal.replication.wire import (
+from tandemfeed.journal.replication.wire.codec import BadMessage, decode, encode
+from tandemfeed.journal.replication.wire.security import FollowerKeys
+from tandemfeed.journal.replication.wire.sockets import (
     BROKEN_EVENTS,
     FRAMES_AT_ONCE,
     WakeUp,

@@ -21,7 +21,6 @@ from tandemfeed.journal.errors import JournalError, SettingsDiffer
 from tandemfeed.journal.format.control import Control
 from tandemfeed.journal.format.layout import CONTROL_NAME, VISIBLE
 from tandemfeed.journal.format.sealing import require_key
-from tandemfeed.journal.replication.codec import BadMessage, decode, encode
 from tandemfeed.journal.replication.comparison import first_difference, is_same
 from tandemfeed.journal.replication.effects import (
     CompareOne,
@@ -33,11 +32,12 @@ from tandemfeed.journal.replication.effects import (
     SendTo,
     ShowUntil,
 )
-from tandemfeed.journal.replication.leader_core import FOLLOWING, LeaderCore
+from tandemfeed.journal.replication.leader.leader_core import FOLLOWING, LeaderCore
 from tandemfeed.journal.replication.limits import Limits
-from tandemfeed.journal.replication.security import ZAP_ENDPOINT, LeaderKeys
 from tandemfeed.journal.replication.segments import Place, SegmentReader
-from tandemfeed.journal.replication.wire import (
+from tandemfeed.journal.replication.wire.codec import BadMessage, decode, encode
+from tandemfeed.journal.replication.wire.security import ZAP_ENDPOINT, LeaderKeys
+from tandemfeed.journal.replication.wire.sockets import (
     FAILED_HANDSHAKES,
     FRAMES_AT_ONCE,
     WakeUp,

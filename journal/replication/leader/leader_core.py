@@ -25,7 +25,8 @@ from tandemfeed.journal.replication.effects import (
     ShowUntil,
 )
 from tandemfeed.journal.replication.limits import PIECE_SIZE_MAX, RUN_SIZE, Limits
-from tandemfeed.journal.replication.messages import (
+from tandemfeed.journal.replication.states import PEER_MOVES, PeerState, check_move
+from tandemfeed.journal.replication.wire.messages import (
     NO_ID,
     Acknowledge,
     FromLeader,
@@ -43,7 +44,6 @@ from tandemfeed.journal.replication.messages import (
     Segments,
     Welcome,
 )
-from tandemfeed.journal.replication.states import PEER_MOVES, PeerState, check_move
 
 FOLLOWING = frozenset({PeerState.SENDING, PeerState.CAUGHT_UP})
 

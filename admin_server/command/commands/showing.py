@@ -7,8 +7,8 @@ import json
 import sys
 
 from tandemfeed.admin_server.command.alerts import SECOND, Alert, Level, Thresholds, alerts_of
+from tandemfeed.admin_server.command.output.replies import print_json
 from tandemfeed.admin_server.command.registry import CommandAdder
-from tandemfeed.admin_server.command.replies import print_json
 from tandemfeed.admin_server.command.server_calls import ServerCalls
 from tandemfeed.v1 import admin_pb2
 
@@ -48,7 +48,7 @@ def _status(arguments: argparse.Namespace, server: ServerCalls) -> int:
     if arguments.json:
         print_json(reply)
     else:
-        from tandemfeed.admin_server.command.status_page import print_status
+        from tandemfeed.admin_server.command.output.status_page import print_status
 
         print_status(reply)
     return 0
@@ -76,7 +76,7 @@ def _healthy(reply: admin_pb2.GetStatusReply) -> str:
 
 
 def _watch(arguments: argparse.Namespace, server: ServerCalls) -> int:
-    from tandemfeed.admin_server.command.watching import watch
+    from tandemfeed.admin_server.command.commands.watching import watch
 
     watch(lambda: server.call(admin_pb2.GetStatusRequest(feed=arguments.feed)), is_json=arguments.json, out=sys.stdout)
     return 0
@@ -87,7 +87,7 @@ def _feeds(arguments: argparse.Namespace, server: ServerCalls) -> int:
     if arguments.json:
         print_json(reply)
     else:
-        from tandemfeed.admin_server.command.status_page import print_feeds
+        from tandemfeed.admin_server.command.output.status_page import print_feeds
 
         print_feeds(reply)
     return 0
@@ -98,7 +98,7 @@ def _adapters(arguments: argparse.Namespace, server: ServerCalls) -> int:
     if arguments.json:
         print_json(reply)
     else:
-        from tandemfeed.admin_server.command.listings import print_adapters
+        from tandemfeed.admin_server.command.output.listings import print_adapters
 
         print_adapters(reply)
     return 0
@@ -110,7 +110,7 @@ def _streams(arguments: argparse.Namespace, server: ServerCalls) -> int:
     if arguments.json:
         print_json(status, keys)
     else:
-        from tandemfeed.admin_server.command.listings import print_streams
+        from tandemfeed.admin_server.command.output.listings import print_streams
 
         print_streams(status, keys)
     return 0
@@ -121,7 +121,7 @@ def _history(arguments: argparse.Namespace, server: ServerCalls) -> int:
     if arguments.json:
         print_json(reply)
     else:
-        from tandemfeed.admin_server.command.listings import print_history
+        from tandemfeed.admin_server.command.output.listings import print_history
 
         print_history(reply)
     return 0

@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from tandemfeed.admin_server.command.alerts import Level, Thresholds, alerts_of, source_state_of, state_of
-from tandemfeed.admin_server.command.replies import print_json
-from tandemfeed.admin_server.command.status_page import print_status
+from tandemfeed.admin_server.command.output.replies import print_json
+from tandemfeed.admin_server.command.output.status_page import print_status
 from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import Unreachable

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from tandemfeed.journal.format.layout import COUNT_MASK
 from tandemfeed.journal.format.roll_cycle import ROLL_CYCLES
-from tandemfeed.journal.replication.codec import BadMessage, check_segment
 from tandemfeed.journal.replication.effects import (
     Append,
     Connect,
@@ -23,7 +22,9 @@ from tandemfeed.journal.replication.effects import (
     Sync,
 )
 from tandemfeed.journal.replication.limits import Limits
-from tandemfeed.journal.replication.messages import (
+from tandemfeed.journal.replication.states import FINAL, FollowerState, check_follower_move
+from tandemfeed.journal.replication.wire.codec import BadMessage, check_segment
+from tandemfeed.journal.replication.wire.messages import (
     NO_ID,
     Acknowledge,
     Heartbeat,
@@ -40,7 +41,6 @@ from tandemfeed.journal.replication.messages import (
     Segments,
     Welcome,
 )
-from tandemfeed.journal.replication.states import FINAL, FollowerState, check_follower_move
 
 SESSION_BITS = 53  # the precision of a random float
 DOUBLINGS_MAX = 20

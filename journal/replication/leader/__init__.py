@@ -1,0 +1,1 @@
+"""The leader: its decisions, and the thread that performs them."""
