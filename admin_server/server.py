@@ -251,7 +251,7 @@ class AdminServer:
             raise failed
 
     def _on_rollback(self, why: str) -> None:
-        """The records are a restored backup: distrust everything that was given out. Once, whoever else proves it."""
+        """The records are a restored backup: distrust everything that was given out. Only the first proof counts."""
         with self._distrusting:
             if self._has_distrusted:
                 return

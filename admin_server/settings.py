@@ -302,7 +302,7 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
                 raise InvalidSetting(reason, "channel", place, "source_stream_ids")
             for number, stream in enumerate(channel.also_reads):
                 if stream not in known:
-                    reason = f"has {stream}, which is no source_stream_id of the feed; defined are {known}"
+                    reason = f"has {stream}, which is not a source_stream_id of the feed, which has {known}"
                 elif stream in channel.source_stream_ids + channel.also_reads[:number]:
                     reason = f"has {stream}, which the channel reads already; remove it"
                 else:
@@ -320,7 +320,8 @@ class FeedSettings(_Table, frozen=True, kw_only=True):
         known = sorted(table.id for table in self.tables)
         for place, channel in enumerate(self.channels):
             if channel.table is not None and channel.table not in known:
-                reason = f'is "{channel.table}", which is no [[feed.table]]; defined are {", ".join(known) or "none"}'
+                names = ", ".join(known) or "none"
+                reason = f'is "{channel.table}", which is not the id of a [[feed.table]]; the feed has {names}'
                 raise InvalidSetting(reason, "channel", place, "table")
         for place, table in enumerate(self.tables):
             if all(channel.table != table.id for channel in self.channels):

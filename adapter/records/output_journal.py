@@ -372,7 +372,7 @@ class OutputJournal:
     def _end_index(self, where: Where) -> int:
         """Where the channel's next session begins: a channel appends nothing of a session after that. Needs the lock.
 
-        Without it, whoever reads the end of a former session would read the whole journal after it.
+        Without it, a reader of the end of a former session would read the whole journal after it.
         """
         session, channel_id = where
         later = [

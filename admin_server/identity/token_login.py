@@ -65,7 +65,7 @@ class TokenLogin:
 
 
 def _unverified(token: str) -> dict[str, Any]:
-    """What a token says, whoever made it."""
+    """What a token says. Who made it is not checked here."""
     try:
         return jwt.decode(token, options={"verify_signature": False})
     except jwt.PyJWTError as bad:

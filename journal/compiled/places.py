@@ -1,6 +1,6 @@
 """Where compiled code is stored: only in folders that are private to this user, because what is loaded from there runs.
 
-Needs neither numba nor numpy: whoever starts the JVM must first know where its classes are.
+Needs neither numba nor numpy, because a program that launches the JVM first needs to know where its classes are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bars as Spark queries: of trades, their prices, volume and VWAP; of quotes, statistics of the spread.
 
 The same functions take a live stream, with a watermark, and a journal. Invariant: a bar is a function of the source
-messages in its window: the first and the last of several at one time are told apart by their source identity, which is
+messages in its window: the first and the last of several at one time follow from their source identity, which is
 the same in every adapter and after every takeover. All arithmetic is exact until a mean is divided.
 """
 

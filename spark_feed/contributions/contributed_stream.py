@@ -1,7 +1,7 @@
 """One contributed source stream: what callers ask of it, and what is decided about it in a turn.
 
 Any thread contributes, opens and cancels; the calls wait. One thread, the gateway's, takes turns: `take` decides what
-is to be accepted, opened, cancelled and numbered, and returns the records of it. When the log holds them for good,
+is to be accepted, opened, cancelled and numbered, and returns the records of it. When the log holds them permanently,
 `finish` answers the callers, and returns the packets to send. So whatever the moment of a crash, the log has a turn as
 a whole or not at all, and has all that anybody was told.
 
@@ -190,7 +190,7 @@ class ContributedStream:
     def contribute(
         self, producer: Producer, instance: bytes, first_number: int, messages: Sequence[bytes], hold_ns: int
     ) -> int:
-        """Accept messages: the log has them for good when this returns. All new ones, or none.
+        """Accept messages: they are permanently in the log when this returns. All new ones, or none.
 
         Returns:
             The number after the last.
@@ -279,7 +279,7 @@ class ContributedStream:
         return turn
 
     def finish(self, first_index: int) -> list[tuple[int, bytes]]:
-        """The log holds the turn's records for good, from this index on: answer the callers.
+        """The turn's records are permanently in the log, from this index on: answer the callers.
 
         Returns:
             The packets to send: (index in the log, PACKET record).

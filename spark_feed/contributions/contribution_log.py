@@ -169,7 +169,7 @@ class ContributionLog:
         return {stream_id: stream.carried() for stream_id, stream in self.streams.items()}
 
     def end(self) -> None:
-        """End the session for good: the next one has what `carried` returned."""
+        """End the session. It cannot continue: the next one has what `carried` returned."""
         self._append([ended_record()])
 
     def refuse_calls(self) -> None:

@@ -6,7 +6,7 @@ A source journal is a folder with one journal per source stream and the commit l
     commits/          BEGIN COMMIT … END  appended by the driver
     gateway.position                      how far the gateway has sent
 
-Only what a COMMIT covers is part of the session: the gateway sends it, and nobody numbers it again. What a stream's
+Only what a COMMIT covers is part of the session: the gateway sends it, and it is never numbered again. What a stream's
 journal has after that is the work of a task whose micro-batch was not committed; its rerun must produce the same bytes.
 
 Record layouts (little-endian); the first byte is the kind::

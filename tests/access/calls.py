@@ -69,7 +69,7 @@ REGISTRATION = admin_pb2.RegisterRequest(
     feed=FEED, adapter="c", rpc_endpoint="127.0.0.1:1", public_key=bytes(32), process_nonce=bytes(16)
 )
 CALLS = {
-    # A message that is no SCRAM message: the service reads it, whoever sends it.
+    # Not a SCRAM message: the service reads it, from any sender.
     "Authentication/Begin": Call(admin_pb2.BeginAuthenticationRequest(client_first="x"), REFUSED_REQUEST),
     "Authentication/Finish": Call(
         admin_pb2.FinishAuthenticationRequest(conversation_id="x"), grpc.StatusCode.UNAUTHENTICATED

@@ -68,8 +68,8 @@ def test_the_list_of_feeds_names_the_owner_of_a_shared_stream(tmp_path: Path) ->
         (
             "also_reads = [2]",
             "also_reads = [1, 3]",
-            ", line 18: feed[0].channel[1].also_reads has 3, which is no source_stream_id of the feed; "
-            "defined are [1, 2]",
+            ", line 18: feed[0].channel[1].also_reads has 3, which is not a source_stream_id of the feed, "
+            "which has [1, 2]",
         ),
         (
             "also_reads = [2]",

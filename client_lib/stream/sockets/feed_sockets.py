@@ -227,7 +227,7 @@ class FeedSockets:
     def _give_back(self) -> None:
         with self._lock:
             self._is_taken = False
-            if self._waiting_count:  # in nearly every turn, nobody waits
+            if self._waiting_count:  # in nearly every turn, no thread waits
                 self._changed.notify_all()
 
     def _wake_thread(self) -> None:

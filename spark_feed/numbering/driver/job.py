@@ -102,7 +102,7 @@ class SourceJob:
 
     Args:
         on_commit: called after each commit.
-        progress: is told how far the job is.
+        progress: receives how far the job is.
     """
 
     def __init__(

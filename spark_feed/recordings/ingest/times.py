@@ -40,7 +40,7 @@ class TimeColumn:
         return bool(pa.types.is_integer(kind) or is_text(kind))
 
     def highest(self, column: Any) -> int:
-        """The largest integer in a part of the column, which `learn` is told; 0: there is none.
+        """The largest integer in a part of the column, for `learn`; 0: there is none.
 
         Raises:
             BadValue: as when it is converted.

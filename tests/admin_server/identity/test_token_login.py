@@ -75,7 +75,7 @@ WRONG: dict[str, Any] = {
     "not a token": lambda issuer: "not a token",
     "unknown identity": lambda issuer: issuer.token("nobody"),
     "no identity": lambda issuer: issuer.token(sub=None),
-    "an identity that is no text": lambda issuer: issuer.token(sub=None, identity=7),
+    "an identity that is not a text": lambda issuer: issuer.token(sub=None, identity=7),
     "expired": lambda issuer: issuer.token(valid_s=-31),
     "no expiry": lambda issuer: issuer.token(exp=None),
     "not yet valid": lambda issuer: issuer.token(nbf=int(time.time()) + 100),
