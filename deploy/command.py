@@ -26,7 +26,8 @@ PR_SET_PDEATHSIG = 1
 EXTRAS = {"subscribe": "client", "snapshot": "client", "replay": "client", "losses": "client", "stubs": "client",
           "journal": "journal", "adapter": "cluster", "convert": "cluster", "admin": "cluster",
           "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark", "ticks": "spark",
-          "bars": "spark", "reconcile": "spark", "contribute": "client", "contribution-gateway": "cluster"}  # fmt: skip
+          "bars": "spark", "reconcile": "spark", "end-session": "spark", "contribute": "client",
+          "contribution-gateway": "cluster"}  # fmt: skip
 # Not in the path of a message, so they must not delay one.
 IN_BACKGROUND = {"source-job", "ticks", "bars", "reconcile", "forger"}
 # Joins streams that are running. Its modules and kernels take seconds of a processor to load.
@@ -38,6 +39,7 @@ SUMMARIES = {
     "convert": "check, explain, compile and try a conversion; list dead letters",
     "source-job": "number a recording into the source journal (Spark)",
     "source-gateway": "multicast the source journal and fill gaps of adapters",
+    "end-session": "end the session of a source journal",
     "contribution-gateway": "accept messages of clients and multicast them",
     "ticks": "make a recording: generate or ingest ticks",
     "bars": "write bars of trades and quotes into Parquet",

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,10 +14,10 @@ from tandemfeed.offline.reconciliation.output_copy import ReconciliationError
 from tandemfeed.spark_feed.journaling.committed_records import begin_record, last_commit
 from tandemfeed.spark_feed.journaling.records import (
     PACKET_FIELDS,
+    NumberingPlan,
     RecordKind,
     StreamEnd,
     commits_folder,
-    plan_document,
     stream_folder,
 )
 from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
@@ -91,16 +90,14 @@ def read_source(journal: Path, quarantine: Path) -> SourceCopy:
     begin, commit = begin_record(journal), last_commit(journal)
     if begin is None or commit is None:
         raise ReconciliationError(f"{journal} has no commit; give the folder that the source job writes to")
-    feed: Any = plan_document(begin)["feed"]
+    feed = NumberingPlan.decode(begin).feed
     streams = tuple(_read_stream(journal, stream_id, end) for stream_id, end in sorted(commit.streams.items()))
     with Tailer(commits_folder(journal)) as tailer:
         tailer.to_end()
         last = tailer.read_back()
     is_ended = last is not None and last[1][0] == RecordKind.END
     quarantined = quarantined_count(quarantine, commit.next_record_index) if quarantine.is_dir() else None
-    return SourceCopy(
-        journal, feed["name"], int(feed["session"]), streams, commit.next_record_index, quarantined, is_ended
-    )
+    return SourceCopy(journal, feed.name, feed.session, streams, commit.next_record_index, quarantined, is_ended)
 
 
 def _read_stream(journal: Path, stream_id: int, end: StreamEnd) -> SourceStream:

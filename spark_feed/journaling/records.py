@@ -5,6 +5,7 @@ A source journal is a folder with one journal per source stream and the commit l
     stream-N/         PACKET …            appended by the task that owns source stream N
     commits/          BEGIN COMMIT … END  appended by the driver
     gateway.position                      how far the gateway has sent
+    pending-batch.arrow                   a query's micro-batch that is being committed (`pending_batch`)
 
 Only what a COMMIT covers is part of the session: the gateway sends it, and it is never numbered again. What a stream's
 journal has after that is the work of a task whose micro-batch was not committed; its rerun must produce the same bytes.
@@ -28,7 +29,7 @@ import struct
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -91,6 +92,14 @@ class NumberingPlan:
         """As the BEGIN record."""
         document = {name: value for name, value in asdict(self).items() if value or name != "rules"}
         return BEGIN_HEAD.pack(RecordKind.BEGIN) + json.dumps(document, sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, record: bytes) -> NumberingPlan:
+        """From the BEGIN record."""
+        document: Any = plan_document(record)
+        feed = document["feed"]
+        feed["source_stream_ids"] = tuple(feed["source_stream_ids"])
+        return cls(**document | {"feed": FeedPlan(**feed)})
 
 
 class StreamEnd(NamedTuple):

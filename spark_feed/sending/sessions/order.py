@@ -72,7 +72,7 @@ class AwaitEnd(NamedTuple):
         """For people."""
         return (
             f"session {self.later} waits, because the journal of session {self.session} has no end: run its source job "
-            f"with --until-idle, or restart the gateway with --session {self.later}"
+            f"with --until-idle, or `tandemfeed end-session`, or restart the gateway with --session {self.later}"
         )
 
 

@@ -21,6 +21,7 @@ from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.spark_feed.feed_plan import FeedPlan, read_feed_plan
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
+from tandemfeed.spark_feed.journaling.pending_batch import drop_pending, load_pending, store_pending
 from tandemfeed.spark_feed.journaling.records import NumberingPlan
 from tandemfeed.spark_feed.numbering.rows.column_split import Split, SplitError, parse_split
 from tandemfeed.spark_feed.numbering.rows.encoding import TickEncoder
@@ -31,7 +32,6 @@ from tandemfeed.spark_feed.numbering.tasks.quarantine import Quarantine
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.options import count, required
 from tandemfeed.spark_feed.spark.sink.feed_rows import FeedRows
-from tandemfeed.spark_feed.spark.sink.pending_batch import drop_pending, load_pending, store_pending
 
 PACKET_MESSAGES = 16
 ONE_PACKET_RANGE = 1 << 62  # packets end with their batch, not at record indexes

@@ -14,7 +14,7 @@ from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE
 from tandemfeed.journal import Batch, NoSuchRecord, Tailer
 from tandemfeed.spark_feed.journaling.committed_records import begin_record, last_commit
-from tandemfeed.spark_feed.journaling.records import PACKET_FIELDS, PACKET_HEAD, plan_document, stream_folder
+from tandemfeed.spark_feed.journaling.records import PACKET_FIELDS, PACKET_HEAD, NumberingPlan, stream_folder
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.options import chosen, required
 from tandemfeed.spark_feed.spark.source_journals import frame_kernels as kernels
@@ -86,10 +86,10 @@ class SourceJournalReader(DataSourceReader):
             raise TableError(
                 f"{self._journal} has no commit; give the folder of a source journal (`source-job --journal`)"
             )
-        feed: Any = plan_document(begin)["feed"]
+        session = NumberingPlan.decode(begin).feed.session
         slices: list[SourceSlice] = []
         for stream_id, end in sorted(commit.streams.items()):
-            slices += self._slices(stream_id, int(feed["session"]), end.end_index)
+            slices += self._slices(stream_id, session, end.end_index)
         return [each for each in slices if self._may_match(each)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -14,6 +14,7 @@ import pytest
 
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
+from tandemfeed.spark_feed.journaling.end_session import end_session
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME
 from tandemfeed.spark_feed.sending.gateway import GatewayCollector, SourceGateway
 from tandemfeed.spark_feed.sending.publication import Clock, since_boot_ns
@@ -174,6 +175,20 @@ def test_a_session_without_an_end_keeps_the_next_one_waiting_until_a_gateway_is_
     with _gateway(journals, session=SECOND) as gateway:
         _turn_until(gateway, lambda: gateway.has_sent_all)
         assert (gateway.session, _filled(gateway, FIRST)) == (SECOND, (COUNT, 2))
+
+
+@pytest.mark.processes
+def test_an_operator_who_ends_a_session_lets_the_waiting_gateway_go_on(recording: Path, journals: Path) -> None:
+    _make(recording, journals / "first", FIRST, is_ended=False)
+    _make(recording, journals / "second", SECOND)
+    with _gateway(journals) as gateway:
+        _turn_until(
+            gateway, lambda: sum(gateway.core.next_source_seqs.values()) == COUNT + 2 if gateway.session else False
+        )
+        assert gateway.session == FIRST
+        end_session(journals / "first")
+        _turn_until(gateway, lambda: gateway.session == SECOND and gateway.has_sent_all)
+        assert (_filled(gateway, FIRST), _filled(gateway, SECOND)) == ((COUNT, 2), (COUNT, 0))
 
 
 @pytest.mark.processes

@@ -128,7 +128,7 @@ def test_a_session_without_an_end_is_reported_when_a_later_one_waits_for_long() 
     ):
         look(order, *found, is_complete=False, position=position, now_ns=NOW_NS + elapsed_ns)
         assert bool(order.waiting_reason) is is_reported
-    assert "run its source job with --until-idle, or restart the gateway with --session 22" in order.waiting_reason
+    assert "or `tandemfeed end-session`, or restart the gateway with --session 22" in order.waiting_reason
     assert look(order, *found) == begin(22, former=21)
     assert order.waiting_reason == ""
 

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.spark_feed.journaling.end_session import end_session
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.numbering.driver.session import Spark
@@ -114,6 +115,8 @@ def test_a_commit_that_died_is_completed_with_its_own_rows_in_their_order(
         with pytest.raises(Died):
             take_batch(writer_of(tmp_path), 1, [trade(3)], [trade(5), trade(7)])
     appended = stream_records_of(tmp_path / "journal")
+    with pytest.raises(SourceJournalError, match="micro-batch 1 of its query is half committed"):
+        end_session(tmp_path / "journal")
     take_batch(writer_of(tmp_path), 1, [trade(7), trade(5)], [trade(3)])
     assert stream_records_of(tmp_path / "journal") == appended
     assert sizes_in(tmp_path / "journal") == [1, 3, 5, 7]
@@ -202,4 +205,6 @@ def test_a_query_writes_each_row_once_over_restarts(spark: Spark, tmp_path: Path
         query.awaitTermination()
     assert sorted(sizes_in(tmp_path / "journal")) == list(range(600))
     assert sum(assert_gapless(packets_of(tmp_path / "journal")).values()) == 600
-    assert FEED.source_stream_ids == (1, 2)
+    plan, next_source_seqs = end_session(tmp_path / "journal")
+    assert plan.feed.name == FEED.name
+    assert sum(next_source_seqs.values()) == 600 + len(FEED.source_stream_ids)

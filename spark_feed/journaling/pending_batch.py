@@ -39,15 +39,21 @@ def store_pending(journal: Path, batch_id: int, parts: Sequence[Sequence[Block]]
     os.close(folder)
 
 
-def load_pending(journal: Path, batch_id: int, stream_count: int) -> Parts | None:
-    """The stored batch, if it has this number."""
+def pending_batch_id(journal: Path) -> int | None:
+    """The number of the stored batch."""
     try:
         with pa.ipc.open_file(journal / NAME) as file:
-            if file.schema.metadata[BATCH_ID] != str(batch_id).encode():
-                return None
-            table = file.read_all()
+            return int(file.schema.metadata[BATCH_ID])
     except FileNotFoundError:
         return None
+
+
+def load_pending(journal: Path, batch_id: int, stream_count: int) -> Parts | None:
+    """The stored batch, if it has this number."""
+    if pending_batch_id(journal) != batch_id:
+        return None
+    with pa.ipc.open_file(journal / NAME) as file:
+        table = file.read_all()
     blocks = blocks_in(table)
     return [blocks[first : first + stream_count] for first in range(0, len(blocks), stream_count)]
 
