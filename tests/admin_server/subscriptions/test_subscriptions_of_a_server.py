@@ -306,7 +306,7 @@ def test_a_channel_with_an_unknown_table_and_a_table_for_another_format_are_refu
     for text, error in (
         (
             CLUSTER.replace("[1, 2]", '[1, 2]\ntable = "trades"'),
-            r'channel\[0\].table is "trades", which is no \[\[feed',
+            r'channel\[0\].table is "trades", which is not the id of a \[\[feed',
         ),
         (CLUSTER + TABLE, r'table\[0\].id is "trades", which no channel names'),
         (WITH_TABLE.replace("converter-table.xml", "none.xml"), r"table\[0\].file cannot be read: .*none.xml"),
