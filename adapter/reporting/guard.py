@@ -1,6 +1,6 @@
 """The lifeline's own process: waits for the adapter's end, and reports it to the admin server.
 
-`adapter.reporting.lifeline` starts it, and loads this module in the background.
+`lifeline` starts it, and `guard_process` loads this module in the background.
 """
 
 from __future__ import annotations

@@ -6,15 +6,13 @@ the robust mutexes that the dead thread held (set_robust_list(2)) and wakes the 
 adapter's main thread holds such a mutex in shared memory, and this process waits for it. An adapter that ends in order
 unlocks the mutex, and this process reports nothing: the end of the adapter's stream suffices.
 
-Without this process (another C library, or too little memory) only those milliseconds are lost. Its start takes half a
-second of a processor, so it is in the background (`transport.scheduling`): it must not delay a stream that is running.
+Without this process (`guard_process`; another C library, or too little memory) only those milliseconds are lost.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import importlib
 import json
 import mmap
 import os
@@ -24,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from tandemfeed.transport.calls.credentials import to_words
 from tandemfeed.transport.calls.death_notice import KEY_SIZE
-from tandemfeed.transport.scheduling import call_in_background
 
 if TYPE_CHECKING:
     from tandemfeed.transport.process_shell import Connection
@@ -111,7 +108,7 @@ class Lifeline:
             self._page = SharedPage(descriptor)
             self._page.initialise()
             self._page.lock()
-            command = [sys.executable, "-m", "tandemfeed.adapter.reporting.lifeline", str(descriptor)]
+            command = [sys.executable, "-m", "tandemfeed.adapter.reporting.guard_process", str(descriptor)]
             try:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[file.fileno()]
@@ -142,8 +139,3 @@ class Lifeline:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-if __name__ == "__main__":
-    guard = call_in_background(lambda: importlib.import_module("tandemfeed.adapter.reporting.guard"))
-    guard.watch(int(sys.argv[1]))
