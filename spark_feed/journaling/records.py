@@ -95,11 +95,21 @@ class NumberingPlan:
 
     @classmethod
     def decode(cls, record: bytes) -> NumberingPlan:
-        """From the BEGIN record."""
-        document: Any = plan_document(record)
-        feed = document["feed"]
-        feed["source_stream_ids"] = tuple(feed["source_stream_ids"])
-        return cls(**document | {"feed": FeedPlan(**feed)})
+        """From the BEGIN record.
+
+        Raises:
+            SourceJournalError: another version wrote it, or it is damaged.
+        """
+        try:
+            document: Any = plan_document(record)
+            feed = document["feed"]
+            feed["source_stream_ids"] = tuple(feed["source_stream_ids"])
+            return cls(**document | {"feed": FeedPlan(**feed)})
+        except (KeyError, TypeError, ValueError) as error:
+            raise SourceJournalError(
+                f"the journal's first record is not a plan of this version ({error}): read it with the version that "
+                "wrote it, or give another folder"
+            ) from error
 
 
 class StreamEnd(NamedTuple):

@@ -11,11 +11,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from tandemfeed.journal.errors import JournalError
 from tandemfeed.spark_feed.journaling.committed_records import begin_record
-from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, SourceJournalError, plan_document
+from tandemfeed.spark_feed.journaling.records import COMMITS_NAME, NumberingPlan, SourceJournalError
 from tandemfeed.spark_feed.sending.sessions.order import FoundJournal
 
 LOG = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ class JournalPlan:
     @classmethod
     def decode(cls, record: bytes) -> Self:
         """The plan in a BEGIN record."""
-        feed: Any = plan_document(record)["feed"]
-        return cls(feed["name"], int(feed["session"]), tuple(sorted(feed["source_stream_ids"])))
+        feed = NumberingPlan.decode(record).feed
+        return cls(feed.name, feed.session, tuple(sorted(feed.source_stream_ids)))
 
     @classmethod
     def read(cls, journal: Path) -> Self | None:

@@ -10,7 +10,7 @@ import pytest
 from tandemfeed.spark_feed.journaling.end_session import end_session, main
 from tandemfeed.spark_feed.journaling.journal_writer import SourceJournalWriter
 from tandemfeed.spark_feed.journaling.pending_batch import store_pending
-from tandemfeed.spark_feed.journaling.records import End, NumberingPlan, RecordKind, SourceJournalError
+from tandemfeed.spark_feed.journaling.records import BEGIN_HEAD, End, NumberingPlan, RecordKind, SourceJournalError
 from tandemfeed.spark_feed.numbering.driver.job import numbering_plan
 from tandemfeed.spark_feed.numbering.rows.column_split import BY_LETTER
 from tests.spark_feed.source_material import (
@@ -37,6 +37,14 @@ def plan_of(journal: Path) -> NumberingPlan:
 
 def test_a_plan_decodes_to_what_was_encoded(journal: Path) -> None:
     assert NumberingPlan.decode(plan_of(journal).encode()) == plan_of(journal)
+
+
+@pytest.mark.parametrize(
+    "text", [b"{", b"[]", b"{}", b'{"feed": {"source_stream_ids": [1]}}', b'{"feed": {"source_stream_ids": 1}}']
+)
+def test_a_plan_of_another_version_is_refused_with_what_to_do(text: bytes) -> None:
+    with pytest.raises(SourceJournalError, match=r"not a plan of this version .* the version that wrote it"):
+        NumberingPlan.decode(BEGIN_HEAD.pack(RecordKind.BEGIN) + text)
 
 
 def test_the_command_ends_every_stream_once_however_often_it_runs(
