@@ -27,7 +27,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 # After this time, the interpreter switches to a waiting thread. With its default of 5 ms, a call could delay an
 # adapter's loop, or a grant of the admin server, for that long; their own turns are far shorter.
@@ -50,14 +50,16 @@ def request_short_slices() -> bool:
     Returns:
         False if this system or a sandbox refuses; the process is then slower on a busy machine, but correct.
     """
-    return _has_default_policy() and _ask_for(os.SCHED_OTHER, _own_nice(), SLICE_NS)
+    return _policy() == "default" and _ask_for(os.SCHED_OTHER, _own_nice(), SLICE_NS)
 
 
 def run_in_background(nice: int = BACKGROUND_NICE) -> bool:
     """Let the calling thread, and all threads and processes that it starts from now on, run after all ordinary ones,
     and give way to any that wakes up.
 
-    They keep a tenth of an ordinary share, so that they end even on a busy machine. Call it once.
+    They keep a tenth of an ordinary share, so that they end even on a busy machine. Call it once. In a process with a
+    real-time policy, they leave it: what is not in the path of a message must not compete at a priority that no other
+    program of the host has.
 
     Args:
         nice: added to the nice value; 0: they keep their whole share.
@@ -66,7 +68,7 @@ def run_in_background(nice: int = BACKGROUND_NICE) -> bool:
         False if this system or a sandbox refuses the policy or the slices; the nice value is then raised alone.
     """
     lowered = min(19, _own_nice() + nice)
-    if _has_default_policy() and _ask_for(os.SCHED_BATCH, lowered, LONG_SLICE_NS):
+    if _policy() in ("default", "real-time") and _ask_for(os.SCHED_BATCH, lowered, LONG_SLICE_NS):
         return True
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lowered)  # on Linux, of this thread alone
@@ -93,8 +95,13 @@ def started_pool(thread_count: int, name: str) -> ThreadPoolExecutor:
     return pool
 
 
-def _has_default_policy() -> bool:
-    return sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER
+def _policy() -> Literal["default", "real-time", "other"]:
+    if sys.platform != "linux":
+        return "other"
+    policy = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+    if policy == os.SCHED_OTHER:
+        return "default"
+    return "real-time" if policy in (os.SCHED_FIFO, os.SCHED_RR) else "other"
 
 
 def _own_nice() -> int:

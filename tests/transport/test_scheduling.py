@@ -109,9 +109,9 @@ def test_each_processor_has_a_yielding_thread_that_ends_last() -> None:
 BACKGROUND = """
 import os, threading
 from tandemfeed.transport.scheduling import call_in_background, run_in_background
+os.sched_setscheduler(0, os.{policy}, os.sched_param({priority}))  # this process may have inherited another policy
 if os.geteuid() == 0:
     os.setuid(65534)  # nobody: raising a priority needs privileges that most processes do not have
-os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # this process may have inherited another policy
 def own(): return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), os.sched_getscheduler(0)
 def report(*found): print(*(text for nice, policy in found for text in (nice, policy == os.SCHED_BATCH)))
 before = own()
@@ -123,9 +123,23 @@ os.waitpid(child, 0)
 """
 
 
+def may_be_real_time() -> bool:
+    """Whether this process may choose a real-time policy. Asked in a thread, which ends with the policy."""
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            pool.submit(os.sched_setscheduler, 0, os.SCHED_RR, os.sched_param(1)).result()
+        except OSError:
+            return False
+    return True
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has nice values of threads")
-def test_work_in_the_background_yields_and_its_caller_keeps_its_priority() -> None:
-    done = subprocess.run([sys.executable, "-c", BACKGROUND], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(("policy", "priority"), [("SCHED_OTHER", 0), ("SCHED_RR", 1), ("SCHED_FIFO", 1)])
+def test_work_in_the_background_yields_and_its_caller_keeps_its_priority(policy: str, priority: int) -> None:
+    if priority and not may_be_real_time():
+        pytest.skip("this process may not choose a real-time policy")
+    script = BACKGROUND.replace("{policy}", policy).replace("{priority}", str(priority))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     own, waited_for, yielding = str(NICE), str(min(19, NICE + MODERATE_NICE)), str(min(19, NICE + BACKGROUND_NICE))
     assert done.stdout.split() == [own, "False", waited_for, "True", own, "False", yielding]
 
