@@ -18,7 +18,7 @@ from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal import JournalError
 from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import failure_text
-from tandemfeed.transport.dgram import BadGroup
+from tandemfeed.transport.multicast.groups import BadGroup
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,

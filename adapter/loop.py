@@ -35,7 +35,7 @@ from tandemfeed.feedcore.replica.effects import (
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused
-from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.multicast.sockets import MulticastReceiver, MulticastSender
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.sealing.opening import ImpersonationRefused, Opener
 from tandemfeed.transport.sealing.sealing import NoKey, NonceExhausted, Sealer

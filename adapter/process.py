@@ -51,7 +51,6 @@ from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.calls.tokens import TokenVerifier
-from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
 from tandemfeed.transport.metrics import CounterCollector, serve_metrics
 from tandemfeed.transport.process_shell import Connection, StopSignal, announce_ready
 from tandemfeed.transport.scheduling import call_in_background, keep_objects, tune_for_low_latency
@@ -223,7 +222,7 @@ class AdapterProcess:
         )
 
     def _build(self, registered: admin_pb2.RegisterReply) -> None:
-        feed, interface = registered.feed, self._connection.interface
+        feed = registered.feed
         session = max(feed.session, self._journal.newest_session)  # the last report may not have reached the server
         past = self._journal.resumable(feed.feed_id, session)
         # Even if the journal shows no earlier process: it may have ended before it saved a state.
@@ -274,7 +273,7 @@ class AdapterProcess:
             engine,
             self._counters,
             sources=lines,
-            sender=MulticastSender(self._context, interface, datagram_size_max=feed.datagram_size_max),
+            sender=self._connection.multicast.sender(self._context, datagram_size_max=feed.datagram_size_max),
             groups=dict(registered.self.groups),
             sealer=self._sealer,
             opener=self._opener,
@@ -294,7 +293,7 @@ class AdapterProcess:
         self._meet(list(registered.adapters))
 
     def _source_line(self, feed: common_pb2.FeedDescription, group: str) -> SourceLine:
-        heard = MulticastReceiver(self._context, self._connection.interface, group)
+        heard = self._connection.multicast.receiver(self._context, group)
         return SealedLine(heard, self._source_opener, self._counters) if feed.source_is_sealed else heard
 
     def _venue_source(
@@ -307,7 +306,7 @@ class AdapterProcess:
             for channel in feed.channels
             for stream in channel.source_stream_ids
         }
-        return VenueSource(self._context, self._connection.interface, feed, formats, self._options.venue)
+        return VenueSource(self._context, self._connection.multicast, feed, formats, self._options.venue)
 
     # ---- the admin server's orders; in the registry's thread ----
 
@@ -426,9 +425,7 @@ class AdapterProcess:
         others = [each for each in adapters if each.adapter_id != self._engine.config.adapter_id]
         fresh = [group for each in others for group in each.groups.values() if group not in self._heard]
         self._heard.update(fresh)
-        self._loop.receive_outputs_from(
-            [MulticastReceiver(self._context, self._connection.interface, group) for group in fresh]
-        )
+        self._loop.receive_outputs_from([self._connection.multicast.receiver(self._context, group) for group in fresh])
         feed = self._options.feed
         self._peers.set_peers(
             {each.adapter_id: ServerAddress(each.rpc_endpoint, adapter_server(feed, each.name)) for each in others}

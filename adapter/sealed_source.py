@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.wire.refusal import PacketRefused
-from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.multicast.sockets import MulticastReceiver
 from tandemfeed.transport.sealing.source_sealing import SourceOpener
 
 

@@ -15,7 +15,8 @@ import zmq
 from tandemfeed.adapter.conversion.formats.packets.packet_translation import PacketTranslation
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.feedcore.replica.effects import RequestSource
-from tandemfeed.transport.dgram import BadGroup, MulticastReceiver
+from tandemfeed.transport.multicast.groups import BadGroup
+from tandemfeed.transport.multicast.sockets import Multicast
 from tandemfeed.transport.request_socket import RequestSocket
 from tandemfeed.v1 import common_pb2
 
@@ -96,7 +97,7 @@ class VenueSource:
     def __init__(
         self,
         context: zmq.Context[Any],
-        interface: str,
+        multicast: Multicast,
         feed: common_pb2.FeedDescription,
         formats: Mapping[int, SourceFormat],
         options: VenueLines,
@@ -110,9 +111,9 @@ class VenueSource:
             channel = int(channels[stream]) if stream in channels else None
             translation = PacketTranslation(formats[stream], feed.feed_id, stream, feed.session, channel)
             for group in (each.group, *_of(stream, options.lines)):
-                self.lines.append(VenueLine(MulticastReceiver(context, interface, group), translation))
+                self.lines.append(VenueLine(multicast.receiver(context, group), translation))
             if stream in servers:
-                asking = RequestSocket(context, interface, servers[stream])
+                asking = RequestSocket(context, multicast.interface, servers[stream])
                 self._requests[stream] = translation, asking
                 self.lines.append(VenueLine(asking, translation))
 

@@ -23,7 +23,7 @@ from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.documents.symbol_words import symbol_columns
 from tandemfeed.feedcore.documents.versions import VersionedDocument
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
-from tandemfeed.transport.dgram import BadGroup, parse_group
+from tandemfeed.transport.multicast.groups import BadGroup, parse_group
 from tandemfeed.transport.settings_file import InvalidSetting, Key, SettingsFile, shown
 from tandemfeed.transport.unicast.wire import BadUnicastAddress, parse_unicast_address
 

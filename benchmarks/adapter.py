@@ -33,7 +33,7 @@ from tandemfeed.benchmarks.forwarder import (
 )
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.wire.source_packet import encode_source_header
-from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver, ZeromqSender
 
 TRADES_PER_PACKET = 36
 OUTPUTS = {"forwarder": 1, "adapter": 2}  # output datagrams per source datagram
@@ -52,7 +52,7 @@ def _await_ready(process: subprocess.Popen[str], kind: str) -> None:
     """Send probes to the worker's group until it reports that it receives them; it may do anything with a probe."""
     assert process.stdout is not None
     context: zmq.Context[Any] = zmq.Context()
-    sender, poller = MulticastSender(context, INTERFACE), zmq.Poller()
+    sender, poller = ZeromqSender(context, INTERFACE), zmq.Poller()
     poller.register(process.stdout.fileno(), zmq.POLLIN)
     while not poller.poll(PROBE_MS):
         sender.send(SOURCE_GROUP.encode(), b"?")
@@ -116,7 +116,7 @@ def saturated_rate(kind: str, seconds: float, folder: Path) -> tuple[float, floa
     """(source datagrams, output datagrams) per second through a saturated worker."""
     load, outputs = Load(), OUTPUTS[kind]
     context: zmq.Context[Any] = zmq.Context()
-    sender, group = MulticastSender(context, INTERFACE), SOURCE_GROUP.encode()
+    sender, group = ZeromqSender(context, INTERFACE), SOURCE_GROUP.encode()
     with worker(kind, folder / f"{kind}-{time.monotonic_ns()}") as progress:
         sent = 0
 
@@ -151,8 +151,8 @@ def median_latency_us(kind: str, folder: Path) -> tuple[float, float]:
     """(median, p99) from sending a source datagram to the arrival of its last output datagram."""
     load, outputs = Load(), OUTPUTS[kind]
     context: zmq.Context[Any] = zmq.Context()
-    sender, group = MulticastSender(context, INTERFACE), SOURCE_GROUP.encode()
-    receiver = MulticastReceiver(context, INTERFACE, OUTPUT_GROUP)
+    sender, group = ZeromqSender(context, INTERFACE), SOURCE_GROUP.encode()
+    receiver = ZeromqReceiver(context, INTERFACE, OUTPUT_GROUP)
     took = []
     with worker(kind, folder / f"{kind}-{time.monotonic_ns()}"):
         period_ns, due_ns = 1_000_000_000 // LATENCY_RATE, time.monotonic_ns()

@@ -30,7 +30,7 @@ from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import MECHANISM, Login, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.tokens import key_to_text
-from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver
 from tandemfeed.transport.sealing.stream_signatures import SIGNATURE_MAGIC
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 
@@ -152,7 +152,7 @@ def _revoke(callers: Callers, revoke: Callable[[], None]) -> tuple[float, float]
         while not subscription.poll(LISTEN_S):
             pass
         groups = [group for adapter in _adapters(callers) for group in adapter.groups.values()]
-        receivers = [MulticastReceiver(context, LOOPBACK, group) for group in groups]
+        receivers = [ZeromqReceiver(context, LOOPBACK, group) for group in groups]
         known: set[int] = set()
         while not known:
             known |= {key_id for receiver in receivers for key_id in _key_ids(receiver)}
@@ -177,7 +177,7 @@ def _adapters(callers: Callers) -> list[common_pb2.AdapterDescription]:
     return [each.adapter for each in status.adapters]
 
 
-def _key_ids(receiver: MulticastReceiver) -> Iterator[int]:
+def _key_ids(receiver: ZeromqReceiver) -> Iterator[int]:
     """The keys of the output packets that have arrived, not those of signatures, which reveal nothing."""
     while (datagram := receiver.receive()) is not None:
         if len(datagram) >= OUTPUT_HEADER_SIZE and not datagram.startswith(SIGNATURE_MAGIC):

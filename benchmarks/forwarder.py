@@ -25,7 +25,7 @@ from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
 from tandemfeed.feedcore.replica.engine import AdapterEngine
-from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver, ZeromqSender
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.scheduling import tune_for_low_latency
 from tandemfeed.transport.sealing.announced_starts import SALT_SIZE, AnnouncedStart
@@ -63,7 +63,7 @@ class Progress:
         PROGRESS.pack_into(self._map, 0, value)
 
 
-class CountingSender(MulticastSender):
+class CountingSender(ZeromqSender):
     """A sender that counts its datagrams in the shared page."""
 
     def __init__(self, context: zmq.Context[Any], progress: Progress) -> None:
@@ -80,7 +80,7 @@ class CountingSender(MulticastSender):
 def run_forwarder(progress_path: Path) -> None:
     """Send every received datagram unchanged."""
     context: zmq.Context[Any] = zmq.Context()
-    receiver = MulticastReceiver(context, INTERFACE, SOURCE_GROUP)
+    receiver = ZeromqReceiver(context, INTERFACE, SOURCE_GROUP)
     sender = CountingSender(context, Progress(progress_path))
     stop, group = StopSignal(), OUTPUT_GROUP.encode()
     poller = zmq.Poller()
@@ -109,7 +109,7 @@ def run_adapter(progress_path: Path) -> None:
     sealer.use_key(SealingKey(1, CHANNEL, bytes(32), bytes(32)))
     with tempfile.TemporaryDirectory(prefix="tandemfeed-bench-") as folder:
         journal = OutputJournal(Path(folder))
-        source = MulticastReceiver(context, INTERFACE, SOURCE_GROUP)
+        source = ZeromqReceiver(context, INTERFACE, SOURCE_GROUP)
         loop = AdapterLoop(
             engine,
             counters,
@@ -136,7 +136,7 @@ def run_adapter(progress_path: Path) -> None:
     context.term()
 
 
-def _say_ready(receiver: MulticastReceiver) -> None:
+def _say_ready(receiver: ZeromqReceiver) -> None:
     """Report readiness when a probe has arrived: libzmq joins the group in its own thread, some time after bind."""
     receiver.socket.poll()
     sys.stdout.write("ready\n")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args, overload
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
 from tandemfeed.client_lib.contribution.contribution import Contribution
 from tandemfeed.client_lib.items import Event
@@ -24,10 +24,10 @@ from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
 from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
 from tandemfeed.feedcore.topics import TopicEntry
 from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, SecretFile, TokenFile
-from tandemfeed.transport.dgram import check_interface
+from tandemfeed.transport.multicast.groups import check_interface
+from tandemfeed.transport.multicast.sockets import LOOPBACK, Datagrams, Multicast
 from tandemfeed.transport.profiles import PREFIX, BadProfile, profiles_path, settings
 
-LOOPBACK = "127.0.0.1"
 M = TypeVar("M", bound=Message)
 
 
@@ -104,9 +104,9 @@ class Client:
     client closes them, and its contributions.
     """
 
-    def __init__(self, session: Session, interface: str) -> None:
+    def __init__(self, session: Session, multicast: Multicast) -> None:
         self._session, self._grants = session, GrantStream(session)
-        self._sockets = SharedSockets(interface)
+        self._sockets = SharedSockets(multicast)
         self._subscriptions: list[Subscription[Any]] = []
         self._contributions: list[Contribution] = []
         self._is_async = False
@@ -256,6 +256,7 @@ def connect(
     key_file: str | Path | None = None,
     token_file: str | Path | None = None,
     interface: str = "",
+    datagrams: Datagrams | Literal[""] = "",
     timeout_s: float = 10.0,
 ) -> Client:
     """A client of a cluster: `with connect(…) as feed`, or `async with`. What is not given comes from the environment
@@ -272,19 +273,23 @@ def connect(
         token_file: instead of a secret: a token of an outside issuer (JWT). These files are read at each login, so they
             may be renewed while the client runs.
         interface: the IP address of the network interface on which to join multicast groups; "": loopback.
+        datagrams: whose sockets receive multicast: "zeromq" (or ""), or "udp", the kernel's own, which are faster and
+            keep fewer datagrams for an application that pauses.
         timeout_s: how many seconds a login may take. If nothing listens at the address, or its name or certificate is
             wrong, it ends earlier, within three seconds: a server that is starting has 1.5 s to listen.
 
     Raises:
         BadProfile: a value is missing, or the profile cannot be used.
-        ValueError: this host has no such interface, or not exactly one way to log in is given.
+        ValueError: this host has no such interface, there are no such sockets, or not exactly one way to log in is
+            given.
     """
-    _check_text(admin=admin, identity=identity, profile=profile, interface=interface)
+    _check_text(admin=admin, identity=identity, profile=profile, interface=interface, datagrams=datagrams)
     ways = (secret, certificate_file, token_file)
     if not admin or ca == "" or not any(way is not None for way in ways):
         known = settings(profile or None, has_credential=any(way is not None for way in ways))
         admin, ca = admin or known.get("admin", ""), known.get("ca", "") if ca == "" else ca
         identity, interface = identity or known.get("identity", ""), interface or known.get("interface", "")
+        datagrams = datagrams or cast(Datagrams, known.get("datagrams", ""))
         if "secret_file" in known:
             secret = SecretFile(Path(known["secret_file"]))
         certificate_file = certificate_file or known.get("certificate_file")
@@ -294,10 +299,12 @@ def connect(
                 where = profiles_path()[0]
                 raise BadProfile(f"{name} is missing: give it, set {PREFIX}{name.upper()}, or set it in {where}")
     credential = _credential(secret, certificate_file, key_file, token_file)
-    interface = interface or LOOPBACK
-    check_interface(interface)
+    multicast = Multicast(interface or LOOPBACK, datagrams or "zeromq")
+    check_interface(multicast.interface)
+    if datagrams not in ("", *get_args(Datagrams)):
+        raise ValueError(f"datagrams is {datagrams!r}; it must be 'zeromq' or 'udp'")
     ca_pem = ca if isinstance(ca, bytes) else Path(ca).read_bytes()
-    return Client(Session(admin, ca_pem, identity, credential, timeout_s=timeout_s), interface)
+    return Client(Session(admin, ca_pem, identity, credential, timeout_s=timeout_s), multicast)
 
 
 def _credential(

@@ -75,5 +75,5 @@ def test_the_check_finds_secrets(field: str, is_shown: bool) -> None:
 
 
 def test_a_connection_does_not_show_its_secret() -> None:
-    assert "hunter2" not in repr(Connection("127.0.0.1:7400", b"", "reader", "hunter2", "127.0.0.1"))
+    assert "hunter2" not in repr(Connection("127.0.0.1:7400", b"", "reader", "hunter2"))
     assert "hunter2" not in repr(Login("hunter2", 0, Ed25519PrivateKey.generate()))

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, get_args
 
 from tandemfeed.transport.calls.credentials import (
     CertificateFiles,
@@ -29,9 +29,10 @@ from tandemfeed.transport.calls.credentials import (
     SecretFile,
     TokenFile,
 )
+from tandemfeed.transport.multicast.groups import BadGroup, check_interface
+from tandemfeed.transport.multicast.sockets import LOOPBACK, Datagrams, Multicast
 from tandemfeed.transport.profiles import add_profile_argument, complete
 
-LOOPBACK = "127.0.0.1"
 WAYS = ("secret_file", "certificate_file", "token_file")  # of logging in
 ADDRESS = re.compile(r"\S+:\d{1,5}")
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -112,7 +113,7 @@ def announce_ready(**fields: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How a process reaches the admin server, and the interface for multicast.
+    """How a process reaches the admin server, and how it multicasts.
 
     Attributes:
         admin: host:port; host:port,host:port if there are several, one of which is active.
@@ -124,7 +125,7 @@ class Connection:
     ca_pem: bytes
     identity: str
     credential: Credential = field(repr=False)
-    interface: str
+    multicast: Multicast = field(default_factory=Multicast)
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,6 +133,13 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group = _add_login_arguments(parser)
     group.add_argument(
         "--interface", type=_interface, metavar="IP", help=f"IP of the multicast interface (default: {LOOPBACK})"
+    )
+    group.add_argument(
+        "--datagrams",
+        type=_datagrams,
+        metavar="{zeromq,udp}",
+        help="whose sockets multicast: ZeroMQ's, or the kernel's own, which are faster and queue less; processes may "
+        "differ (default: zeromq)",
     )
     add_process_arguments(parser)
 
@@ -171,12 +179,17 @@ def _addresses(text: str) -> str:
 
 def _interface(text: str) -> str:
     """Check that this host has the interface."""
-    from tandemfeed.transport.dgram import BadGroup, check_interface  # only processes that multicast load ZeroMQ
-
     try:
         check_interface(text)
     except BadGroup as wrong:
         raise argparse.ArgumentTypeError(str(wrong)) from None
+    return text
+
+
+def _datagrams(text: str) -> str:
+    """Check the name of a kind of sockets."""
+    if text not in get_args(Datagrams):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither zeromq nor udp")
     return text
 
 
@@ -219,7 +232,8 @@ def connection_from(parser: argparse.ArgumentParser, arguments: argparse.Namespa
     except CredentialUnusable as bad:
         parser.error(str(bad))
     interface = getattr(arguments, "interface", None) or LOOPBACK
-    return Connection(arguments.admin, ca_pem, identity, credential, interface)
+    datagrams: Datagrams = getattr(arguments, "datagrams", None) or "zeromq"
+    return Connection(arguments.admin, ca_pem, identity, credential, Multicast(interface, datagrams))
 
 
 def _credential_from(

@@ -24,7 +24,18 @@ from typing import Any, NamedTuple
 PREFIX = "TANDEMFEED_"
 FILE_VARIABLE, PROFILE_VARIABLE = "TANDEMFEED_PROFILES", "TANDEMFEED_PROFILE"
 # One way to log in: options of a nearer place replace all of a farther one.
-SETTINGS = ("admin", "ca", "identity", "secret_file", "certificate_file", "key_file", "token_file", "interface")
+SETTINGS = (
+    "admin",
+    "ca",
+    "identity",
+    "secret_file",
+    "certificate_file",
+    "key_file",
+    "token_file",
+    "interface",
+    "datagrams",
+)
+OF_MULTICAST = frozenset({"interface", "datagrams"})  # which commands that do not multicast share, and ignore
 CREDENTIALS = frozenset({"secret_file", "certificate_file", "key_file", "token_file"})
 
 
@@ -132,7 +143,7 @@ def chosen_profile(name: str | None, known: list[str]) -> Profile:
         listed = ", ".join(profiles) if isinstance(profiles, dict) and profiles else "none"
         raise BadProfile(f"{path} has no profile {name!r}; it has {listed}")
     values = profiles[name]
-    if unknown := values.keys() - {*known, "interface"}:  # which commands that do not multicast share, and ignore
+    if unknown := values.keys() - {*known, *OF_MULTICAST}:
         allowed = ", ".join(known)
         raise BadProfile(f"{path}: profile.{name}.{sorted(unknown)[0]} is unknown; a profile may have {allowed}")
     return Profile(f"profile {name} in {path}", path.parent, values)

@@ -8,7 +8,8 @@ from typing import Any
 import zmq
 
 from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
-from tandemfeed.transport.dgram import BadGroup, DatagramTooLong, check_interface
+from tandemfeed.transport.multicast.groups import BadGroup, check_interface
+from tandemfeed.transport.multicast.sizes import DatagramTooLong
 
 
 def parse_server(server: str) -> bytes:

@@ -99,9 +99,7 @@ def watch(descriptor: int) -> None:
     configure_logging("lifeline", "info")
     page = SharedPage(descriptor)
     words = json.load(sys.stdin)
-    guard = Guard(
-        Connection(words["admin"], words["ca"].encode(), words["identity"], from_words(words["credential"]), "")
-    )
+    guard = Guard(Connection(words["admin"], words["ca"].encode(), words["identity"], from_words(words["credential"])))
     if page.lock() and page.incarnation:
         guard.report_end(page.incarnation, page.key)
         # The report is out. A normal interpreter exit takes some 25 ms of processor time, which a takeover needs now.

@@ -26,12 +26,12 @@ def figures(history_count: int, pairs: int, seconds: float, minutes: float) -> d
 
     Args:
         history_count: messages to recover.
-        pairs: how often the latencies of a bare receiver and of a subscription are measured, in turn.
+        pairs: how often the latencies of a bare receiver and of subscriptions are measured, in turn.
         seconds: for how long each time.
         minutes: for how long memory is watched.
     """
     rate = calibrate(SHAPE).rate / 2
-    live_count = int(rate * ((2 * pairs + 2) * seconds + 60 * minutes + SPARE_S + pairs * 10))
+    live_count = int(rate * ((3 * pairs + 2) * seconds + 60 * minutes + SPARE_S + pairs * 15))
     with tempfile.TemporaryDirectory(prefix="tandemfeed-bench-") as name, Cluster(Path(name), SHAPE) as cluster:
         (feed,) = cluster.feeds
         _start_with_history(cluster, feed, history_count, live_count, 4 * rate)
@@ -42,24 +42,30 @@ def figures(history_count: int, pairs: int, seconds: float, minutes: float) -> d
         }
         cluster.start_gateway(feed, rate).await_event("ready", START_TIMEOUT_S)
         cluster.processes[feed.gateway].send_line("start")
-        latencies: dict[str, list[dict[str, float]]] = {"bare": [], "client": []}
+        latencies: dict[str, list[dict[str, float]]] = {"bare": [], "client": [], "client-udp": []}
         for _ in range(pairs):
             for kind, measured in latencies.items():
-                measured.append(subscriber.measure(f"latency-{kind}", "--seconds", str(seconds)))
+                sockets = "udp" if kind.endswith("-udp") else "zeromq"
+                timed = subscriber.measure(f"latency-{kind}", "--seconds", str(seconds), "--datagrams", sockets)
+                measured.append(timed)
         many = [subscriber.measure("many", "--seconds", str(seconds), "--subscriptions", str(n)) for n in (1, 10)]
         memory = subscriber.measure("memory", "--seconds", str(60 * minutes))
     medians = {kind: [each["p50_us"] for each in found] for kind, found in latencies.items()}
-    ratios = [client / bare for bare, client in zip(medians["bare"], medians["client"], strict=True)]
     return {
         "recovery": {"messages": history_count, **recovered},
         "latency": {
             "messages_per_s": rate,
-            "ratio": round(statistics.median(ratios), 3),
-            **{f"{kind}_us": round(statistics.median(each), 1) for kind, each in medians.items()},
+            "ratio": _ratio(medians["client"], medians["bare"]),
+            "ratio_udp": _ratio(medians["client-udp"], medians["bare"]),
+            **{f"{kind.replace('-', '_')}_us": round(statistics.median(each), 1) for kind, each in medians.items()},
         },
         "subscriptions_of_one_process": many,
         "memory": memory,
     }
+
+
+def _ratio(client_us: list[float], bare_us: list[float]) -> float:
+    return round(statistics.median(client / bare for client, bare in zip(client_us, bare_us, strict=True)), 3)
 
 
 def _start_with_history(cluster: Cluster, feed: FeedLayout, history_count: int, live_count: int, rate: float) -> None:
@@ -91,7 +97,7 @@ class _Subscribers:
     def measure(self, kind: str, *options: str) -> dict[str, Any]:
         """The figures of one subscriber."""
         sys.stderr.write(f"{kind}\n")
-        command = [*self._command, kind, *options, *self._options]
+        command = [*self._command, kind.removesuffix("-udp"), *self._options, *options]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found

@@ -20,7 +20,7 @@ import zmq
 
 from tandemfeed.client_lib import Client, connect
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_HEADER, OUTPUT_MAGIC
-from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver
 from tandemfeed.transport.process_shell import add_connection_arguments, connection_from
 from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
 
@@ -95,7 +95,7 @@ def latency_client(feed: Client, options: argparse.Namespace) -> dict[str, objec
 def latency_bare(_feed: Client, options: argparse.Namespace) -> dict[str, object]:
     """The latencies of the datagrams with messages of one adapter."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    receiver = MulticastReceiver(context, options.interface, options.group)
+    receiver = ZeromqReceiver(context, options.interface, options.group)
     took_ns: list[int] = []
     began_ns = time.monotonic_ns() + int(WARM_UP_S * 1e9)
     while (now_ns := time.monotonic_ns()) < began_ns + options.seconds * 1e9:
@@ -201,14 +201,15 @@ def main() -> None:
     add_connection_arguments(parser)
     options = parser.parse_args()
     connection = connection_from(parser, options)
-    options.interface = connection.interface
+    options.interface = connection.multicast.interface
     request_short_slices()
     client = connect(
         admin=connection.admin,
         ca=connection.ca_pem,
         identity=connection.identity,
         secret=connection.credential,
-        interface=connection.interface,
+        interface=connection.multicast.interface,
+        datagrams=connection.multicast.datagrams,
     )
     with client as feed:
         tune_for_low_latency()

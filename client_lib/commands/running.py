@@ -50,7 +50,8 @@ def client_of(connection: Connection) -> Client:
         ca=connection.ca_pem,
         identity=connection.identity,
         secret=connection.credential,
-        interface=connection.interface,
+        interface=connection.multicast.interface,
+        datagrams=connection.multicast.datagrams,
     )
 
 

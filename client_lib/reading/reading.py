@@ -11,11 +11,12 @@ results of `poll` wait there; then the thread waits too, and datagrams stay in t
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from tandemfeed.client_lib.errors import AuthorizationRefused, TooSlow
@@ -168,18 +169,26 @@ class Readable(ABC, Generic[M]):
                 on_error(error, message)
 
     def read(self, message_count: int, timeout_s: float | None = None) -> Batches:
-        """The batches with the next messages, as a table: at least that many, fewer after the time-out."""
-        give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
-        found: list[Batch] = []
-        count = 0
-        while count < message_count:
-            left_s = None if give_up_at_ns is None else (give_up_at_ns - time.monotonic_ns()) / 1e9
-            if self.is_closed or (left_s is not None and left_s <= 0):
-                break
-            for item in self.poll(left_s):
-                for batch in self._expand_batch(item):
-                    found.append(batch)
-                    count += batch.message_count
+        """The batches with the next messages, as a table: at least that many, fewer after the time-out.
+
+        They count as handled at the next call. If an event's handler raises, the next call begins with the same batches
+        and this event.
+        """
+        give_up_at_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        self._handle_polled()
+        source, found, count = self._source, list[Batch](), 0
+        try:
+            while count < message_count and source.wait(give_up_at_s):
+                for item in source.waiting():
+                    for batch in self._expand_batch(item):
+                        found.append(batch)
+                        count += batch.message_count
+                if time.monotonic() >= give_up_at_s:
+                    break
+        except BaseException:
+            source.put_back(found)
+            raise
+        self._polled = list(found)
         return Batches(found, self.classes)
 
     def poll(self, timeout_s: float | None = None) -> list[Item]:
@@ -188,10 +197,10 @@ class Readable(ABC, Generic[M]):
         Returns:
             The items in stream order; empty after a time-out or once closed. They count as handled at the next call.
         """
-        for item in self._polled:
-            self._on_handled(item)
-        self._polled = self.poll_unhandled(timeout_s)
-        return self._polled
+        self._handle_polled()
+        self._source.wait(math.inf if timeout_s is None else time.monotonic() + timeout_s)
+        self._polled = list(self._source.waiting())
+        return list(self._polled)
 
     def __enter__(self) -> Self:
         self.open()
@@ -238,6 +247,17 @@ class Readable(ABC, Generic[M]):
         if isinstance(event, Disconnected):
             raise TooSlow(event.reason)
 
+    def _handle_polled(self) -> None:
+        """What `poll` or `read` returned was handled: all of it, before anything is stored, as the cursor's note covers
+        all of it."""
+        polled, self._polled = self._polled, []
+        if self.cursor is not None and polled:
+            for item in polled:
+                if isinstance(item, Batch):
+                    self.cursor.handled(self.topic_of(item.channel_id), item)
+            if not self.cursor.due_in_s:
+                self.store_handled()
+
     def _on_handled(self, item: Item) -> None:
         if self.cursor is not None:
             if isinstance(item, Batch):
@@ -255,12 +275,13 @@ class Readable(ABC, Generic[M]):
         self._store_cursor(is_present_handled=False)
 
     def store_cursor(self) -> None:
-        """Store how far the application has handled the subscription, including the message or batch that it has now,
-        and the cursor's note: on return, they are on the disk.
+        """Store how far the application has handled the subscription, including what it has now (a message, a batch, or
+        all that `poll` or `read` returned), and the cursor's note: on return, they are on the disk.
 
         Raises:
             CursorUnusable: the file cannot be written; the text says what to do. The subscription continues.
         """
+        self._handle_polled()
         failed = self._store_cursor(is_present_handled=True)
         if failed is not None:
             raise CursorUnusable(failed.reason)
@@ -296,9 +317,8 @@ class Readable(ABC, Generic[M]):
             return
         self._is_left = True
         if self.cursor is not None:
-            polled, self._polled = self._polled, []
-            for item in polled if kind is None else ():
-                self._on_handled(item)
+            if kind is None:
+                self._handle_polled()
             self._store_cursor(is_present_handled=kind is None and self._pushed_back is None)
 
 
@@ -318,17 +338,40 @@ class ItemSource:
 
     def take(self) -> Item | None:
         """The next item; None at the end."""
-        waiting = self._waiting
-        while not waiting:
-            if self._subscription.is_closed:
-                return None
-            store_in_s = self._subscription.store_in_s
-            items = self._subscription.poll_unhandled(store_in_s)
-            if not items and store_in_s is not None:
-                self._subscription.store_handled()
-            waiting.extend(items)
-        self.present = waiting.popleft()
+        if not self.wait():
+            return None
+        self.present = self._waiting.popleft()
         return self.present
+
+    def wait(self, give_up_at_s: float = math.inf) -> bool:
+        """Poll until there are items. Returns False if there are none by then, or the subscription is closed. What was
+        handled is stored meanwhile.
+
+        Args:
+            give_up_at_s: on the monotonic clock.
+        """
+        subscription, waiting = self._subscription, self._waiting
+        while not waiting and not subscription.is_closed:
+            left_s = max(0.0, give_up_at_s - time.monotonic())
+            store_in_s = subscription.store_in_s
+            wait_s = left_s if store_in_s is None else min(left_s, store_in_s)
+            waiting.extend(subscription.poll_unhandled(None if wait_s == math.inf else wait_s))
+            if not waiting:
+                if store_in_s is not None and store_in_s <= left_s:
+                    subscription.store_handled()
+                elif left_s == 0 or time.monotonic() >= give_up_at_s:
+                    break
+        return bool(waiting)
+
+    def waiting(self) -> Iterator[Item]:
+        """Take what waits. An item whose handler raises waits again."""
+        while self._waiting:
+            yield self._waiting[0]
+            self._waiting.popleft()
+
+    def put_back(self, batches: Sequence[Batch]) -> None:
+        """Take these batches again next, because they were not returned."""
+        self._waiting.extendleft(reversed(batches))
 
     async def take_async(self) -> Item | None:
         """The next item; None at the end. Raises what polling raised."""

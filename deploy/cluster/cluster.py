@@ -41,6 +41,8 @@ from tandemfeed.deploy.drills.source import JournalLead
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.multicast.sockets import Datagrams
+from tandemfeed.transport.scheduling import MODERATE_NICE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 START_TIMEOUT_S = 60.0
@@ -57,6 +59,7 @@ class Cluster:
         network: has a host for each process; None: all processes use the loopback interface of this host.
         disk_size: size in bytes of each adapter's own disk for its journal; 0: the journals are in the folder.
         has_days: each feed's source has a journal, and a session, for each day.
+        datagrams: whose sockets multicast.
         on_log: called with a process's name and each line of its log, in another thread.
     """
 
@@ -68,6 +71,7 @@ class Cluster:
         network: Network | None = None,
         disk_size: int = 0,
         has_days: bool = False,
+        datagrams: Datagrams = "zeromq",
         on_log: Callable[[str, dict[str, Any]], None] | None = None,
     ) -> None:
         self.folder, self.shape, self.network = folder, shape or Shape(), network
@@ -78,7 +82,7 @@ class Cluster:
         self.logs = folder / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self._state = folder / "admin"
-        self._disk_size, self._has_days, self._on_log = disk_size, has_days, on_log
+        self._disk_size, self._has_days, self._datagrams, self._on_log = disk_size, has_days, datagrams, on_log
         self._jobs: dict[str, list[str]] = {}
         self._ended = threading.Event()
         names = host_names(self.shape)
@@ -220,6 +224,17 @@ class Cluster:
         arguments += ["--through-days"] if through_days else []
         arguments += self.connection(SUBSCRIBER, feed.client)
         return self._start(name or feed.client, arguments, host=feed.client, nice=nice)
+
+    def start_durable_reader(self, feed: FeedLayout, name: str, cursor: Path, output: Path) -> ManagedProcess:
+        """Start an application on the client's host that appends what it reads to a file, exactly once.
+
+        Args:
+            name: name of the process.
+            cursor, output: its files.
+        """
+        arguments = ["durable-reader", "--feed", feed.name, "--cursor", str(cursor), "--output", str(output)]
+        arguments += self.connection(SUBSCRIBER, feed.client)
+        return self._start(name, arguments, host=feed.client, nice=MODERATE_NICE)
 
     def start_forger(self, feed: FeedLayout, seconds: float, rate: float) -> ManagedProcess:
         """Start a second subscriber on the client's host; when it reads the line "start" it forges packets, then ends.
@@ -409,6 +424,7 @@ class Cluster:
             "--identity": identity,
             "--secret-file": self._state / "secrets" / f"{identity}.secret",
             "--interface": self._addresses[process],
+            "--datagrams": self._datagrams,
         }
         return [str(part) for part in itertools.chain.from_iterable(options.items())]
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from rich.console import Console
 
@@ -19,6 +20,7 @@ from tandemfeed.deploy.demo.play import AHEAD_S, Pace, PlannedFault, play
 from tandemfeed.deploy.demo.report import is_clean, print_report, render_html
 from tandemfeed.deploy.drills.source import make_recording
 from tandemfeed.deploy.faults.table import FAULTS
+from tandemfeed.transport.multicast.sockets import Datagrams
 
 SECONDS = 35.0
 VAR = Path("var")  # in the current folder
@@ -52,6 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=AHEAD_S,
         metavar="S",
         help="seconds of play that Spark must have numbered before the play begins (default %(default)g)",
+    )
+    parser.add_argument(
+        "--datagrams",
+        choices=get_args(Datagrams),
+        default="zeromq",
+        help="whose sockets multicast: ZeroMQ's or the kernel's own (default %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as a JSON object")
     parser.add_argument(
@@ -93,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             [PlannedFault(0.25, kill), PlannedFault(0.65, kill)],
             say,
             "tandemfeed demo: two kills of the active adapter",
+            datagrams=arguments.datagrams,
         )
     except ProcessFailed as failed:
         console.print(f"[red]demo:[/] {failed}", markup=False)

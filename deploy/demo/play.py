@@ -22,6 +22,7 @@ from tandemfeed.deploy.faults.context import Fault, FaultContext, Say
 from tandemfeed.deploy.faults.kills import DRIVER_TIMEOUT_S
 from tandemfeed.deploy.hiccups.meter import HiccupMeter
 from tandemfeed.journal.compiled.compile_report import ACTIVITY
+from tandemfeed.transport.multicast.sockets import Datagrams
 
 AHEAD_S = 5.0  # Spark numbers this much of the play in one or two micro-batches
 AHEAD_MAX_S = 30.0  # beyond that, Spark waits for the gateway
@@ -53,9 +54,19 @@ class Pace:
 
 
 def play(
-    folder: Path, recording: Recording, pace: Pace, faults: Iterable[PlannedFault], say: Say, title: str
+    folder: Path,
+    recording: Recording,
+    pace: Pace,
+    faults: Iterable[PlannedFault],
+    say: Say,
+    title: str,
+    *,
+    datagrams: Datagrams = "zeromq",
 ) -> Report:
     """Start a cluster, play the recording, inject the faults, and report.
+
+    Args:
+        datagrams: whose sockets multicast.
 
     Raises:
         ProcessFailed: the cluster did not work. (Lost messages do not raise; they are in the report.)
@@ -67,7 +78,7 @@ def play(
         if line.get("activity") == ACTIVITY:
             say(f"{process}: {line['event']}")
 
-    with HiccupMeter(folder) as meter, Cluster(folder, on_log=show_compilation) as cluster:
+    with HiccupMeter(folder) as meter, Cluster(folder, datagrams=datagrams, on_log=show_compilation) as cluster:
         (feed,) = cluster.feeds
         rate, stream_count = pace.rate, cluster.shape.stream_count
         job = cluster.start_job(  # first, because Spark takes the longest to start

@@ -66,7 +66,7 @@ class Application:
     def take_batch(self, batch: Batch) -> None:
         """Take the numpy views of a batch."""
         for model, rows in batch.arrays():
-            part = _identified(batch, rows)
+            part = identified(batch, rows)
             if value := VALUE_FIELDS.get(model.name):
                 part["symbol"], part["event_at"], part["value"] = rows["symbol"], rows["eventAt"], rows[value]
             seqs = part["source_seq"]
@@ -83,7 +83,7 @@ class Application:
         count = 0
         for batch in batches:
             for model, rows in batch.arrays():
-                found.setdefault(model.name, []).append(_identified(batch, rows))
+                found.setdefault(model.name, []).append(identified(batch, rows))
                 places.setdefault(model.name, []).extend(range(count, count + len(rows)))
                 count += len(rows)
         whole = np.empty(count, CONTENT_DTYPE)
@@ -137,7 +137,7 @@ class Application:
         self._highest[key] = max(highest, last)
 
 
-def _identified(batch: Batch, rows: NDArray[np.void]) -> NDArray[np.void]:
+def identified(batch: Batch, rows: NDArray[np.void]) -> NDArray[np.void]:
     """A row of content for each message, with its identity; adapters put one run in a packet."""
     part = np.zeros(len(rows), CONTENT_DTYPE)
     run = batch.packet.runs[0]

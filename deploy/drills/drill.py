@@ -28,6 +28,7 @@ from tandemfeed.deploy.drills.rounds import DrillPlan, DrillResult, run_drill
 from tandemfeed.deploy.drills.witness import RECORD, SHAPES
 from tandemfeed.deploy.faults.context import FaultUnavailable, Say
 from tandemfeed.deploy.faults.table import FAULTS
+from tandemfeed.transport.multicast.sockets import Datagrams
 
 ALL = "all"
 ROUNDS_DEFAULT = 10
@@ -118,9 +119,19 @@ def _plans(arguments: argparse.Namespace) -> list[DrillPlan]:
     if rate <= 0:
         raise ValueError(f"--rate is {arguments.rate:g}; it must be greater than 0")
     names = list(FAULTS) if arguments.fault == ALL else [arguments.fault]
-    plan = DrillPlan("", FAULTS[names[0]], arguments.rounds, rate, arguments.seed, shape, transport=arguments.transport)
+    plan = DrillPlan(
+        "",
+        FAULTS[names[0]],
+        arguments.rounds,
+        rate,
+        arguments.seed,
+        shape,
+        transport=arguments.transport,
+        datagrams=arguments.datagrams,
+        subscribers=arguments.subscribers,
+    )
     return [
-        replace(plan, name=name, fault=FAULTS[name], reading=reading, subscribers=arguments.subscribers)
+        replace(plan, name=name, fault=FAULTS[name], reading=reading)
         for name in names
         for reading in (SHAPES if arguments.shape == ALL else [arguments.shape])
     ]
@@ -179,6 +190,12 @@ def _parser() -> argparse.ArgumentParser:
         help="how the client receives the adapters (default %(default)s)",
     )
     parser.add_argument(
+        "--datagrams",
+        choices=get_args(Datagrams),
+        default="zeromq",
+        help="whose sockets multicast: ZeroMQ's or the kernel's own (default %(default)s)",
+    )
+    parser.add_argument(
         "--shape",
         choices=[*SHAPES, ALL],
         default=RECORD,
@@ -212,6 +229,7 @@ def _write(
         "feeds": arguments.feeds,
         "lease_ms": arguments.lease_ms,
         "transport": arguments.transport,
+        "datagrams": arguments.datagrams,
         "shape": arguments.shape,
         "subscribers": arguments.subscribers,
         "seed": arguments.seed,

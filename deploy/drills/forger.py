@@ -34,7 +34,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_runs,
 )
 from tandemfeed.feedcore.wire.refusal import PacketRefused
-from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.multicast.sockets import Multicast, MulticastSender
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
@@ -116,12 +116,12 @@ class Eavesdropper:
         captured: (group, datagram) of the newest datagrams, to be sent again.
     """
 
-    def __init__(self, grant: Grant, context: zmq.Context[zmq.Socket[bytes]], interface: str, tag: bytes) -> None:
+    def __init__(self, grant: Grant, context: zmq.Context[zmq.Socket[bytes]], multicast: Multicast, tag: bytes) -> None:
         self.newest: dict[tuple[int, int], ReceivedPacket] = {}
         self.captured: deque[tuple[bytes, bytes]] = deque(maxlen=CAPTURED_COUNT_MAX)
         self._tag = tag
         self._opener = StreamOpener(grant.feed_id)
-        self._receivers = [MulticastReceiver(context, interface, group) for group in sorted(grant.groups)]
+        self._receivers = [multicast.receiver(context, group) for group in sorted(grant.groups)]
         self.use_grant(grant)
 
     def use_grant(self, grant: Grant) -> None:
@@ -334,8 +334,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _, grant = grants.subscribe(arguments.feed, (), letters.put, GRANT_TIMEOUT_S)
         tag = os.urandom(DECISION_TAG_SIZE)
-        listener = Eavesdropper(grant, context, connection.interface, tag)
-        sender = MulticastSender(context, connection.interface, datagram_size_max=DATAGRAM_SIZE_MAX)
+        listener = Eavesdropper(grant, context, connection.multicast, tag)
+        sender = connection.multicast.sender(context, datagram_size_max=DATAGRAM_SIZE_MAX)
         forger = Forger(grant, listener, tag)
         announce_ready(feed=arguments.feed)
         select.select([sys.stdin, stop], [], [])

@@ -50,6 +50,7 @@ from tandemfeed.deploy.hiccups.meter import HiccupMeter
 from tandemfeed.deploy.hiccups.record import Hiccups
 from tandemfeed.spark_feed.numbering.driver.java import JavaMissing, find_java_home
 from tandemfeed.spark_feed.recordings.recording import ROWS_PER_FILE
+from tandemfeed.transport.multicast.sockets import Datagrams
 from tandemfeed.transport.scheduling import MODERATE_NICE
 
 FLOW_TIMEOUT_S = 60.0  # Spark's first micro-batch takes about 8 s
@@ -75,6 +76,7 @@ class DrillPlan:
         seed: of all random choices.
         packets_per_s_max: source packets of each feed, if the machine bears only so many.
         transport: how the clients receive the adapters.
+        datagrams: whose sockets multicast.
         reading: the shape in which the clients read.
         subscribers: clients of each feed; all check what they receive, and the first one's times are recorded.
     """
@@ -87,6 +89,7 @@ class DrillPlan:
     shape: Shape
     packets_per_s_max: float = math.inf
     transport: Transport = "multicast"
+    datagrams: Datagrams = "zeromq"
     reading: str = "record"
     subscribers: int = 1
 
@@ -172,7 +175,14 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
     with (
         HiccupMeter(folder) as meter,
         _network(plan.shape) as network,
-        Cluster(folder, plan.shape, network=network, disk_size=disk_size, has_days=plan.fault.has_days) as cluster,
+        Cluster(
+            folder,
+            plan.shape,
+            network=network,
+            disk_size=disk_size,
+            has_days=plan.fault.has_days,
+            datagrams=plan.datagrams,
+        ) as cluster,
     ):
         records = {feed.feed_id: folder / f"delivered{feed.suffix}" for feed in cluster.feeds}
         _start(plan, cluster, recording, records, say)

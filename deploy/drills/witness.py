@@ -130,7 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         ca=connection.ca_pem,
         identity=connection.identity,
         secret=connection.credential,
-        interface=connection.interface,
+        interface=connection.multicast.interface,
+        datagrams=connection.multicast.datagrams,
         timeout_s=LOGIN_TIMEOUT_S,
     )
     application = Application(lambda: announce("flowing"), starts_live=arguments.start == "live")

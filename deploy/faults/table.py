@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tandemfeed.deploy.faults.clients import kill_client
 from tandemfeed.deploy.faults.context import Fault
 from tandemfeed.deploy.faults.days import new_day
 from tandemfeed.deploy.faults.forging import FORGED_SECONDS, forge_at
@@ -25,6 +26,9 @@ FAULTS = {
     "kill-active": Fault(kill_active, "SIGKILL the active; it restarts as a backup", 9.0, stall_aim_ms=KILL_GOAL_MS),
     "kill-backup": Fault(kill_backup, "SIGKILL a backup, then restart it", 9.0),
     "kill-driver": Fault(kill_driver, "SIGKILL the Spark driver in a batch, then restart it", 24.0, needs_driver=True),
+    "kill-client": Fault(
+        kill_client, "SIGKILL an application with a durable cursor, again and again", 40.0, stall_aim_ms=KILL_GOAL_MS
+    ),
     "kill-admin": Fault(kill_admin, "SIGKILL the admin server, then restart it after 3 s", 14.0),
     "pause-active": Fault(
         pause_active, "SIGSTOP the active until its lease has ended", 8.0, stall_aim_ms=VANISH_GOAL_MS

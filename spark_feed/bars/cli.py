@@ -119,6 +119,7 @@ def _login(arguments: argparse.Namespace) -> dict[str, str]:
         "keyFile": arguments.key_file,
         "tokenFile": arguments.token_file,
         "interface": arguments.interface,
+        "datagrams": arguments.datagrams,
     }
     return {name: str(value) for name, value in found.items() if value is not None}
 

@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.folder.mkdir(parents=True, exist_ok=True)
         taken = f"another contribution gateway uses {arguments.folder}; stop that one first"
         with alone_with(arguments.folder / "gateway.lock", taken):
-            gateway = ContributionGateway(options, description, connection.interface, sealer)
+            gateway = ContributionGateway(options, description, connection.multicast, sealer)
             serve_metrics(arguments.metrics_port, ContributionCollector(gateway))
             reporter = SourceReporter(
                 connection, arguments.feed, gateway.describe, gateway.verifier, sealer, REPORT_INTERVAL_S,

@@ -31,6 +31,7 @@ from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
 from tandemfeed.spark_feed.sending.source_reports import Progress
 from tandemfeed.transport.calls.server_names import check_certificate, source_gateway
 from tandemfeed.transport.calls.tokens import TokenVerifier
+from tandemfeed.transport.multicast.sockets import Multicast
 from tandemfeed.transport.process_shell import StopSignal, announce_ready
 from tandemfeed.transport.scheduling import tune_for_low_latency
 from tandemfeed.transport.sealing.source_sealing import SourceSealer
@@ -63,7 +64,7 @@ class ContributionGateway:
         self,
         options: ContributionOptions,
         description: common_pb2.FeedDescription,
-        interface: str,
+        multicast: Multicast,
         sealer: SourceSealer | None = None,
     ) -> None:
         contributed = [each for each in description.source_streams if each.contribution_endpoint]
@@ -73,7 +74,7 @@ class ContributionGateway:
                 "stream of the cluster file, or run tandemfeed source-gateway"
             )
         check_certificate(options.tls_certificate, source_gateway(options.feed))
-        self._options, self._description, self._interface = options, description, interface
+        self._options, self._description, self._multicast = options, description, multicast
         self._sealer, self._session = sealer, options.session or description.session
         self._format = load_source_format(options.source_format)
         self._stream_ids = [each.source_stream_id for each in contributed]
@@ -170,7 +171,7 @@ class ContributionGateway:
             self._copy.stop()  # first: nothing of the former holder is acknowledged any more
         LOG.info("holding the contributions", extra={"term": self.part.term})
         self.holder = Holder(
-            self._options, self._description, self._format, self._interface, self.part, self._keys, self._former,
+            self._options, self._description, self._format, self._multicast, self.part, self._keys, self._former,
             self._sealer, self.verifier, self._wake,
         )  # fmt: skip
         self.term_count += 1

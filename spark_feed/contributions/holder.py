@@ -42,7 +42,7 @@ from tandemfeed.spark_feed.sending.sent_index import SentIndex, SentPacket
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
-from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.multicast.sockets import Multicast
 from tandemfeed.transport.sealing.source_sealing import SourceSealer
 from tandemfeed.v1 import common_pb2, contribution_pb2_grpc, replay_pb2_grpc
 
@@ -102,7 +102,7 @@ class Holder:
         options: ContributionOptions,
         description: common_pb2.FeedDescription,
         source_format: SourceFormat,
-        interface: str,
+        multicast: Multicast,
         part: Part,
         keys: KeyPair | None,
         former: FormerSession | None,
@@ -128,7 +128,7 @@ class Holder:
             self._begin_term()
             self._context: zmq.Context[Any] = zmq.Context()
             self._opened.callback(self._context.term)
-            self._sender = MulticastSender(self._context, interface, datagram_size_max=self._size_max)
+            self._sender = multicast.sender(self._context, datagram_size_max=self._size_max)
             self._opened.callback(self._sender.close)
             reader = ContributionReader(options.folder, description.feed_id)
             self.replay = SourceReplayService(list(self._groups), description.name)

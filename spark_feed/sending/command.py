@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             fault_seed=arguments.fault_seed,
         )
         sealer = sealer_of(connection, description)
-        source_gateway = SourceGateway(options, description, connection.interface, make_pacer, sealer)
+        source_gateway = SourceGateway(options, description, connection.multicast, make_pacer, sealer)
         serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
         reporter = SourceReporter(
             connection,

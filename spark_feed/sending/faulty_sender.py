@@ -6,7 +6,7 @@ import logging
 import time
 
 from tandemfeed.spark_feed.sending.faults import FaultInjector, FaultPlan, Sent
-from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.multicast.sockets import MulticastSender
 
 LOG = logging.getLogger(__name__)
 

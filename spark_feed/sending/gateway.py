@@ -54,7 +54,7 @@ from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.calls.tokens import TokenVerifier
-from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.multicast.sockets import Multicast
 from tandemfeed.transport.process_shell import Connection, StopSignal, announce, announce_ready
 from tandemfeed.transport.scheduling import tune_for_low_latency
 from tandemfeed.transport.sealing.source_sealing import SourceSealer
@@ -166,7 +166,7 @@ class SourceGateway:
         self,
         options: GatewayOptions,
         description: common_pb2.FeedDescription,
-        interface: str,
+        multicast: Multicast,
         make_pacer: Callable[[], Pacer],
         sealer: SourceSealer | None = None,
     ) -> None:
@@ -192,7 +192,7 @@ class SourceGateway:
         else:
             self._begin_only_session()
         self._context: zmq.Context[Any] = zmq.Context()
-        sender = MulticastSender(self._context, interface, datagram_size_max=description.datagram_size_max or 1_472)
+        sender = multicast.sender(self._context, datagram_size_max=description.datagram_size_max or 1_472)
         self._sender = FaultySender(sender, options.faults, options.fault_seed) if options.faults else sender
         self._verifier = TokenVerifier(source_gateway(options.feed), description.token_keys)
         self._rpc = self._serve()

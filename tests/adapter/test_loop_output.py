@@ -24,7 +24,7 @@ from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, encode_runs
 from tandemfeed.feedcore.wire.position import Run
-from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver, ZeromqSender
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.sealing.announced_starts import SALT_SIZE, AnnouncedStart
 from tandemfeed.transport.sealing.opening import Opener
@@ -79,7 +79,7 @@ class Adapter:
             AdapterEngine(EngineConfig(FEED_ID, 1, SESSION, (), lease_ttl_ns=10**9), {}, CounterSet(), 0),
             CounterSet(),
             sources=[],
-            sender=MulticastSender(self.context, INTERFACE),
+            sender=ZeromqSender(self.context, INTERFACE),
             groups={CHANNEL: GROUP},
             sealer=sealer,
             opener=Opener(FEED_ID),
@@ -93,7 +93,7 @@ class Adapter:
             unicast=self.unicast,
             idle_channels=idle_channels,
         )
-        self.group = MulticastReceiver(self.context, INTERFACE, GROUP)
+        self.group = ZeromqReceiver(self.context, INTERFACE, GROUP)
         self.client = UnicastReceiver(self.context, self.unicast.endpoint, server.public, client, [CHANNEL])
         self._await_receivers()
 
@@ -131,7 +131,7 @@ class Adapter:
         return self.log
 
     @staticmethod
-    def _received(receiver: MulticastReceiver | UnicastReceiver) -> list[bytes]:
+    def _received(receiver: ZeromqReceiver | UnicastReceiver) -> list[bytes]:
         found = []
         while receiver.socket.poll(500) and (datagram := receiver.receive()) is not None:
             found.append(datagram)

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from tandemfeed.client_lib import Batch, connect
-from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.multicast.zeromq import ZeromqSender
 from tests.adapter.processes.adapter_processes import AdapterUnderTest
 from tests.adapter.test_venue_source import GIVE_UP_S, LINES, LOOPBACK
 from tests.admin_server.cluster_files import running_server, secret_of
@@ -50,7 +50,7 @@ def test_messages_of_numbered_packets_arrive_once_through_losses_and_the_death_o
     documents = ["--source-format", str(tmp_path / "format.xml"), "--table", str(tmp_path / "table.xml")]
     lines = ["--venue-lines", "--line", f"1={LINES['B'].decode()}"]
     context: zmq.Context[Any] = zmq.Context()
-    sender = MulticastSender(context, LOOPBACK)
+    sender = ZeromqSender(context, LOOPBACK)
     wanted = [
         (8 * (number - 1) + 1 + place, 10 * number + place)
         for number in range(1, PACKETS + 1)

@@ -29,7 +29,9 @@ from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.feedcore.replica.effects import RequestSource
 from tandemfeed.feedcore.replica.input.source_tracker import SourceTracker, TrackerConfig
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
-from tandemfeed.transport.dgram import BadGroup, MulticastSender
+from tandemfeed.transport.multicast.groups import BadGroup
+from tandemfeed.transport.multicast.sockets import Multicast
+from tandemfeed.transport.multicast.zeromq import ZeromqSender
 from tandemfeed.transport.request_socket import RequestSocket, parse_server
 from tandemfeed.v1 import common_pb2
 from tests.adapter.processes.adapter_processes import AdapterUnderTest
@@ -57,7 +59,7 @@ def itch() -> SourceFormat:
 def receiver(context: zmq.Context[Any], lines: VenueLines) -> VenueSource:
     stream = common_pb2.SourceStreamDescription(source_stream_id=STREAM, group=GROUPS[0])
     feed = common_pb2.FeedDescription(name="equities", feed_id=FEED, session=DAY, source_streams=[stream])
-    return VenueSource(context, LOOPBACK, feed, {STREAM: itch()}, lines)
+    return VenueSource(context, Multicast(LOOPBACK), feed, {STREAM: itch()}, lines)
 
 
 class Venue:
@@ -108,7 +110,7 @@ def test_messages_that_both_lines_lost_come_from_the_venue_and_every_message_arr
     context: zmq.Context[Any], venue: Venue
 ) -> None:
     source = receiver(context, VenueLines(((STREAM, GROUPS[1]),), ((STREAM, venue.address),)))
-    sender = MulticastSender(context, LOOPBACK)
+    sender = ZeromqSender(context, LOOPBACK)
     tracker = SourceTracker(STREAM, TrackerConfig())
     tracker.anchor(1, 0)
     poller = zmq.Poller()
@@ -266,7 +268,7 @@ def test_adapters_on_an_exchange_lose_nothing_when_lines_lose_packets_and_the_ac
     venue = Venue(trades)
     own_lines = ["--venue-lines", "--line", f"1={LINES['B'].decode()}", "--request-server", f"1={venue.address}"]
     documents = ["--source-format", str(document("itch50.xml")), "--table", str(table)]
-    sender = MulticastSender(context, LOOPBACK)
+    sender = ZeromqSender(context, LOOPBACK)
     with running_server(tmp_path) as server:
         adapters = {name: AdapterUnderTest(server, name, tmp_path, extra=[*own_lines, *documents]) for name in "ab"}
         try:

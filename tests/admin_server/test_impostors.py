@@ -95,7 +95,7 @@ def test_every_caller_refuses_an_admin_server_with_the_certificate_of_another_id
             connect(admin=address, ca=ca_of(server), identity="reader", secret=secret_of(server, "reader")).open()
         with pytest.raises(grpc.RpcError):  # an adapter
             TokenSource(address, ca_of(server), "adapter-a", secret_of(server, "adapter-a"))(ADMIN_SERVER)
-        connection = Connection(address, ca_of(server), "source", secret_of(server, "source"), "127.0.0.1")
+        connection = Connection(address, ca_of(server), "source", secret_of(server, "source"))
         with pytest.raises(grpc.RpcError):
             describe_feed(connection, "equities")
         assert relay.logins == 0

@@ -46,7 +46,8 @@ from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
 from tandemfeed.transport.calls.tokens import Caller, TokenVerifier, binding, key_from_text, sign_token
-from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.multicast.sockets import Datagrams
+from tandemfeed.transport.multicast.zeromq import ZeromqSender
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
 from tandemfeed.transport.sealing.sealing import Sealer
 from tandemfeed.transport.sealing.start_keys import SealingKey
@@ -287,7 +288,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.adapter_id = adapter_id
         self.group = group
         self._cluster = cluster
-        self._sender = MulticastSender(cluster.context, INTERFACE)
+        self._sender = ZeromqSender(cluster.context, INTERFACE)
         self.is_multicast = True  # the network carries its group
         self.unicast: UnicastPublisher | None = None
         self.unicast_key = b""
@@ -432,6 +433,7 @@ class ToyCluster:
     more_keys: list[SealingKey] = field(default_factory=list)
     is_revoked: bool = False
     session: int = SESSION
+    datagrams: Datagrams = "zeromq"  # whose sockets the clients receive with
     model: tuple[str, bytes] = ("1", MESSAGE_MODEL)  # version and content
     admitted: AdmittedClients = field(default_factory=AdmittedClients)
 
@@ -526,7 +528,12 @@ class ToyCluster:
     def connect(self, secret: str = SECRET) -> Client:
         """Connect as an application does."""
         return connect(
-            admin=self.admin_rpc.endpoint, ca=self.ca_pem, identity=IDENTITY, secret=secret, interface=INTERFACE
+            admin=self.admin_rpc.endpoint,
+            ca=self.ca_pem,
+            identity=IDENTITY,
+            secret=secret,
+            interface=INTERFACE,
+            datagrams=self.datagrams,
         )
 
     def stop_admin(self) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tandemfeed.transport.multicast.sockets import Multicast
 from tandemfeed.transport.process_shell import (
     Connection,
     add_connection_arguments,
@@ -51,10 +53,23 @@ def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connect:
 def test_the_default_profile_needs_no_flag(connect: Connect) -> None:
     connection = connect()
     assert connection.credential.read() == "open sesame"
-    expected = Connection(
-        "admin-1:7400,admin-2:7400", b"certificate", "operator", connection.credential, interface="127.0.0.1"
-    )
+    expected = Connection("admin-1:7400,admin-2:7400", b"certificate", "operator", connection.credential)
     assert connection == expected
+    assert connection.multicast == Multicast("127.0.0.1", "zeromq")
+
+
+def test_the_sockets_that_multicast_come_from_a_flag_the_environment_or_a_profile(
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert connect("--datagrams", "udp").multicast.datagrams == "udp"
+    (tmp_path / "profiles.toml").write_text(PROFILES.replace("[profile.lab]", 'datagrams = "udp"\n[profile.lab]'))
+    assert connect().multicast.datagrams == "udp"
+    monkeypatch.setenv("TANDEMFEED_DATAGRAMS", "zeromq")
+    assert connect().multicast.datagrams == "zeromq"
+    monkeypatch.setenv("TANDEMFEED_DATAGRAMS", "pgm")
+    with pytest.raises(SystemExit):
+        connect()
+    assert "datagrams from TANDEMFEED_DATAGRAMS: 'pgm' is neither zeromq nor udp" in capsys.readouterr().err
 
 
 def test_a_flag_goes_before_the_environment_and_the_environment_before_a_profile(
@@ -133,9 +148,9 @@ def test_a_named_file_must_exist(
     assert f"there is no file {tmp_path}/none.toml; write it, or set TANDEMFEED_PROFILES" in capsys.readouterr().err
 
 
-def test_a_command_that_does_not_multicast_ignores_the_interface_of_a_profile(connect: Connect, tmp_path: Path) -> None:
+def test_a_command_that_does_not_multicast_ignores_how_a_profile_multicasts(connect: Connect, tmp_path: Path) -> None:
     file = tmp_path / "profiles.toml"
-    file.write_text(PROFILES.replace("[profile.lab]", 'interface = "127.0.0.1"\n[profile.lab]'))
+    file.write_text(PROFILES.replace("[profile.lab]", 'interface = "127.0.0.1"\ndatagrams = "udp"\n[profile.lab]'))
     parser = argparse.ArgumentParser()
     add_login_arguments(parser)
-    assert connection_from(parser, parser.parse_args([])) == connect()
+    assert connection_from(parser, parser.parse_args([])) == replace(connect(), multicast=Multicast())

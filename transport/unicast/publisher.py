@@ -69,7 +69,7 @@ class UnicastPublisher:
         # A context of its own, so that handshakes do not delay the I/O thread that multicasts.
         self._context: zmq.Context[Any] = zmq.Context()
         self.socket = _make_socket(self._context, keys)
-        self._send = super(zmq.Socket, self.socket).send  # as in `transport.dgram`
+        self._send = super(zmq.Socket, self.socket).send  # as in `transport.multicast.zeromq`
         self._doorkeeper = Doorkeeper(
             self._context, self.socket, lambda key: admitted.channels_of(key) is not None, self._on_crowd
         )

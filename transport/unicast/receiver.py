@@ -8,7 +8,7 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from tandemfeed.transport.dgram import RECEIVE_QUEUE_COUNT_MAX
+from tandemfeed.transport.multicast.sockets import RECEIVE_QUEUE_COUNT_MAX
 from tandemfeed.transport.unicast.wire import MESSAGE_SIZE_MAX, TOPIC_SIZE, CurveKeys, topic_of
 
 RECONNECT_MS, RECONNECT_MS_MAX = 100, 2_000
@@ -77,7 +77,7 @@ class UnicastReceiver:
             return None
         return message[TOPIC_SIZE:]
 
-    def has_more(self) -> bool:
+    def may_have_more(self) -> bool:
         """True if another datagram waits: cheaper than to receive none, or to ask for the socket's events."""
         return bool(zmq.zmq_poll(self._polled, 0))
 

@@ -26,7 +26,7 @@ from tandemfeed.client_lib.stream.sockets.receivers import Receiver, Receivers
 from tandemfeed.client_lib.stream.sockets.transport_choice import UnicastChosen
 from tandemfeed.client_lib.stream.sockets.united_grant import united
 from tandemfeed.feedcore.wire.refusal import PacketRefused
-from tandemfeed.transport.dgram import BadGroup
+from tandemfeed.transport.multicast.groups import BadGroup
 from tandemfeed.transport.sealing.opening import ReceivedSignature, StreamOpener
 
 # Datagrams per group and turn: 2 to 4 ms of work. A turn in which a late line only repeats what was delivered must be
@@ -307,7 +307,7 @@ class FeedSockets:
         """Take so many datagrams at most; False if there are no more."""
         receive, opened_of, readers, group = receiver.receive, self._opener.open, self._readers, receiver.group
         for number in range(count_max):
-            if number == 1 and not receiver.has_more():  # as usual on a quiet stream
+            if number == 1 and not receiver.may_have_more():  # as usual on a quiet stream
                 return False
             datagram = receive()
             if datagram is None:

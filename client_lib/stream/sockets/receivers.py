@@ -10,7 +10,8 @@ import zmq
 
 from tandemfeed.client_lib.login.grant import Grant, GrantedAdapter, UnicastPlace
 from tandemfeed.client_lib.stream.sockets.transport_choice import Transport, TransportChoice, UnicastChosen
-from tandemfeed.transport.dgram import BadGroup, MulticastReceiver
+from tandemfeed.transport.multicast.groups import BadGroup
+from tandemfeed.transport.multicast.sockets import Multicast, MulticastReceiver
 from tandemfeed.transport.unicast.receiver import UnicastReceiver
 from tandemfeed.transport.unicast.wire import CurveKeys
 
@@ -22,7 +23,7 @@ class Receivers:
     """For one thread at a time; the properties are for any.
 
     Args:
-        interface: IP address of the interface to join groups on.
+        multicast: makes the sockets that join groups.
         keys: the client's, which the adapters admit.
         receive_queue_count_max: datagrams kept by each receiver.
 
@@ -34,13 +35,13 @@ class Receivers:
     def __init__(
         self,
         context: zmq.Context[Any],
-        interface: str,
+        multicast: Multicast,
         transport: Transport,
         keys: CurveKeys,
         *,
         receive_queue_count_max: int,
     ) -> None:
-        self._context, self._interface, self._keys = context, interface, keys
+        self._context, self._multicast, self._keys = context, multicast, keys
         self.polled: list[tuple[Any, int]] = []
         self.chosen: list[UnicastChosen] = []
         self._choice, self._is_unicast = TransportChoice(transport), transport == "unicast"
@@ -114,9 +115,7 @@ class Receivers:
             self._remove(self._groups.pop(group))
         for group in sorted(wanted - self._groups.keys()):
             try:
-                joined = MulticastReceiver(
-                    self._context, self._interface, group, receive_queue_count_max=self._queue_count_max
-                )
+                joined = self._multicast.receiver(self._context, group, receive_queue_count_max=self._queue_count_max)
             except BadGroup as failed:
                 if not self._choice.may_fall_back or not any(each.unicast for each in grant.adapters.values()):
                     raise

@@ -12,7 +12,7 @@ from tandemfeed.client_lib.stream.sockets.feed_sockets import FeedSockets
 from tandemfeed.client_lib.stream.sockets.inbox import Inbox
 from tandemfeed.client_lib.stream.sockets.receivers import Receivers
 from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
-from tandemfeed.transport.dgram import RECEIVE_QUEUE_COUNT_MAX
+from tandemfeed.transport.multicast.sockets import RECEIVE_QUEUE_COUNT_MAX, Multicast
 from tandemfeed.transport.unicast.wire import CurveKeys
 
 Key = tuple[str, Transport]  # the feed's name, and what the application asked for
@@ -22,17 +22,17 @@ class SharedSockets:
     """One client's. Any thread may call its methods.
 
     Args:
-        interface: IP address of the interface to join groups on.
+        multicast: makes the sockets that join groups.
         receive_queue_count_max: datagrams kept by each receiver, and by each subscription.
 
     Attributes:
         keys: the client's, which the adapters admit.
     """
 
-    def __init__(self, interface: str, receive_queue_count_max: int = RECEIVE_QUEUE_COUNT_MAX) -> None:
+    def __init__(self, multicast: Multicast, receive_queue_count_max: int = RECEIVE_QUEUE_COUNT_MAX) -> None:
         self.keys = CurveKeys.generate()
         self.receive_queue_count_max = receive_queue_count_max
-        self._interface = interface
+        self._multicast = multicast
         self._lock = threading.Lock()
         self._feeds: dict[Key, FeedSockets] = {}
 
@@ -46,7 +46,7 @@ class SharedSockets:
 
         def receivers(context: zmq.Context[Any]) -> Receivers:
             queue_count_max = self.receive_queue_count_max
-            return Receivers(context, self._interface, transport, self.keys, receive_queue_count_max=queue_count_max)
+            return Receivers(context, self._multicast, transport, self.keys, receive_queue_count_max=queue_count_max)
 
         with self._lock:
             sockets = self._feeds.get(key) or FeedSockets(grant.feed_id, receivers)

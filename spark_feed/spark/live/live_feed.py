@@ -40,6 +40,7 @@ def connected(options: Any) -> Client:
         key_file=options.get("keyFile"),
         token_file=options.get("tokenFile"),
         interface=options.get("interface", "127.0.0.1"),
+        datagrams=options.get("datagrams", "zeromq"),
     )
 
 

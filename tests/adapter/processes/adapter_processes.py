@@ -17,7 +17,7 @@ import zmq
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, encode_source_header
-from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver, ZeromqSender
 from tandemfeed.transport.sealing.stream_signatures import SIGNATURE_MAGIC
 from tests.admin_server.cluster_files import EXAMPLES, Server
 
@@ -132,7 +132,7 @@ class AdapterUnderTest:
 
 def await_position(context: zmq.Context[Any], name: str, message_seq: int) -> None:
     """Wait until the packets of an adapter show that it has reached this `message_seq`."""
-    receiver = MulticastReceiver(context, "127.0.0.1", OUTPUT_GROUPS[name])
+    receiver = ZeromqReceiver(context, "127.0.0.1", OUTPUT_GROUPS[name])
     heard = 0
     try:
         while heard < message_seq:
@@ -154,7 +154,7 @@ class SourceByHand:
         self.context = context
         self.feed_id, self._groups = feed_id, groups or GROUPS
         self.sent: dict[int, list[bytes]] = {stream: [] for stream in self._groups}
-        self._sender = MulticastSender(context, "127.0.0.1")
+        self._sender = ZeromqSender(context, "127.0.0.1")
         self._trade = load_source_format(EXAMPLES / "source-format.xml").messages["trade"]
         self.next_seq = dict.fromkeys(self._groups, 1)
         self.session = SESSION

@@ -15,7 +15,7 @@ import zmq
 
 from tandemfeed.client_lib import AuthorizationRefused, Batch, connect
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
-from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver
 from tests.adapter.processes.adapter_processes import GROUPS, AdapterUnderTest
 from tests.adapter.processes.gateway_process import start_gateway
 from tests.admin_server.cluster_files import Server, ca_of, running_server, secret_of
@@ -49,7 +49,7 @@ class _RealTime:
 
     def __init__(self) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
-        self._receivers = [MulticastReceiver(self._context, "127.0.0.1", group.decode()) for group in GROUPS.values()]
+        self._receivers = [ZeromqReceiver(self._context, "127.0.0.1", group.decode()) for group in GROUPS.values()]
         self.sent_at_ns: dict[tuple[int, int], int] = {}
 
     def receive(self) -> None:

@@ -10,7 +10,7 @@ import zmq
 
 from tandemfeed.feedcore.merge.effects import Gap, Takeover
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
-from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver
 from tests.adapter.processes.adapter_processes import WAIT_S
 from tests.adapter.processes.clusters import Feed, Reader, running_cluster
 
@@ -25,7 +25,7 @@ def test_acked_publishing_continues_without_a_backup_and_survives_the_death_of_t
             reader, source = Reader(subscription), cluster.source
             active = "ab"[cluster.await_active("equities", synchronized_count=1).active.adapter_id - 1]
             backup = "b" if active == "a" else "a"
-            receiver = MulticastReceiver(source.context, "127.0.0.1", feed.output_group(active, 1))
+            receiver = ZeromqReceiver(source.context, "127.0.0.1", feed.output_group(active, 1))
             try:
                 for _ in range(20):
                     source.send(1, 20)
@@ -78,7 +78,7 @@ def test_the_backup_of_a_channel_with_one_source_stream_transmits_without_the_le
             reader.assert_everything_once_and_in_order(source.next_seq)
 
 
-def _await_announcement(receiver: MulticastReceiver) -> None:
+def _await_announcement(receiver: ZeromqReceiver) -> None:
     while receiver.socket.poll(int(WAIT_S * 1_000), zmq.POLLIN):
         datagram = receiver.receive()
         if datagram is not None and datagram[5] & OutputFlag.ANNOUNCEMENT:

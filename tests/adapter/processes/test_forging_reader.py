@@ -16,7 +16,7 @@ from tandemfeed.deploy.cluster.ports import free_ports
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
-from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.multicast.zeromq import ZeromqSender
 from tandemfeed.transport.sealing.sealing import COUNTER_MAX, Sealer
 from tandemfeed.transport.sealing.start_keys import SealingKey
 from tests.adapter.processes.adapter_processes import OUTPUT_GROUPS, AdapterUnderTest, SourceByHand
@@ -33,7 +33,7 @@ class Forger:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], grant: Grant) -> None:
         self._grant = grant
-        self._sender = MulticastSender(context, "127.0.0.1")
+        self._sender = ZeromqSender(context, "127.0.0.1")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -14,7 +14,7 @@ from tandemfeed.feedcore.wire.output_packet import OUTPUT_HEADER, OUTPUT_HEADER_
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import Login, login
 from tandemfeed.transport.calls.server_names import adapter_server
-from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, replay_pb2, replay_pb2_grpc
 from tests.adapter.processes.adapter_processes import SESSION, AdapterUnderTest
 from tests.adapter.processes.clusters import Feed, Reader, running_cluster
@@ -25,7 +25,7 @@ LOOPBACK = "127.0.0.1"
 pytestmark = pytest.mark.processes
 
 
-def key_ids(receiver: MulticastReceiver) -> set[int]:
+def key_ids(receiver: ZeromqReceiver) -> set[int]:
     """The keys of the output packets that have arrived."""
     found = set()
     while (datagram := receiver.receive()) is not None:
@@ -84,7 +84,7 @@ def test_after_a_revocation_adapters_change_the_key_and_the_others_miss_nothing(
             cluster.await_active("equities", synchronized_count=1)
             policy.write_text(before.replace('["futures.#"]', '["equities.#"]'))
             administration.ReloadPolicy(admin_pb2.ReloadPolicyRequest())
-            receiver = MulticastReceiver(context, LOOPBACK, feed.output_group("a", 1))
+            receiver = ZeromqReceiver(context, LOOPBACK, feed.output_group("a", 1))
             with cluster.subscription(identity="stranger") as goes:
                 reader, revoked = Reader(stays), Reader(goes)
                 source.send(1, 20)

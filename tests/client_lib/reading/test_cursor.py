@@ -209,6 +209,96 @@ def test_the_rest_of_a_session_that_ended_meanwhile_precedes_the_new_session(
     ]  # fmt: skip
 
 
+def next_message_seq(stored: dict[str, Any]) -> int:
+    return stored["topics"][TOPIC]["next_message_seq"] if TOPIC in stored["topics"] else 1
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Everything that a cursor stores; whenever it may store, it does."""
+    found: list[dict[str, Any]] = []
+    write = Cursor.write
+
+    def write_and_keep(cursor: Cursor, snapshot: dict[str, Any]) -> None:
+        found.append(snapshot)
+        write(cursor, snapshot)
+
+    monkeypatch.setattr("tandemfeed.client_lib.reading.cursor.STORE_EVERY_NS", 0)
+    monkeypatch.setattr(Cursor, "write", write_and_keep)
+    return found
+
+
+@pytest.mark.parametrize("stores_itself", [False, True])
+def test_the_note_of_a_polling_application_is_stored_with_the_position_after_all_that_it_covers(
+    cluster: ToyCluster, sending: Sending, stored: list[dict[str, Any]], tmp_path: Path, stores_itself: bool
+) -> None:
+    sending.send(*(packet(first, first, 5) for first in range(1, 100, 5)))
+    with (
+        cluster.connect() as feed,
+        feed.subscribe(TOPIC, start="first", cursor=tmp_path / "model.json") as subscription,
+    ):
+        assert subscription.cursor is not None
+        while subscription.cursor.note != 101:
+            for item in subscription.poll():
+                if isinstance(item, Batch):
+                    subscription.cursor.note = item.end_message_seq
+            if stores_itself:
+                subscription.store_cursor()
+                assert next_message_seq(stored[-1]) == (subscription.cursor.note or 1)
+    noted = [each for each in stored if each["note"] is not None]
+    assert [next_message_seq(each) for each in noted] == [each["note"] for each in noted]
+    assert noted[-1]["note"] == 101
+
+
+def test_no_position_is_stored_beyond_the_tables_that_were_read(
+    cluster: ToyCluster, sending: Sending, stored: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    read_to = 1
+    with (
+        cluster.connect() as feed,
+        feed.subscribe(TOPIC, start="first", cursor=tmp_path / "model.json") as subscription,
+    ):
+        for _ in range(4):
+            began = sending.next_message_seq
+            timer = threading.Timer(0.2, sending.send, [packet(began + 5, began + 5, 5)])  # a second poll brings it
+            timer.start()
+            sending.send(packet(began, began, 5))
+            stored.clear()
+            batches = subscription.read(10)
+            timer.join()
+            assert all(next_message_seq(each) <= read_to for each in stored)
+            read_to = began + batches.message_count
+    assert next_message_seq(stored[-1]) == read_to == 41
+
+
+def test_a_table_whose_reading_an_events_handler_broke_off_comes_again(
+    cluster: ToyCluster, sending: Sending, tmp_path: Path
+) -> None:
+    sending.send(packet(1, 1, 5))
+    failures = [True, True]
+
+    def fail(_: object) -> None:
+        if failures:
+            failures.pop()
+            raise InterruptedError
+
+    with cluster.connect() as feed, feed.subscribe(TOPIC, start="first", on_event=fail) as subscription:
+        found: list[int] = []
+        while not found:
+            with contextlib.suppress(InterruptedError):
+                found += [seq for batch in subscription.read(5) for seq in batch.message_seqs.tolist()]
+    assert found == [1, 2, 3, 4, 5]
+    assert not failures
+
+
+def test_reading_continues_after_a_loop_that_was_left(cluster: ToyCluster, sending: Sending) -> None:
+    sending.send(*(packet(first, first, 5) for first in range(1, 40, 5)))
+    with cluster.connect() as feed, feed.subscribe(TOPIC, start="first") as subscription:
+        (first, second) = (next(iter(subscription.batches())), subscription.read(35))
+        found = [seq for batch in (first, *second) for seq in batch.message_seqs.tolist()]
+    assert found == list(range(1, 41))
+
+
 def test_a_source_message_that_was_handled_in_part_continues_with_its_next_message(
     cluster: ToyCluster, sending: Sending, tmp_path: Path
 ) -> None:

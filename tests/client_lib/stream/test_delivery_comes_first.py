@@ -164,7 +164,7 @@ class QueuedReceivers:
     def receive(self) -> bytes | None:
         return self.datagrams.pop(0) if self.datagrams else None
 
-    def has_more(self) -> bool:
+    def may_have_more(self) -> bool:
         return bool(self.datagrams)
 
     def apply(self, *_: object) -> list[Any]:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from unittest.mock import Mock
 
 import pytest
 import zmq
@@ -20,7 +21,9 @@ from tandemfeed.client_lib.items import Item
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.merge.effects import Gap, Live
 from tandemfeed.feedcore.wire.refusal import Refusal
-from tandemfeed.transport.dgram import BadGroup
+from tandemfeed.transport.multicast import udp
+from tandemfeed.transport.multicast.groups import BadGroup
+from tandemfeed.transport.multicast.sockets import Datagrams
 from tests.client_lib.toy_cluster import (
     TOPIC,
     ToyAdapter,
@@ -37,6 +40,12 @@ from tests.client_lib.toy_cluster import (
 GIVE_UP_S = 30.0
 PACKET_SIZE = 10
 UDP, TCP, ESTABLISHED = "udp", "tcp", "01"
+
+
+@pytest.fixture(autouse=True, params=get_args(Datagrams))
+def _(request: pytest.FixtureRequest, cluster: ToyCluster) -> None:
+    """All tests of this module are run with both kinds of sockets."""
+    cluster.datagrams = request.param
 
 
 def own_sockets(protocol: str) -> Iterator[tuple[int, int, str]]:
@@ -298,12 +307,18 @@ def interrupted(context: zmq.Context[Any], socket_type: int) -> None:
     raise KeyboardInterrupt
 
 
+def interrupt_joins(patch: pytest.MonkeyPatch) -> None:
+    """Interrupt the next joins of groups, with either kind of sockets."""
+    patch.setattr(zmq.Context, "socket", interrupted)
+    patch.setattr(udp, "_request_buffer", Mock(side_effect=KeyboardInterrupt))
+
+
 def test_an_interrupt_while_a_socket_is_made_is_raised_at_once(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cluster.connect() as client:
         with monkeypatch.context() as interrupting:
-            interrupting.setattr(zmq.Context, "socket", interrupted)
+            interrupt_joins(interrupting)
             with pytest.raises(KeyboardInterrupt):
                 subscribe(client)
         subscribe(client)
@@ -319,7 +334,7 @@ def test_an_interrupt_while_a_granted_group_is_joined_is_made_good_and_keeps_not
         third = ToyAdapter(cluster, 3, "239.192.2.3:5013")
         cluster.adapters.append(third)
         with monkeypatch.context() as interrupting:
-            interrupting.setattr(zmq.Context, "socket", interrupted)
+            interrupt_joins(interrupting)
             cluster.admin.push()
             with pytest.raises(KeyboardInterrupt) as kept:  # as its traceback is by a debugger or a logger
                 collect(subscriptions[0], lambda _: False)

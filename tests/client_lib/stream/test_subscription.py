@@ -8,7 +8,7 @@ import select
 import threading
 import time
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import pytest
 import zmq
@@ -33,7 +33,8 @@ from tandemfeed.feedcore.merge.effects import Ended, Stale, Takeover
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_runs
 from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
-from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.multicast.sockets import Datagrams
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver
 from tandemfeed.transport.sealing.opening import StreamOpener
 from tandemfeed.transport.sealing.sealing import Sealer
 from tandemfeed.transport.sealing.start_keys import SealingKey
@@ -55,6 +56,12 @@ from tests.client_lib.toy_cluster import (
 )
 
 MS = 1_000_000
+
+
+@pytest.fixture(autouse=True, params=get_args(Datagrams))
+def _(request: pytest.FixtureRequest, cluster: ToyCluster) -> None:
+    """All tests of this module are run with both kinds of sockets."""
+    cluster.datagrams = request.param
 
 
 def test_two_adapters_streams_are_merged_without_duplicates(cluster: ToyCluster) -> None:
@@ -203,7 +210,7 @@ def test_the_error_for_an_unreachable_administration_server_names_its_address(cl
 
 def test_a_receiver_without_the_key_cannot_read_the_plaintext(cluster: ToyCluster) -> None:
     a = cluster.adapters[0]
-    eavesdropper = MulticastReceiver(cluster.context, INTERFACE, a.group)
+    eavesdropper = ZeromqReceiver(cluster.context, INTERFACE, a.group)
     poller = zmq.Poller()
     poller.register(eavesdropper.socket, zmq.POLLIN)
     opener = StreamOpener(1)

@@ -12,11 +12,11 @@ import pytest
 from tandemfeed.client_lib import Batch, Client, Subscription, UnicastChosen
 from tandemfeed.client_lib.items import Item
 from tandemfeed.client_lib.login.grant import GrantedAdapter, UnicastPlace
-from tandemfeed.client_lib.stream.sockets import receivers
 from tandemfeed.client_lib.stream.sockets.transport_choice import SILENCE_NS, TransportChoice
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.merge.effects import Live
-from tandemfeed.transport.dgram import BadGroup
+from tandemfeed.transport.multicast.groups import BadGroup
+from tandemfeed.transport.multicast.sockets import Multicast
 from tests.client_lib.toy_cluster import (
     TOPIC,
     ToyCluster,
@@ -92,7 +92,7 @@ def test_auto_connects_by_unicast_at_once_when_a_group_cannot_be_joined(
     def refuse(*_: object, **__: object) -> None:
         raise BadGroup("no such device")
 
-    monkeypatch.setattr(receivers.MulticastReceiver, "__init__", refuse)
+    monkeypatch.setattr(Multicast, "receiver", refuse)
     with unicast.connect() as client:
         items = hear_by_unicast(unicast, subscribe(client))
         assert chosen(items) == dict.fromkeys((1, 2), "joining its group failed: no such device")

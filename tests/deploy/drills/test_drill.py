@@ -12,13 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tandemfeed.deploy.cluster.calibration import Calibration
 from tandemfeed.deploy.cluster.network import why_no_network
 from tandemfeed.deploy.cluster.topology import Shape
+from tandemfeed.deploy.drills.application import CONTENT_DTYPE
 from tandemfeed.deploy.drills.drill import ALL, _at_borne_rate, main
 from tandemfeed.deploy.drills.rounds import DrillPlan
+from tandemfeed.deploy.faults.clients import judge
+from tandemfeed.deploy.faults.context import Observed
 from tandemfeed.deploy.faults.forging import forge_at
 from tandemfeed.deploy.faults.table import FAULTS
 from tandemfeed.deploy.isolation import STATE_VARIABLE
@@ -55,19 +59,22 @@ def run_clean_drill(folder: Path, fault: str, *options: str, rate: int = 5_000) 
 @processes
 @pytest.mark.timeout(480)
 @pytest.mark.parametrize(
-    ("fault", "shape"),
+    ("fault", "shape", "datagrams"),
     [
-        ("kill-active", "iterator"),
-        ("pause-active", "coroutine"),
-        ("cut-active-from-clients", "callbacks"),
-        ("loss-both-lines-5", "batches"),
-        ("hand-over", "frames"),
+        ("kill-active", "iterator", "udp"),
+        ("pause-active", "coroutine", "zeromq"),
+        ("cut-active-from-clients", "callbacks", "udp"),
+        ("loss-both-lines-5", "batches", "zeromq"),
+        ("hand-over", "frames", "zeromq"),
     ],
 )
-def test_one_fault_of_each_kind_loses_repeats_and_reorders_nothing(fault: str, shape: str, tmp_path: Path) -> None:
+def test_one_fault_of_each_kind_loses_repeats_and_reorders_nothing(
+    fault: str, shape: str, datagrams: str, tmp_path: Path
+) -> None:
     if FAULTS[fault].needs_network and (reason := why_no_network()):
         pytest.skip(reason)
-    row = run_clean_drill(tmp_path, fault, "--rounds", "1", "--shape", shape, rate=2_000)
+    row = run_clean_drill(tmp_path, fault, "--rounds", "1", "--shape", shape, "--datagrams", datagrams, rate=2_000)
+    assert row["settings"]["datagrams"] == datagrams
     application = {"delivered": row["sent"], "missing": 0, "repeated": 0, "shape": shape, "subscribers": 1}
     assert row["application"] == application
     assert row["rounds"] == 1
@@ -77,6 +84,31 @@ def test_one_fault_of_each_kind_loses_repeats_and_reorders_nothing(fault: str, s
         assert row["takeovers"] >= 1
     if fault == "cut-active-from-clients":
         assert max(row["detail"][0]["served_by"].values()) > 0.9  # only the backup's packets arrived
+
+
+@pytest.mark.long
+@processes
+@pytest.mark.timeout(480)
+def test_an_application_with_a_durable_cursor_that_is_killed_handles_each_message_once(tmp_path: Path) -> None:
+    row = run_clean_drill(tmp_path, "kill-client", "--rounds", "1", rate=2_000)
+    found = re.search(r"killed an application 6 times .* it handled ([\d,]+) messages", row["detail"][0]["what"])
+    assert found is not None
+    assert int(found[1].replace(",", "")) > 2_000
+
+
+def test_what_a_durable_application_missed_repeated_or_disordered_is_counted_by_stream() -> None:
+    found = np.zeros(9, CONTENT_DTYPE)
+    found["stream"] = [1, 2, 1, 2, 1, 2, 1, 2, 2]
+    found["source_seq"] = [5, 7, 6, 8, 9, 8, 8, 10, 11]  # 7 of stream 1 and 9 of stream 2 are missing
+    observed = Observed()
+    assert judge(found, observed) == 9
+    assert observed == Observed(lost=2, duplicated=1, out_of_order=1)
+
+
+def test_a_durable_application_that_handled_nothing_is_a_loss() -> None:
+    observed = Observed()
+    assert judge(np.zeros(0, CONTENT_DTYPE), observed) == 0
+    assert observed.lost > 0
 
 
 @pytest.mark.long

@@ -20,7 +20,8 @@ from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_MAGIC,
 )
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
-from tandemfeed.transport.dgram import MulticastSender
+from tandemfeed.transport.multicast.sockets import Multicast
+from tandemfeed.transport.multicast.zeromq import ZeromqSender
 from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature
 from tandemfeed.transport.sealing.sealing import COUNTER_MAX
 from tandemfeed.transport.sealing.stream_signatures import SIGNATURE_MAGIC
@@ -72,7 +73,7 @@ def refusal_by_an_adapter(datagram: bytes) -> Refusal | None:
 
 
 def test_a_forger_that_has_received_nothing_forges_what_needs_no_knowledge(context: zmq.Context[Any]) -> None:
-    forger = Forger(granted(), Eavesdropper(granted(), context, "127.0.0.1", TAG), TAG)
+    forger = Forger(granted(), Eavesdropper(granted(), context, Multicast(), TAG), TAG)
     made = list(islice(forger.datagrams(), 8))
     assert set(forger.made) == {"huge_epoch", "end_of_epoch", "counter_near_the_end", "signature"}
     assert {group for group, _ in made} == {GROUP.encode()}
@@ -81,8 +82,8 @@ def test_a_forger_that_has_received_nothing_forges_what_needs_no_knowledge(conte
 def test_forged_packets_open_at_a_reader_and_are_refused_by_an_adapter_as_untagged(
     context: zmq.Context[Any],
 ) -> None:
-    listener = Eavesdropper(granted(), context, "127.0.0.1", TAG)
-    adapter, sender, true = sealer(first_counter=100), MulticastSender(context, "127.0.0.1"), output_packet()
+    listener = Eavesdropper(granted(), context, Multicast(), TAG)
+    adapter, sender, true = sealer(first_counter=100), ZeromqSender(context, "127.0.0.1"), output_packet()
     datagram = adapter.seal(true, 12)
     while not listener.captured:  # until libzmq has joined the group
         sender.send(GROUP.encode(), datagram)
@@ -125,8 +126,8 @@ def test_forged_packets_open_at_a_reader_and_are_refused_by_an_adapter_as_untagg
 
 
 def test_a_forger_ignores_its_own_packets(context: zmq.Context[Any]) -> None:
-    listener = Eavesdropper(granted(), context, "127.0.0.1", TAG)
-    sender = MulticastSender(context, "127.0.0.1")
+    listener = Eavesdropper(granted(), context, Multicast(), TAG)
+    sender = ZeromqSender(context, "127.0.0.1")
     forger = Forger(granted(), listener, TAG)
     true = sealer().seal(output_packet(), 12)
     forged = [datagram for _, datagram in islice(forger.datagrams(), 8)]
@@ -140,7 +141,7 @@ def test_a_forger_ignores_its_own_packets(context: zmq.Context[Any]) -> None:
 
 def test_a_forger_impersonates_the_starts_of_its_newest_grant(context: zmq.Context[Any]) -> None:
     grant = granted()
-    forger = Forger(grant, Eavesdropper(grant, context, "127.0.0.1", TAG), TAG)
+    forger = Forger(grant, Eavesdropper(grant, context, Multicast(), TAG), TAG)
     datagrams = forger.datagrams()
     next(datagrams)
     other = replace(START, adapter_id=3, incarnation=4)

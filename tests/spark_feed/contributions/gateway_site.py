@@ -20,6 +20,7 @@ from tandemfeed.spark_feed.contributions.holder import Holder
 from tandemfeed.spark_feed.contributions.options import ContributionOptions
 from tandemfeed.spark_feed.sending.gateway import describe_feed
 from tandemfeed.spark_feed.sending.source_reports import SourceReporter
+from tandemfeed.transport.multicast.sockets import Multicast
 from tandemfeed.transport.process_shell import Connection
 from tests.admin_server.cluster_files import ca_of, running_server, secret_of
 from tests.spark_feed.contributions.contribution_material import FORMATS, messages_in
@@ -122,9 +123,8 @@ class GatewaySite:
             is_awaited: until it holds the contributions and serves.
         """
         state = self.server.folder.path
-        connection = Connection(
-            self.server.endpoint, ca_of(self.server), "source", secret_of(self.server, "source"), LOOPBACK
-        )
+        secret = secret_of(self.server, "source")
+        connection = Connection(self.server.endpoint, ca_of(self.server), "source", secret)
         description = describe_feed(connection, FEED)
         endpoint = description.source_streams[0].contribution_endpoints[number]
         gateway = ContributionGateway(
@@ -140,7 +140,7 @@ class GatewaySite:
                 **options,
             ),
             description,
-            LOOPBACK,
+            Multicast(),
         )
         stop: Any = _Stop()
         thread = threading.Thread(target=gateway.run, args=(stop,))

@@ -14,6 +14,7 @@ from tandemfeed.spark_feed.sending.gateway import GatewayOptions, SourceGateway
 from tandemfeed.spark_feed.sending.pacing import RatePacer
 from tandemfeed.spark_feed.sending.publication import Clock
 from tandemfeed.transport.calls.server_names import source_gateway
+from tandemfeed.transport.multicast.sockets import Multicast
 from tandemfeed.v1 import common_pb2
 from tests.spark_feed.source_material import FEED
 
@@ -77,7 +78,7 @@ def running_gateway(
         clock=clock,
         **options,
     )
-    gateway = SourceGateway(all_options, description, "127.0.0.1", lambda: RatePacer(50_000))
+    gateway = SourceGateway(all_options, description, Multicast(), lambda: RatePacer(50_000))
     gateway.start()
     try:
         yield gateway

@@ -20,7 +20,7 @@ from tandemfeed.spark_feed.sending import publication
 from tandemfeed.spark_feed.sending.gateway import SourceGateway
 from tandemfeed.spark_feed.sending.publication import Delay, DelayedRecords, PublicationLog
 from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
-from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver
 from tandemfeed.v1 import common_pb2
 from tests.spark_feed.sending.gateway_material import (
     DELAY_NS,
@@ -211,7 +211,7 @@ class _Receiver:
         self._feed_id = description.feed_id
         self._context: zmq.Context[Any] = zmq.Context()
         groups = [stream.group for stream in description.source_streams]
-        self._receivers = [MulticastReceiver(self._context, "127.0.0.1", group) for group in groups]
+        self._receivers = [ZeromqReceiver(self._context, "127.0.0.1", group) for group in groups]
         self.packets: list[SourcePacket] = []
         self.heartbeats: list[SourcePacket] = []
 

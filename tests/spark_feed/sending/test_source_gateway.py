@@ -26,7 +26,7 @@ from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
 from tandemfeed.transport.calls.channels import BearerFor, open_channel
 from tandemfeed.transport.calls.login import login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, source_gateway
-from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.multicast.zeromq import ZeromqReceiver
 from tandemfeed.transport.sealing.source_sealing import SourceOpener
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
 from tests.spark_feed.source_material import (
@@ -158,7 +158,7 @@ class _Listener:
         self._opener = SourceOpener(FEED.feed_id)
         self._opener.use_keys({key.key_id: key.key for key in _source_keys(folder, admin, "source")})
         self._context: zmq.Context[Any] = zmq.Context()
-        self._receivers = [MulticastReceiver(self._context, "127.0.0.1", group) for group in GROUPS.values()]
+        self._receivers = [ZeromqReceiver(self._context, "127.0.0.1", group) for group in GROUPS.values()]
         self._poller = zmq.Poller()
         for receiver in self._receivers:
             self._poller.register(receiver.socket, zmq.POLLIN)

@@ -49,7 +49,7 @@ def test_a_gateway_follows_the_keys_also_when_its_own_token_is_refused(tmp_path:
         return sealer.seal(b"packet")[4:8]
 
     with running_server(tmp_path, cluster_text=CLUSTER.replace('source_lines = "open"', "")) as server:
-        connection = Connection(server.endpoint, ca_of(server), "source", secret_of(server, "source"), "127.0.0.1")
+        connection = Connection(server.endpoint, ca_of(server), "source", secret_of(server, "source"))
         broker = server.brokers["equities"]
         sealer = sealer_of(connection, broker.describe())
         verifier = TokenVerifier(source_gateway("equities"), server.token_keys.accepted())
@@ -74,7 +74,7 @@ def test_after_a_failed_report_the_next_one_comes_after_the_interval_of_this_rep
 
     monkeypatch.setattr(SourceReporter, "_report_to", fail)
     monkeypatch.setattr("tandemfeed.transport.calls.admin_servers.AdminServers.move_on", lambda *_: 0.0)
-    connection = Connection("127.0.0.1:1", b"", "source", "secret", "127.0.0.1")
+    connection = Connection("127.0.0.1:1", b"", "source", "secret")
     verifier = TokenVerifier(source_gateway("equities"), [])
     reporter = SourceReporter(connection, "equities", lambda _report: Progress(0), verifier, None, INTERVAL_S)
     reporter._stopped = stopped = StoppedAtTheFirstWait()

@@ -1,4 +1,7 @@
-"""Multicast datagrams over ZeroMQ (ZMQ_DGRAM on udp://): one body out, one body in, nothing in between.
+"""Multicast by ZeroMQ (ZMQ_DGRAM on udp://): one body out, one body in, nothing in between.
+
+A thread of libzmq stands between the socket and the caller, in either direction: it empties the kernel's buffer at
+once, into a queue that is as long as the caller wants.
 
 Never sends what libzmq cannot carry: libzmq truncates a body of more than 8,192 bytes at the receiver, and a much
 longer one crashes the sending process. Invariant: `send` raises before such a body reaches libzmq.
@@ -6,71 +9,20 @@ longer one crashes the sending process. Invariant: `send` raises before such a b
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from typing import Any
 
 import zmq
 
-from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
+from tandemfeed.transport.multicast.groups import BadGroup, check_interface, parse_group
+from tandemfeed.transport.multicast.sizes import DatagramTooLong, check_size_max
+from tandemfeed.transport.multicast.sockets import RECEIVE_QUEUE_COUNT_MAX
 
-RECEIVE_QUEUE_COUNT_MAX = (
-    100_000  # about 150 MB at worst; the kernel's own buffer has room for only about 100 full datagrams
-)
 # Beyond this, `send` waits for libzmq's I/O thread, which never waits for the network: a brake on a runaway sender.
 SEND_QUEUE_COUNT_MAX = 10_000
 
 
-class DatagramTooLong(ValueError):
-    """The caller made a datagram that the transport must not send. This is a bug in the caller."""
-
-
-class BadGroup(ValueError):
-    """An address is invalid; the text says why."""
-
-
-def parse_group(group: str) -> tuple[str, int]:
-    """Split and check "239.x.y.z:port".
-
-    Raises:
-        BadGroup: the text says what is wrong.
-    """
-    host, separator, port = group.rpartition(":")
-    try:
-        address = ipaddress.IPv4Address(host)
-        number = int(port)
-    except ValueError:
-        raise BadGroup(f"group {group!r} is invalid; it must be IPV4:PORT, such as 239.192.1.1:5001") from None
-    if not separator or not address.is_multicast:
-        raise BadGroup(f"group {group!r}: {host} is not a multicast address (224.0.0.0 to 239.255.255.255)")
-    if not 0 < number < 65_536:
-        raise BadGroup(f"group {group!r}: the port is {number}; it must be from 1 to 65535")
-    return host, number
-
-
-def check_interface(interface: str) -> None:
-    """Refuse an interface address that this host does not have. libzmq would find out in another thread, silently.
-
-    Raises:
-        BadGroup: the text names the address.
-    """
-    try:
-        ipaddress.IPv4Address(interface)
-    except ValueError:
-        raise BadGroup(
-            f"interface {interface!r} is not an IPv4 address; name the interface by its address, such as 127.0.0.1 "
-            "(`ip address` lists them)"
-        ) from None
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind((interface, 0))
-    except OSError as missing:
-        raise BadGroup(
-            f"no interface of this host has the address {interface}: {missing.strerror or missing}"
-        ) from None
-
-
-class MulticastReceiver:
+class ZeromqReceiver:
     """Receives one group on one interface.
 
     If any socket of a host joined the group, the kernel delivers a datagram to every socket of the host bound to its
@@ -116,17 +68,13 @@ class MulticastReceiver:
         body: bytes = self._recv()
         return body
 
-    def has_more(self) -> bool:
+    def may_have_more(self) -> bool:
         """True if another datagram waits: cheaper than to receive none, or to ask for the socket's events."""
         return bool(zmq.zmq_poll(self._polled, 0))
 
     @property
     def last_sender(self) -> str:
-        """The "IPV4:PORT" of the last datagram's sender, as the network gives it; empty before the first.
-
-        It proves nothing, because any host can send from any address. It may tell people, or the code, where to look
-        first; it is never a reason to believe a packet.
-        """
+        """The "IPV4:PORT" of the last datagram's sender, as the network gives it; empty before the first."""
         return self._sender.rstrip(b"\0").decode("ascii", "replace")  # libzmq's frame ends with a zero byte
 
     def close(self) -> None:
@@ -134,7 +82,7 @@ class MulticastReceiver:
         self.socket.close()
 
 
-class MulticastSender:
+class ZeromqSender:
     """Sends datagrams to any group from one interface.
 
     Args:
@@ -144,10 +92,7 @@ class MulticastSender:
     def __init__(
         self, context: zmq.Context[Any], interface: str, *, datagram_size_max: int = DATAGRAM_SIZE_DEFAULT
     ) -> None:
-        if not 0 < datagram_size_max <= DATAGRAM_SIZE_MAX:
-            raise DatagramTooLong(
-                f"datagram_size_max is {datagram_size_max}; libzmq carries at most {DATAGRAM_SIZE_MAX} bytes"
-            )
+        check_size_max(datagram_size_max)
         check_interface(interface)
         self._size_max = datagram_size_max
         self._socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
