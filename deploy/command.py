@@ -58,7 +58,7 @@ SUMMARIES = {
     "hiccups": "measure how long this machine pauses",
     "completion": "print a script that completes these commands in a shell",
     "witness": "record everything a feed delivers (used by demo and drill)",
-    "durable-reader": "handle each message of a feed once, across kills (used by drill)",
+    "durable-reader": "handle each message once, across kills (used by drill)",
     "forger": "send the packets that a subscriber can forge (used by drill)",
 }
 

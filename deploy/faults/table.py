@@ -27,7 +27,7 @@ FAULTS = {
     "kill-backup": Fault(kill_backup, "SIGKILL a backup, then restart it", 9.0),
     "kill-driver": Fault(kill_driver, "SIGKILL the Spark driver in a batch, then restart it", 24.0, needs_driver=True),
     "kill-client": Fault(
-        kill_client, "SIGKILL an application with a durable cursor, again and again", 40.0, stall_aim_ms=KILL_GOAL_MS
+        kill_client, "SIGKILL an application that has a durable cursor", 40.0, stall_aim_ms=KILL_GOAL_MS
     ),
     "kill-admin": Fault(kill_admin, "SIGKILL the admin server, then restart it after 3 s", 14.0),
     "pause-active": Fault(
