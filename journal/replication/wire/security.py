@@ -21,9 +21,11 @@ def _check(**keys: bytes) -> None:
 
 
 def new_keys() -> tuple[bytes, bytes]:
-    """A new pair: public, secret."""
-    public, secret = zmq.curve_keypair()
-    return bytes(public), bytes(secret)
+    """A new pair: public, secret. Neither begins with a hyphen, which a command line takes for an option."""
+    while True:
+        public, secret = map(bytes, zmq.curve_keypair())
+        if not public.startswith(b"-") and not secret.startswith(b"-"):
+            return public, secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,12 @@ def test_a_follower_stores_its_leader_and_refuses_another(tmp_path: Path) -> Non
         _follower(tmp_path / "follower", leader)
 
 
+def test_a_new_key_never_begins_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = iter([(b"-a", b"b"), (b"a", b"-b"), (b"a-", b"b-")])
+    monkeypatch.setattr("zmq.curve_keypair", lambda: next(pairs))
+    assert new_keys() == (b"a-", b"b-")
+
+
 def test_only_a_follower_with_an_allowed_key_can_connect(tmp_path: Path) -> None:
     leader_public, leader_secret = new_keys()
     public, secret = new_keys()
