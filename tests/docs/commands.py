@@ -147,11 +147,17 @@ def _main_of(module: str) -> Callable[[Sequence[str]], object]:
 
 
 def _check_with(main: Callable[[Sequence[str]], object], options: list[str]) -> None:
-    """Run a command up to the point where its parser has accepted the options."""
+    """Run a command up to the point where its parser has accepted the options, or one that does work of its own."""
     parse = argparse.ArgumentParser.parse_args
 
+    def stop(*_: object) -> None:
+        raise _Parsed
+
     def parse_and_stop(parser: argparse.ArgumentParser, *arguments: object, **named: object) -> None:
-        parse(parser, *arguments, **named)  # type: ignore[call-overload]
+        with contextlib.ExitStack() as patches:
+            for kind in {type(action) for action in parser._actions if type(action).__module__ != argparse.__name__}:
+                patches.enter_context(mock.patch.object(kind, "__call__", stop))
+            parse(parser, *arguments, **named)  # type: ignore[call-overload]
         raise _Parsed
 
     said = io.StringIO()
