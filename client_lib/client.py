@@ -28,6 +28,7 @@ from tandemfeed.transport.multicast.groups import check_interface
 from tandemfeed.transport.multicast.sockets import LOOPBACK, Datagrams, Multicast
 from tandemfeed.transport.profiles import PREFIX, BadProfile, profiles_path, settings
 
+LOGIN_TIMEOUT_S = 10.0
 M = TypeVar("M", bound=Message)
 
 
@@ -257,7 +258,7 @@ def connect(
     token_file: str | Path | None = None,
     interface: str = "",
     datagrams: Datagrams | Literal[""] = "",
-    timeout_s: float = 10.0,
+    timeout_s: float = LOGIN_TIMEOUT_S,
 ) -> Client:
     """A client of a cluster: `with connect(…) as feed`, or `async with`. What is not given comes from the environment
     (TANDEMFEED_ADMIN, …) or a profile in `profiles.toml`, as for the commands.

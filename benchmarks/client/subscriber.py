@@ -18,7 +18,8 @@ from pathlib import Path
 
 import zmq
 
-from tandemfeed.client_lib import Client, connect
+from tandemfeed.client_lib import Client
+from tandemfeed.client_lib.commands.running import client_of
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_HEADER, OUTPUT_MAGIC
 from tandemfeed.transport.multicast.zeromq import ZeromqReceiver
 from tandemfeed.transport.process_shell import add_connection_arguments, connection_from
@@ -203,15 +204,7 @@ def main() -> None:
     connection = connection_from(parser, options)
     options.interface = connection.multicast.interface
     request_short_slices()
-    client = connect(
-        admin=connection.admin,
-        ca=connection.ca_pem,
-        identity=connection.identity,
-        secret=connection.credential,
-        interface=connection.multicast.interface,
-        datagrams=connection.multicast.datagrams,
-    )
-    with client as feed:
+    with client_of(connection) as feed:
         tune_for_low_latency()
         found = KINDS[options.kind](feed, options)
     sys.stdout.write(json.dumps(found) + "\n")

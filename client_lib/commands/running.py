@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from tandemfeed.client_lib.client import Client, connect
+from tandemfeed.client_lib.client import LOGIN_TIMEOUT_S, Client, connect
 from tandemfeed.client_lib.commands.outputs import OutputRefused
 from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.stream.subscription import Subscription
@@ -43,8 +43,12 @@ class Interruption:
         self._subscription.stop()
 
 
-def client_of(connection: Connection) -> Client:
-    """A client of the cluster, with the options of the command line."""
+def client_of(connection: Connection, *, timeout_s: float = LOGIN_TIMEOUT_S) -> Client:
+    """A client of the cluster, with the options of the command line.
+
+    Args:
+        timeout_s: of a login.
+    """
     return connect(
         admin=connection.admin,
         ca=connection.ca_pem,
@@ -52,6 +56,7 @@ def client_of(connection: Connection) -> Client:
         secret=connection.credential,
         interface=connection.multicast.interface,
         datagrams=connection.multicast.datagrams,
+        timeout_s=timeout_s,
     )
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemfeed.client_lib import Batch, connect
+from tandemfeed.client_lib import Batch
+from tandemfeed.client_lib.commands.running import client_of
 from tandemfeed.deploy.drills.application import CONTENT_DTYPE, identified
 from tandemfeed.transport.process_shell import (
     StopSignal,
@@ -41,17 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     request_short_slices()
     configure_logging("durable-reader", arguments.log_level)
     connection, stop = connection_from(parser, arguments), StopSignal()
-    client = connect(
-        admin=connection.admin,
-        ca=connection.ca_pem,
-        identity=connection.identity,
-        secret=connection.credential,
-        interface=connection.multicast.interface,
-        datagrams=connection.multicast.datagrams,
-    )
     with (
         arguments.output.open("ab", buffering=0) as file,
-        client,
+        client_of(connection) as client,
         client.subscribe(feed=arguments.feed, start="live", cursor=arguments.cursor) as subscription,
     ):
         assert subscription.cursor is not None

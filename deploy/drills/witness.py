@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from tandemfeed.client_lib import Client, Item, Subscription, connect
+from tandemfeed.client_lib import Client, Item, Subscription
+from tandemfeed.client_lib.commands.running import client_of
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
 from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
@@ -125,15 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     request_short_slices()
     configure_logging("witness", arguments.log_level)
     connection = connection_from(parser, arguments)
-    client = connect(
-        admin=connection.admin,
-        ca=connection.ca_pem,
-        identity=connection.identity,
-        secret=connection.credential,
-        interface=connection.multicast.interface,
-        datagrams=connection.multicast.datagrams,
-        timeout_s=LOGIN_TIMEOUT_S,
-    )
+    client = client_of(connection, timeout_s=LOGIN_TIMEOUT_S)
     application = Application(lambda: announce("flowing"), starts_live=arguments.start == "live")
     # The records have no reference cycles. Searching them would cause ever longer pauses and distort the measurement.
     gc.disable()
