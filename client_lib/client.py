@@ -300,10 +300,10 @@ def connect(
                 where = profiles_path()[0]
                 raise BadProfile(f"{name} is missing: give it, set {PREFIX}{name.upper()}, or set it in {where}")
     credential = _credential(secret, certificate_file, key_file, token_file)
-    multicast = Multicast(interface or LOOPBACK, datagrams or "zeromq")
-    check_interface(multicast.interface)
     if datagrams not in ("", *get_args(Datagrams)):
         raise ValueError(f"datagrams is {datagrams!r}; it must be 'zeromq' or 'udp'")
+    multicast = Multicast(interface or LOOPBACK, datagrams or "zeromq")
+    check_interface(multicast.interface)
     ca_pem = ca if isinstance(ca, bytes) else Path(ca).read_bytes()
     return Client(Session(admin, ca_pem, identity, credential, timeout_s=timeout_s), multicast)
 

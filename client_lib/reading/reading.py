@@ -199,8 +199,9 @@ class Readable(ABC, Generic[M]):
         """
         self._handle_polled()
         self._source.wait(math.inf if timeout_s is None else time.monotonic() + timeout_s)
-        self._polled = list(self._source.waiting())
-        return list(self._polled)
+        items = list(self._source.waiting())
+        self._polled = list(items)  # the application may change its own list
+        return items
 
     def __enter__(self) -> Self:
         self.open()
@@ -251,17 +252,14 @@ class Readable(ABC, Generic[M]):
         """What `poll` or `read` returned was handled: all of it, before anything is stored, as the cursor's note covers
         all of it."""
         polled, self._polled = self._polled, []
-        if self.cursor is not None and polled:
-            for item in polled:
+        if polled:
+            self._on_handled(*polled)
+
+    def _on_handled(self, *items: Item) -> None:
+        if self.cursor is not None:
+            for item in items:
                 if isinstance(item, Batch):
                     self.cursor.handled(self.topic_of(item.channel_id), item)
-            if not self.cursor.due_in_s:
-                self.store_handled()
-
-    def _on_handled(self, item: Item) -> None:
-        if self.cursor is not None:
-            if isinstance(item, Batch):
-                self.cursor.handled(self.topic_of(item.channel_id), item)
             if not self.cursor.due_in_s:
                 self.store_handled()
 

@@ -20,7 +20,6 @@ from tandemfeed.deploy.drills.application import CONTENT_DTYPE, identified
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
-    announce,
     announce_ready,
     configure_logging,
     connection_from,
@@ -48,9 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         client.subscribe(feed=arguments.feed, start="live", cursor=arguments.cursor) as subscription,
     ):
         assert subscription.cursor is not None
-        note = subscription.cursor.note or {"offset": 0}
-        file.truncate(note["offset"])
-        announce_ready(feed=arguments.feed, continues_at=note["offset"])
+        file.truncate(subscription.cursor.note or 0)
+        announce_ready(feed=arguments.feed)
         count = 0
         while not stop.is_set:
             for batch in subscription.poll(POLL_S):
@@ -58,12 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                     continue
                 for _, rows in batch.arrays():
                     file.write(identified(batch, rows).tobytes())
-                subscription.cursor.note = {"offset": file.seek(0, os.SEEK_END)}
+                subscription.cursor.note = file.seek(0, os.SEEK_END)
                 count += 1
             if count >= BATCHES_PER_STORE:
                 count = 0
                 subscription.store_cursor()
-    announce("handled", bytes=arguments.output.stat().st_size)
     return 0
 
 
