@@ -12,7 +12,7 @@ channel, whether or not they made messages.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tandemfeed.feedcore.wire.layout import Layout
 from tandemfeed.feedcore.wire.lineage import ENTRY_SIZE
@@ -186,18 +186,26 @@ def encode_output_packet(packet: OutputPacket) -> bytes:
     )
 
 
-def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> OutputPacket:
-    """Decode and check an output packet.
-
-    Args:
-        datagram: header and plaintext payload; or, with `payload`, a sealed datagram of which only the header is read.
-        payload: the opened payload of a sealed datagram.
+def decode_output_packet(datagram: bytes) -> OutputPacket:
+    """Decode and check the plaintext bytes of an output packet.
 
     Raises:
         PacketRefused: with the reason.
     """
     if len(datagram) < OUTPUT_HEADER_SIZE:
         raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes; an output header has {OUTPUT_HEADER_SIZE}")
+    return checked_output_packet(OUTPUT_HEADER.unpack_from(datagram), datagram[OUTPUT_HEADER_SIZE:])
+
+
+def checked_output_packet(header: tuple[Any, ...], payload: bytes) -> OutputPacket:
+    """Decode and check an output packet whose header was unpacked and whose payload was opened.
+
+    Args:
+        header: the fields of `OUTPUT_HEADER`.
+
+    Raises:
+        PacketRefused: with the reason.
+    """
     (
         magic,
         version,
@@ -216,7 +224,7 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
         input_seq,
         source_ns,
         sent_ns,
-    ) = OUTPUT_HEADER.unpack_from(datagram)
+    ) = header
     if magic != OUTPUT_MAGIC:
         raise PacketRefused(Refusal.FOREIGN, f"magic {magic:#010x} is not an output packet's")
     if version != OUTPUT_VERSION:
@@ -225,8 +233,6 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
         raise PacketRefused(
             Refusal.MALFORMED, f"message_seq {message_seq} or input_seq {input_seq} is not from 1 to {SEQ_MAX}"
         )
-    if payload is None:
-        payload = datagram[OUTPUT_HEADER_SIZE:]
     frame_count = 0 if flags & ANNOUNCEMENT_BIT else count
     runs = decode_runs(payload, run_count, count, epoch, input_seq, message_seq, frame_count)
     if bool(flags & HEARTBEAT_BIT) != (run_count == 0):

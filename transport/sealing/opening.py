@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -26,7 +26,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_MAGIC,
     SEALING_SIZE,
     OutputPacket,
-    decode_output_packet,
+    checked_output_packet,
 )
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
@@ -132,8 +132,8 @@ class _KnownStarts:
         self._ciphers[place] = made
         return made
 
-    def _checked_packet(self, header: bytes, payload: bytes) -> OutputPacket:
-        packet = decode_output_packet(header, payload)
+    def _checked_packet(self, header: tuple[Any, ...], payload: bytes) -> OutputPacket:
+        packet = checked_output_packet(header, payload)
         if packet.feed_id != self._feed_id:
             raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}, expected {self._feed_id}")
         return packet
@@ -148,9 +148,10 @@ def _check_frame(datagram: bytes) -> None:
         raise PacketRefused(Refusal.FOREIGN, "not an output packet")
 
 
-def _unseal(sealing: AESGCM, nonce: bytes, datagram: bytes, header: bytes, key_id: int) -> bytes:
+def _unseal(sealing: AESGCM, nonce: bytes, datagram: bytes, key_id: int) -> bytes:
+    sealed, header = datagram[OUTPUT_HEADER_SIZE:-DECISION_TAG_SIZE], datagram[:OUTPUT_HEADER_SIZE]
     try:
-        return sealing.decrypt(nonce, datagram[OUTPUT_HEADER_SIZE:-DECISION_TAG_SIZE], header)
+        return sealing.decrypt(nonce, sealed, header)
     except InvalidTag:
         raise PacketRefused(Refusal.FORGED, f"the packet cannot be decrypted with key {key_id}") from None
 
@@ -168,15 +169,15 @@ class Opener(_KnownStarts):
         if datagram.startswith(SIGNATURE_MAGIC):
             return None
         _check_frame(datagram)
-        channel_id, adapter_id, key_id, incarnation, counter = _sealed_by(OUTPUT_HEADER.unpack_from(datagram))
+        header = OUTPUT_HEADER.unpack_from(datagram)
+        channel_id, adapter_id, key_id, incarnation, counter = _sealed_by(header)
         place = channel_id, adapter_id, key_id, incarnation
         ciphers = self._ciphers.get(place) or self._ciphers_for(place)
         nonce = NONCE.pack(incarnation, counter)
         covered, tag = datagram[:-DECISION_TAG_SIZE], datagram[-DECISION_TAG_SIZE:]
         if ciphers.decisions is None or not is_tag_valid(ciphers.decisions, nonce, covered, tag):
             raise ImpersonationRefused(adapter_id, incarnation)
-        header = datagram[:OUTPUT_HEADER_SIZE]
-        payload = _unseal(ciphers.sealing, nonce, datagram, header, key_id)
+        payload = _unseal(ciphers.sealing, nonce, datagram, key_id)
         if not ciphers.window.take(counter):
             raise PacketRefused(
                 Refusal.REPLAYED, f"packet {counter} of incarnation {incarnation} is a replay or too old"
@@ -184,19 +185,31 @@ class Opener(_KnownStarts):
         return self._checked_packet(header, payload)
 
 
-class ReceivedPacket(NamedTuple):
+class ReceivedPacket:
     """A packet as a reader opened it. A holder of the channel's key sealed it, and every reader is one.
 
+    Several subscriptions of a process may take the same one, each in its thread.
+
+    Args:
+        datagram: what was opened.
+
     Attributes:
-        digest: the digest that the adapter's signature must list for `counter`.
         key_id: of the key that sealed it.
     """
 
-    packet: OutputPacket
-    incarnation: int
-    counter: int
-    digest: bytes
-    key_id: int
+    __slots__ = ("_datagram", "_digest", "counter", "incarnation", "key_id", "packet")
+
+    def __init__(self, packet: OutputPacket, incarnation: int, counter: int, key_id: int, datagram: bytes) -> None:
+        self.packet, self.incarnation, self.counter, self.key_id = packet, incarnation, counter, key_id
+        self._datagram, self._digest = datagram, b""  # empty: not computed yet
+
+    @property
+    def digest(self) -> bytes:
+        """The digest that the adapter's signature must list for `counter`. Computed when it is first needed, which is
+        after the packet's delivery, in the mode that does not wait for signatures."""
+        if not self._digest:
+            self._digest = digest_of(self._datagram)
+        return self._digest
 
 
 class ReceivedSignature:
@@ -255,13 +268,13 @@ class StreamOpener(_KnownStarts):
         if datagram.startswith(SIGNATURE_MAGIC):
             return self._open_signature(datagram)
         _check_frame(datagram)
-        channel_id, adapter_id, key_id, incarnation, counter = _sealed_by(OUTPUT_HEADER.unpack_from(datagram))
+        header = OUTPUT_HEADER.unpack_from(datagram)
+        channel_id, adapter_id, key_id, incarnation, counter = _sealed_by(header)
         place = channel_id, adapter_id, key_id, incarnation
         ciphers = self._ciphers.get(place) or self._ciphers_for(place)
-        header = datagram[:OUTPUT_HEADER_SIZE]
-        payload = _unseal(ciphers.sealing, NONCE.pack(incarnation, counter), datagram, header, key_id)
+        payload = _unseal(ciphers.sealing, NONCE.pack(incarnation, counter), datagram, key_id)
         packet = self._checked_packet(header, payload)
-        return ReceivedPacket(packet, incarnation, counter, digest_of(datagram), key_id)
+        return ReceivedPacket(packet, incarnation, counter, key_id, datagram)
 
     def _open_signature(self, datagram: bytes) -> ReceivedSignature:
         read = read_signature(datagram)

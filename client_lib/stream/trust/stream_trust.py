@@ -43,7 +43,7 @@ MS = 1_000_000
 VerifyMode: TypeAlias = Literal["alarm", "signed"]
 AHEAD_MAX = 4_096  # counters beyond the last signature: a few hundred packets arrive between two signatures
 MISSED_MAX = 4_096  # signed packets that have not arrived, but may arrive late
-WAITING_MAX = 8_192  # packets that wait for a signature, about 12 MB; a flood of 50,000 a second gives each 160 ms
+WAITING_MAX = 8_192  # packets that wait for a signature, about 24 MB; a flood of 50,000 a second gives each 160 ms
 UNSIGNED_MESSAGES_MAX = 16_384  # accepted beyond the last signed one: 16 ms at a million messages a second
 SIGNED_WITHIN_NS = HEARTBEATS_PER_SIGNATURE * IDLE_HEARTBEAT_NS  # for a heartbeat; a packet with messages: HEARTBEAT_NS
 WAIT_MAX_NS = 1_000 * MS  # how long a packet waits for its signature
@@ -168,19 +168,11 @@ class _Horizon:
         return True
 
 
-class _Waiting(NamedTuple):
-    """A packet that waits for its signature."""
+class _Unproved(NamedTuple):
+    """A packet whose signature has not arrived."""
 
     heard: ReceivedPacket
     heard_at_ns: int
-
-
-class _Unsigned(NamedTuple):
-    """A packet that was accepted before its signature arrived."""
-
-    digest: bytes
-    heard_at_ns: int
-    packet: OutputPacket
 
 
 class _Postponed(NamedTuple):
@@ -214,8 +206,8 @@ class _KnownStart:
         self.is_trusted = is_trusted
         self.signed_end = first_counter  # signatures cover every lower counter
         self.missed: dict[int, bytes] = {}  # counter -> digest of signed packets that have not arrived
-        self.unsigned: dict[int, _Unsigned] = {}  # by counter, in arrival order
-        self.waiting: dict[bytes, _Waiting] = {}  # by digest, in arrival order
+        self.unsigned: dict[int, _Unproved] = {}  # accepted; by counter, in arrival order
+        self.waiting: dict[bytes, _Unproved] = {}  # not accepted; by digest, in arrival order
         self.last_heard_at_ns = 0
         self.unsigned_ns = 0  # how long packets have arrived without a signature
         self.budget = VerificationBudget()
@@ -248,7 +240,7 @@ class _KnownStart:
             if digest in self.waiting:
                 return True
             unsigned = self.unsigned.get(counter)
-            if unsigned is not None and unsigned.digest == digest:
+            if unsigned is not None and unsigned.heard.digest == digest:
                 return True
         return False
 
@@ -312,29 +304,29 @@ class StreamTrust:
         Raises:
             PacketRefused: the packet will never be accepted.
         """
-        packet, incarnation, counter, digest, _ = heard
+        packet, incarnation, counter = heard.packet, heard.incarnation, heard.counter
         stream = self._heard.get((packet.adapter_id, incarnation))
         if stream is None:
             detail = f"incarnation {incarnation} of adapter {packet.adapter_id}"
             raise PacketRefused(Refusal.UNANNOUNCED, detail)
         verdicts: list[Verdict] = []
         if counter < stream.signed_end:
-            return self._late(stream, packet, counter, digest)
+            return self._late(stream, heard)
         if counter >= stream.signed_end + AHEAD_MAX:
             detail = f"packet {counter} is too far beyond the signed ones, which end at {stream.signed_end}"
             raise PacketRefused(Refusal.OUT_OF_WINDOW, detail)
         known = stream.unsigned.get(counter)
-        if (known is not None and known.digest == digest) or digest in stream.waiting:
+        if (known and known.heard.digest == heard.digest) or (stream.waiting and heard.digest in stream.waiting):
             raise PacketRefused(Refusal.REPLAYED, f"packet {counter} of incarnation {incarnation} arrived again")
         if known is not None:
-            verdicts += stream.distrust(DistrustReason.DUPLICATE_COUNTER, known.packet)
+            verdicts += stream.distrust(DistrustReason.DUPLICATE_COUNTER, known.heard.packet)
         elif stream.is_trusted and self._may_precede_signature(packet):
             if not self._signatures_fail(stream, now_ns):
-                stream.unsigned[counter] = _Unsigned(digest, now_ns, packet)
+                stream.unsigned[counter] = _Unproved(heard, now_ns)
                 self._accepted.extend(packet)
                 return [packet]
             first = next(iter(stream.unsigned.values()), None)
-            verdicts += stream.distrust(DistrustReason.NO_SIGNATURE, packet if first is None else first.packet)
+            verdicts += stream.distrust(DistrustReason.NO_SIGNATURE, packet if first is None else first.heard.packet)
         self._keep_waiting(stream, heard, now_ns)
         return verdicts
 
@@ -406,7 +398,7 @@ class StreamTrust:
                 del stream.unsigned[counter]  # both copies of its signature were lost
             elif now_ns - unsigned.heard_at_ns >= OVERTAKEN_NS:
                 del stream.unsigned[counter]
-                verdicts += stream.distrust(DistrustReason.NOT_SENT, unsigned.packet)
+                verdicts += stream.distrust(DistrustReason.NOT_SENT, unsigned.heard.packet)
             else:
                 break
         while len(stream.missed) > MISSED_MAX:
@@ -426,12 +418,13 @@ class StreamTrust:
         self._accepted.extend(packet)
         self._signed.extend(packet)
 
-    def _late(self, stream: _KnownStart, packet: OutputPacket, counter: int, digest: bytes) -> list[Verdict]:
+    def _late(self, stream: _KnownStart, heard: ReceivedPacket) -> list[Verdict]:
         """A packet that arrived after its signature."""
+        packet, counter = heard.packet, heard.counter
         listed = stream.missed.get(counter)
         if listed is None:
             raise PacketRefused(Refusal.REPLAYED, f"packet {counter} arrived before, or is too old to check")
-        if listed != digest:
+        if listed != heard.digest:
             raise PacketRefused(Refusal.FORGED, f"packet {counter} differs from the one that its adapter signed")
         del stream.missed[counter]
         self._extend_both(packet)
@@ -440,11 +433,11 @@ class StreamTrust:
     def _settle(self, stream: _KnownStart, counter: int, listed: bytes) -> Iterator[Verdict]:
         """Accept the packet that a signature lists for this counter, or note that it has not arrived."""
         unsigned = stream.unsigned.pop(counter, None)
-        if unsigned is not None and unsigned.digest == listed:
-            self._signed.extend(unsigned.packet)
+        if unsigned is not None and unsigned.heard.digest == listed:
+            self._signed.extend(unsigned.heard.packet)
             return
         if unsigned is not None:
-            yield from stream.distrust(DistrustReason.SIGNATURE_MISMATCH, unsigned.packet)
+            yield from stream.distrust(DistrustReason.SIGNATURE_MISMATCH, unsigned.heard.packet)
         waiting = stream.waiting.pop(listed, None)
         if waiting is None:
             stream.missed[counter] = listed
@@ -460,7 +453,7 @@ class StreamTrust:
         if len(stream.waiting) >= WAITING_MAX:
             del stream.waiting[next(iter(stream.waiting))]
             self._counters.refuse(Refusal.UNSIGNED)
-        stream.waiting[heard.digest] = _Waiting(heard, now_ns)
+        stream.waiting[heard.digest] = _Unproved(heard, now_ns)
 
     def _drop_old(self, stream: _KnownStart, now_ns: int) -> None:
         while stream.waiting:

@@ -405,11 +405,11 @@ def test_a_flood_of_forged_packets_uses_bounded_memory_and_displaces_no_genuine_
     scene.hear(true)
     forged = packet(6, 6, 5)
     for number in range(WAITING_MAX - 1):
-        heard = ReceivedPacket(forged, 11, 4 + number % 4_000, number.to_bytes(16, "little"), 1)
+        heard = ReceivedPacket(forged, 11, 4 + number % 4_000, 1, number.to_bytes(16, "little"))
         assert scene.trust.on_packet(heard, scene.now_ns) == []
     assert first_seqs(scene.hear(scene.signature())) == [6]
     for number in range(WAITING_MAX):
-        heard = ReceivedPacket(forged, 11, 4 + number % 4_000, (number + 1_000_000).to_bytes(16, "little"), 1)
+        heard = ReceivedPacket(forged, 11, 4 + number % 4_000, 1, (number + 1_000_000).to_bytes(16, "little"))
         scene.trust.on_packet(heard, scene.now_ns)
     assert scene.counters.refusals[Refusal.UNSIGNED] >= WAITING_MAX - 2
 

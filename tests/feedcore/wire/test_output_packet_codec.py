@@ -10,6 +10,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_HEADER_SIZE,
     OutputFlag,
     OutputPacket,
+    checked_output_packet,
     decode_output_packet,
     decode_runs,
     encode_output_header,
@@ -69,7 +70,7 @@ def test_the_transports_fields_do_not_affect_decoding() -> None:
 def test_a_sealed_datagram_is_decoded_from_its_header_and_the_opened_payload() -> None:
     packet = output_packet()
     sealed = encode_output_packet(packet)[:OUTPUT_HEADER_SIZE] + bytes(len(packet.payload) + 16)
-    assert decode_output_packet(sealed, packet.payload) == packet
+    assert checked_output_packet(OUTPUT_HEADER.unpack_from(sealed), packet.payload) == packet
 
 
 def test_every_prefix_of_a_packet_is_refused_by_its_frames_at_the_latest() -> None:
