@@ -89,6 +89,10 @@ class Upkeep:
     on_file_released: Callable[[Path], None] | None = None
 
 
+class _Unneeded(Exception):
+    """The appender closes, so the block being made is not needed."""
+
+
 class Keeper:
     """The keeper of one appender."""
 
@@ -98,6 +102,7 @@ class Keeper:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="journal-keeper")
         self._next: Future[Block] | None = None
         self._is_awaited = threading.Event()
+        self._is_closing = False
         self._left: Block | None = None
         self._mapped: tuple[int, int] = (-1, 0)  # block ordinal and offset from which to map pages again
 
@@ -155,12 +160,15 @@ class Keeper:
             self._pool.submit(self._tidy)
 
     def close(self) -> None:
-        """Finish the current work and delete the spare."""
+        """Finish the current work, and delete the spare or stop making it: filling it takes some milliseconds, which a
+        journal that is opened and closed for each batch would spend on every batch."""
+        spare, self._next, self._is_closing = self._next, None, True
         self._is_awaited.set()
+        if spare is not None:
+            spare.cancel()
         self._pool.shutdown(wait=True)
-        if self._next is not None and self._next.exception() is None:
-            self._next.result().path.unlink(missing_ok=True)
-        self._next = None
+        if spare is not None and not spare.cancelled() and spare.exception() is None:
+            spare.result().path.unlink(missing_ok=True)
 
     def _make_spare(self, block_size: int) -> Block:
         least = self._upkeep.free_disk_min
@@ -176,8 +184,14 @@ class Keeper:
             self._folder / name,
             block_size,
             mapped_ahead=self._upkeep.mapped_ahead,
-            pause=lambda: self._is_awaited.wait(PAUSE_S),
+            pause=self._pause,
         )
+
+    def _pause(self) -> None:
+        """Between two pieces of a spare. Raises: _Unneeded."""
+        if self._is_closing:
+            raise _Unneeded
+        self._is_awaited.wait(PAUSE_S)
 
     def _tidy(self) -> None:
         try:

@@ -259,7 +259,7 @@ def make_spare(
         flushed: flush it now, for callers that flush often: otherwise their first flush would write the whole block.
             If False, its pages are mapped for writing, so that no append causes a page fault.
         mapped_ahead: bytes of the data area to map; None: all.
-        pause: called between pieces while the file is written, to slow it down.
+        pause: called between pieces while the file is written, to slow it down; or it raises, and no file is left.
 
     Raises:
         DiskFull: no file is left.
@@ -273,7 +273,7 @@ def make_spare(
         os.pwrite(descriptor, _header(block_size, UUID(int=0), 0, 0, 0, 0, 0, 0), 0)
         if flushed:
             os.fdatasync(descriptor)
-    except DiskFull:
+    except BaseException:  # also of `pause`
         path.unlink(missing_ok=True)
         raise
     finally:
