@@ -37,7 +37,7 @@ class ColumnType(NamedTuple):
 
     Attributes:
         charset: of a text.
-        unit: of a time since the Unix epoch: ns or D; None: it is no time.
+        unit: of a time since the Unix epoch: ns or D; None: it is not a time.
         names: an enumeration whose names are shown instead of its values.
     """
 

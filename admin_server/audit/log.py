@@ -68,7 +68,7 @@ class _Waiting:
 
     Attributes:
         encoded: empty: only waits for those before.
-        is_kept: whether it is retried if it cannot be written; the writer of any other is told.
+        is_kept: whether it is retried if it cannot be written; for any other, the writer receives the error.
     """
 
     encoded: str

@@ -24,7 +24,7 @@ Place = tuple[int, int]  # channel, session
 
 @dataclass(slots=True)
 class _Loss:
-    """What was dropped of one channel and session since the application was last told."""
+    """What was dropped of one channel and session since the last report to the application."""
 
     first_message_seq: int
     end_message_seq: int

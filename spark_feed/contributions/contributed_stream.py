@@ -3,7 +3,7 @@
 Any thread contributes, opens and cancels; the calls wait. One thread, the gateway's, takes turns: `take` decides what
 is to be accepted, opened, cancelled and numbered, and returns the records of it. When the log holds them permanently,
 `finish` answers the callers, and returns the packets to send. So whatever the moment of a crash, the log has a turn as
-a whole or not at all, and has all that anybody was told.
+a whole or not at all, and has every decision that a caller received.
 
 It must never number a message twice, nor one that was reported as cancelled.
 """

@@ -340,7 +340,7 @@ class SourceGateway:
         """Look for journals of other sessions, and begin the next one if it is due."""
         is_complete = self.has_sent_all
         self._look_at_ns = now_ns + (LOOK_INTERVAL_NS if is_complete or not self.session else LOOK_EARLY_INTERVAL_NS)
-        found, told = self._journals.look(), order.waiting_reason
+        found, warned_of = self._journals.look(), order.waiting_reason
         if self._present is not None:
             for each in order.new_too_late(found, self._present.journal):
                 LOG.warning("%s contains session %d, which is over; it is not sent", each.journal, each.session)
@@ -351,7 +351,7 @@ class SourceGateway:
             position=0 if self._present is None else self._present.core.position,
             now_ns=now_ns,
         )
-        self._warn_once(order.waiting_reason, told)
+        self._warn_once(order.waiting_reason, warned_of)
         if isinstance(outcome, BeginSession):
             try:
                 self._begin(outcome)
@@ -359,7 +359,7 @@ class SourceGateway:
                 if self._present is None:
                     raise
                 order.waiting_reason = f"session {outcome.session} waits, because it cannot begin: {failed}"
-                self._warn_once(order.waiting_reason, told)
+                self._warn_once(order.waiting_reason, warned_of)
                 self._look_at_ns = now_ns + LOOK_EARLY_INTERVAL_NS
                 return
             order.begun(outcome.session)
@@ -367,8 +367,8 @@ class SourceGateway:
             announce("session", session=outcome.session, journal=str(outcome.journal))
 
     @staticmethod
-    def _warn_once(reason: str, told: str) -> None:
-        if reason and reason != told:
+    def _warn_once(reason: str, warned_of: str) -> None:
+        if reason and reason != warned_of:
             LOG.warning("%s", reason)
 
     def _begin(self, begin: BeginSession) -> None:

@@ -70,7 +70,7 @@ class ContributionGateways:
         return holder.endpoint if holder is not None else next(iter(self._feed.contribution_endpoints), "")
 
     def part_of(self, process: bytes) -> str:
-        """The part of a reporting process: "holder", "standby", "behind"; empty: it is no contribution gateway."""
+        """The part of a reporting process: "holder", "standby", "behind"; empty: it is not a contribution gateway."""
         return self._parts.get(process, "")
 
     def report(self, source: admin_pb2.SourceReport) -> admin_pb2.GatewayAssignment:
