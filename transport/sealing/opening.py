@@ -201,14 +201,16 @@ class ReceivedPacket:
 
     def __init__(self, packet: OutputPacket, incarnation: int, counter: int, key_id: int, datagram: bytes) -> None:
         self.packet, self.incarnation, self.counter, self.key_id = packet, incarnation, counter, key_id
-        self._datagram, self._digest = datagram, b""  # empty: not computed yet
+        self._datagram, self._digest = datagram, b""  # one of the two; the digest is computed when it is needed
 
     @property
     def digest(self) -> bytes:
         """The digest that the adapter's signature must list for `counter`. Computed when it is first needed, which is
-        after the packet's delivery, in the mode that does not wait for signatures."""
-        if not self._digest:
-            self._digest = digest_of(self._datagram)
+        after the packet's delivery, in the mode that does not wait for signatures. The datagram is not kept longer."""
+        datagram = self._datagram
+        if datagram:
+            self._digest = digest_of(datagram)
+            self._datagram = b""  # last: another thread that finds it empty finds the digest
         return self._digest
 
 

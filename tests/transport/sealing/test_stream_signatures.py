@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
-from tandemfeed.transport.sealing.opening import ReceivedSignature, StreamOpener
+from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature, StreamOpener
 from tandemfeed.transport.sealing.sealing import Sealer
 from tandemfeed.transport.sealing.stream_signatures import (
     DIGEST_SIZE,
@@ -64,6 +64,16 @@ def test_a_signature_lists_sealed_packets_by_their_counters() -> None:
     assert (signed.adapter_id, signed.incarnation, signed.channel_id) == (2, 9, CHANNEL_ID)
     assert (signed.first_counter, signed.end_counter) == (40, 43)
     assert signed.digests == tuple(map(digest_of, datagrams))
+
+
+def test_a_received_packet_has_the_listed_digest_and_then_keeps_its_datagram_no_longer() -> None:
+    made, reader = sealer(), stream_opener()
+    heard = reader.open(made.seal(output_packet(), 12))
+    assert isinstance(heard, ReceivedPacket)
+    assert heard._datagram
+    (listed,) = signed_by(made, reader).digests
+    assert (heard.digest, heard.digest) == (listed, listed)
+    assert not heard._datagram
 
 
 def test_every_packet_is_listed_twice_so_that_losing_one_signature_does_no_harm() -> None:
