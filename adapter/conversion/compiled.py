@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter, RefusedPacket, dead_letters_in
+from tandemfeed.adapter.conversion.kernel.calls.packet_calls import PacketCalls
+from tandemfeed.adapter.conversion.kernel.calls.packet_functions import PacketFunctions
 from tandemfeed.adapter.conversion.kernel.kernel_source import KernelSource, kernel_source
-from tandemfeed.adapter.conversion.kernel.packet_calls import PacketCalls
-from tandemfeed.adapter.conversion.kernel.packet_functions import PacketFunctions
 from tandemfeed.adapter.conversion.state.state_kernels import NEAR_ROWS_DEFAULT, SAMPLE_COUNT, SAMPLES
 from tandemfeed.adapter.conversion.state.state_store import StateStore
 from tandemfeed.adapter.conversion.table.reasons import Reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tandemfeed.adapter.conversion.kernel.packet_calls import PacketCalls
+from tandemfeed.adapter.conversion.kernel.calls.packet_calls import PacketCalls
 from tandemfeed.adapter.conversion.table.function_use import Comparison, ValueMap
 from tandemfeed.adapter.conversion.table.functions import Calling
 from tandemfeed.adapter.conversion.table.table import (

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tandemfeed.adapter.records.channel_marks import Where
 from tandemfeed.adapter.records.provisional_index import ProvisionalIndex
-from tandemfeed.feedcore.merge.place import Place, end_place, first_place, place_of_message
+from tandemfeed.feedcore.merge.history.place import Place, end_place, first_place, place_of_message
 from tandemfeed.feedcore.wire.lineage import ENTRIES_MAX, ENTRY_SIZE, EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import HEARTBEAT_BIT, OutputPacket, decode_output_packet
 from tandemfeed.feedcore.wire.refusal import PacketRefused

@@ -28,7 +28,7 @@ from tandemfeed.client_lib.messages.message import Message
 from tandemfeed.client_lib.reading.storage import REMEDIES
 from tandemfeed.client_lib.state_folder import state_folder
 from tandemfeed.feedcore.documents.names import TITLE_RULE, is_title
-from tandemfeed.feedcore.merge.place import Place, ResumePoint
+from tandemfeed.feedcore.merge.history.place import Place, ResumePoint
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.transport.process_shell import alone_with
 

@@ -18,7 +18,7 @@ import grpc
 
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.session import Session
-from tandemfeed.feedcore.merge.place import Place, ResumePoint
+from tandemfeed.feedcore.merge.history.place import Place, ResumePoint
 from tandemfeed.feedcore.wire.lineage import checked_lineage
 from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket, decode_output_packet
 from tandemfeed.feedcore.wire.position import SEQ_MAX

@@ -15,7 +15,7 @@ from tandemfeed.client_lib.items import HistoryShortened
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.stream.starts import FIRST_MESSAGE, OLDEST_NS
-from tandemfeed.feedcore.merge.place import Place, ResumePoint
+from tandemfeed.feedcore.merge.history.place import Place, ResumePoint
 from tandemfeed.feedcore.merge.sessions import FormerSession
 from tandemfeed.feedcore.wire.lineage import decode_lineage
 from tandemfeed.feedcore.wire.output_packet import (

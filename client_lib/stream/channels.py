@@ -42,7 +42,7 @@ from tandemfeed.feedcore.merge.effects import (
     RequestReplay,
     SessionChanged,
 )
-from tandemfeed.feedcore.merge.place import ResumePoint
+from tandemfeed.feedcore.merge.history.place import ResumePoint
 from tandemfeed.feedcore.merge.sessions import SessionMerger
 from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket
 from tandemfeed.feedcore.wire.packet_series import PacketSeries

@@ -22,10 +22,9 @@ from contextlib import suppress
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.hold_queue import HoldQueue
 from tandemfeed.feedcore.merge.adapter_streams import AdapterStreams
-from tandemfeed.feedcore.merge.comparison import CopyComparison
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.confirmation import Confirmation, Stretch
-from tandemfeed.feedcore.merge.declared_gaps import DeclaredGaps
+from tandemfeed.feedcore.merge.copies.comparison import CopyComparison
+from tandemfeed.feedcore.merge.copies.confirmation import Confirmation, Stretch
 from tandemfeed.feedcore.merge.effects import (
     CatchingUp,
     CaughtUp,
@@ -37,11 +36,12 @@ from tandemfeed.feedcore.merge.effects import (
     SourceRange,
     Takeover,
 )
-from tandemfeed.feedcore.merge.former_places import FormerPlaces
-from tandemfeed.feedcore.merge.gap_repair import ChannelRepair
-from tandemfeed.feedcore.merge.history_gate import CLOSED, HistoryGate
-from tandemfeed.feedcore.merge.place import Place, ResumePoint, first_place, place_of_message
-from tandemfeed.feedcore.merge.provisional_merge import ProvisionalMerge
+from tandemfeed.feedcore.merge.gaps.declared_gaps import DeclaredGaps
+from tandemfeed.feedcore.merge.gaps.gap_repair import ChannelRepair
+from tandemfeed.feedcore.merge.history.former_places import FormerPlaces
+from tandemfeed.feedcore.merge.history.history_gate import CLOSED, HistoryGate
+from tandemfeed.feedcore.merge.history.place import Place, ResumePoint, first_place, place_of_message
+from tandemfeed.feedcore.merge.provisional.provisional_merge import ProvisionalMerge
 from tandemfeed.feedcore.merge.source_order import SourceOrder
 from tandemfeed.feedcore.range_set import Range
 from tandemfeed.feedcore.wire.lineage import Lineage, decode_lineage

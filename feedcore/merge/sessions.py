@@ -21,8 +21,8 @@ from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.history.place import ResumePoint
 from tandemfeed.feedcore.merge.merger import StreamMerger
-from tandemfeed.feedcore.merge.place import ResumePoint
 from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket
 from tandemfeed.feedcore.wire.packet_series import PacketSeries
 from tandemfeed.feedcore.wire.position import FIRST_SEQ

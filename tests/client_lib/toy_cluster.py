@@ -29,7 +29,7 @@ from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.feedcore.documents.message_model import load_message_model
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Live
-from tandemfeed.feedcore.merge.place import end_place, first_place, place_of_message
+from tandemfeed.feedcore.merge.history.place import end_place, first_place, place_of_message
 from tandemfeed.feedcore.topics import any_topic_matches
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import (

@@ -11,7 +11,7 @@ _CANDIDATES, _CORE, _TERMS = (
 )
 _MERGE = "feedcore/merge"
 _HOLD, _ORDER = "feedcore/hold_queue.py", f"{_MERGE}/source_order.py"
-_COMPARISON, _MERGER = f"{_MERGE}/comparison.py", f"{_MERGE}/merger.py"
+_COMPARISON, _MERGER = f"{_MERGE}/copies/comparison.py", f"{_MERGE}/merger.py"
 _HOT_DELIVERY = (
     "len(packet.runs) == {} and packet.first_input_seq == next_input_seq and (order.next_source_seqs.get(stream) == "
     "first_source) and (not run.is_source_gap)"
@@ -84,19 +84,19 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "+ return self.holder <= 1 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)",
     ): "if there is a holder, it is the last holder of the newest epoch",
     (
-        f"{_MERGE}/place.py",
+        f"{_MERGE}/history/place.py",
         "place_of_message",
         "- if packet.first_message_seq < message_seq < packet.end_message_seq:\n"
         "+ if packet.first_message_seq <= message_seq < packet.end_message_seq:",
     ): "a message_seq at either end was handled above",
     (
-        f"{_MERGE}/place.py",
+        f"{_MERGE}/history/place.py",
         "place_of_message",
         "- if packet.first_message_seq < message_seq < packet.end_message_seq:\n"
         "+ if packet.first_message_seq < message_seq <= packet.end_message_seq:",
     ): "a message_seq at either end was handled above",
     (
-        f"{_MERGE}/forwarders.py",
+        f"{_MERGE}/provisional/forwarders.py",
         "DecidedEnd.within",
         "- if fork is None or fork.first_input_seq >= self.place.input_seq:\n"
         "+ if fork is None or fork.first_input_seq > self.place.input_seq:",
@@ -108,7 +108,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "+ if end_input_seq >= self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):",
     ): "assigns an equal value",
     **{
-        (f"{_MERGE}/gap_repair.py", "GapRepair.__init__", f"- {before}\n+ {after}"): _SET_AS_IT_OPENS
+        (f"{_MERGE}/gaps/gap_repair.py", "GapRepair.__init__", f"- {before}\n+ {after}"): _SET_AS_IT_OPENS
         for before, wrong in (
             ("self._first_missing = 0", "self._first_missing = 1"),
             ("self._request_at_ns = 0", "self._request_at_ns = 1"),
@@ -118,17 +118,17 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         for after in ("pass", wrong)
     },
     (
-        f"{_MERGE}/gap_repair.py",
+        f"{_MERGE}/gaps/gap_repair.py",
         "GapRepair.__init__",
         "- self.has_asked = False\n+ self.has_asked = True",
     ): _SET_AS_IT_OPENS,
     (
-        f"{_MERGE}/gap_repair.py",
+        f"{_MERGE}/gaps/gap_repair.py",
         "ChannelRepair.forget_from",
         "- if self.known_end_input_seq > place.input_seq:\n+ if self.known_end_input_seq >= place.input_seq:",
     ): _SAME_PLACE,
     (
-        f"{_MERGE}/gap_repair.py",
+        f"{_MERGE}/gaps/gap_repair.py",
         "ChannelRepair.__init__",
         "- self.requested_end = 0\n+ self.requested_end = 1",
     ): "no input_seq is less than 1",
@@ -336,7 +336,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "+ if end.input_seq < first.input_seq if is_begun else end.message_seq <= first.message_seq:",
     ): "a gap without source messages is declared by no event, and ends where it begins",
     (
-        f"{_MERGE}/history_gate.py",
+        f"{_MERGE}/history/history_gate.py",
         "HistoryGate.__init__",
         "- self._awaited_epoch = 0\n+ self._awaited_epoch = 1",
     ): "an epoch is awaited only after another is known, so it is at least 2",
@@ -346,18 +346,18 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- if packet.session < self.session:\n+ if packet.session <= self.session:",
     ): "a packet of the current session was handled above",
     (
-        f"{_MERGE}/confirmation.py",
+        f"{_MERGE}/copies/confirmation.py",
         "Confirmation.keep",
         "- self._longest = max(self._longest, packet.end_input_seq - packet.first_input_seq)\n"
         "+ self._longest = max(self._longest, packet.end_input_seq + packet.first_input_seq)",
     ): "only searches more copies than necessary",
     (
-        f"{_MERGE}/confirmation.py",
+        f"{_MERGE}/copies/confirmation.py",
         "Confirmation.__init__",
         "- self._longest = 0\n+ self._longest = 1",
     ): "every packet has at least one source message",
     (
-        f"{_MERGE}/confirmation.py",
+        f"{_MERGE}/copies/confirmation.py",
         "Confirmation.on_packet",
         "- if known.first_input_seq == piece.first_input_seq and is_same_packet(known, piece):\n"
         "+ if True and is_same_packet(known, piece):",

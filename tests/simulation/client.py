@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Deliver, DeliverSeries, Ended, MergeEffect, RequestReplay, SessionChanged
-from tandemfeed.feedcore.merge.place import BEGINNING, ResumePoint
+from tandemfeed.feedcore.merge.history.place import BEGINNING, ResumePoint
 from tandemfeed.feedcore.merge.sessions import FormerSession, SessionMerger
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, encode_output_packet

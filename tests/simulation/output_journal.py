@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tandemfeed.feedcore.merge.place import first_place
+from tandemfeed.feedcore.merge.history.place import first_place
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
 from tandemfeed.feedcore.replica.effects import CommitProvisional
 from tandemfeed.feedcore.wire.lineage import ENTRIES_MAX, ENTRY_SIZE, EpochStart, Lineage

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tandemfeed.adapter.conversion.kernel.kernel_foresight import Foresight
-from tandemfeed.adapter.conversion.kernel.kernel_gathering import GATHER, GatheringWriter
-from tandemfeed.adapter.conversion.kernel.kernel_messages import MessageWriter
+from tandemfeed.adapter.conversion.kernel.calls.kernel_gathering import GATHER, GatheringWriter
+from tandemfeed.adapter.conversion.kernel.calls.packet_calls import PacketCalls
 from tandemfeed.adapter.conversion.kernel.kernel_names import in_variable, shown, shown_title
-from tandemfeed.adapter.conversion.kernel.kernel_operations import indented
 from tandemfeed.adapter.conversion.kernel.kernel_tables import TableData
-from tandemfeed.adapter.conversion.kernel.packet_calls import PacketCalls
+from tandemfeed.adapter.conversion.kernel.lines.kernel_foresight import Foresight
+from tandemfeed.adapter.conversion.kernel.lines.kernel_messages import MessageWriter
+from tandemfeed.adapter.conversion.kernel.lines.kernel_operations import indented
 from tandemfeed.adapter.conversion.kernel.unaligned import load_expression
 from tandemfeed.adapter.conversion.state.state_store import header_of
 from tandemfeed.adapter.conversion.table.functions import Calling, ConverterFunction

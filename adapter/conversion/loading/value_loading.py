@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from tandemfeed.adapter.conversion.kernel.packet_calls import checked_use
+from tandemfeed.adapter.conversion.kernel.calls.packet_calls import checked_use
 from tandemfeed.adapter.conversion.loading.state_cells import Cells, cell_name, function_of
 from tandemfeed.adapter.conversion.state.state_kernels import KEY_WORDS_MAX
 from tandemfeed.adapter.conversion.table.function_use import Use, ValueMap

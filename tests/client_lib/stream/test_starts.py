@@ -19,7 +19,7 @@ from tandemfeed.client_lib.replay.locating import Located, Wanted, choose, last_
 from tandemfeed.client_lib.stream.starts import check_start, time_of
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import SessionChanged
-from tandemfeed.feedcore.merge.place import Place
+from tandemfeed.feedcore.merge.history.place import Place
 from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME,
     OutputFlag,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tandemfeed.adapter.conversion.kernel.constant_bytes import STORES_MAX, ConstantBytes
 from tandemfeed.adapter.conversion.kernel.kernel_tables import TableData
+from tandemfeed.adapter.conversion.kernel.lines.constant_bytes import STORES_MAX, ConstantBytes
 
 
 def test_a_few_stretches_are_stored_in_words() -> None:

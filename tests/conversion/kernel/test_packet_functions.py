@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.conversion import CompiledConverter, converter_function
-from tandemfeed.adapter.conversion.kernel import packet_functions
+from tandemfeed.adapter.conversion.kernel.calls import packet_functions
 from tandemfeed.adapter.conversion.kernel.kernel_source import kernel_source
 from tandemfeed.adapter.conversion.table import user_functions
 from tandemfeed.adapter.conversion.table.user_functions import register

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
-from tandemfeed.feedcore.merge.comparison import TRIM_COUNT, CopyComparison, are_equal, digest_of, is_same_packet
 from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.copies.comparison import TRIM_COUNT, CopyComparison, are_equal, digest_of, is_same_packet
 from tandemfeed.feedcore.merge.effects import Diverged, MergeEffect
 from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
-from tandemfeed.feedcore.merge.confirmation import Confirmation, Stretch
+from tandemfeed.feedcore.merge.copies.confirmation import Confirmation, Stretch
 from tandemfeed.feedcore.merge.effects import Diverged, MergeEffect
-from tandemfeed.feedcore.merge.place import Place
+from tandemfeed.feedcore.merge.history.place import Place
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tests.feedcore.merge.merge_feed import line, packet
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tandemfeed.feedcore.merge.forwarders import DecidedEnd, Forwarders
-from tandemfeed.feedcore.merge.place import Place
+from tandemfeed.feedcore.merge.history.place import Place
+from tandemfeed.feedcore.merge.provisional.forwarders import DecidedEnd, Forwarders
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge.merge_feed import heartbeat, line, lineage_of, packet

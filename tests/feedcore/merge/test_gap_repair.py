@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.gap_repair import ChannelRepair, GapRepair
-from tandemfeed.feedcore.merge.place import BEGINNING, Place
+from tandemfeed.feedcore.merge.gaps.gap_repair import ChannelRepair, GapRepair
+from tandemfeed.feedcore.merge.history.place import BEGINNING, Place
 
 CONFIG = MergerConfig(
     lineage_wait_ns=31_000_000,

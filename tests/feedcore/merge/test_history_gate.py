@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, MergerConfig
-from tandemfeed.feedcore.merge.history_gate import CLOSED, HistoryGate
+from tandemfeed.feedcore.merge.history.history_gate import CLOSED, HistoryGate
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tests.feedcore.merge.merge_feed import line, lineage_of, packet

@@ -7,7 +7,7 @@ import pytest
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import Deliver, Diverged, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
-from tandemfeed.feedcore.merge.gap_repair import GapRepair
+from tandemfeed.feedcore.merge.gaps.gap_repair import GapRepair
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_runs
 from tests.feedcore.merge.merge_feed import FIRST, MS, Listener, heartbeat, line, packet
 

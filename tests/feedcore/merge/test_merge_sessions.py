@@ -17,7 +17,7 @@ from tandemfeed.feedcore.merge.effects import (
     Stale,
     Takeover,
 )
-from tandemfeed.feedcore.merge.place import Place, ResumePoint
+from tandemfeed.feedcore.merge.history.place import Place, ResumePoint
 from tandemfeed.feedcore.merge.sessions import FormerSession, SessionMerger
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.refusal import Refusal

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tandemfeed.feedcore.hold_queue import HoldQueue
-from tandemfeed.feedcore.merge.comparison import CopyComparison
-from tandemfeed.feedcore.merge.confirmation import Confirmation
-from tandemfeed.feedcore.merge.declared_gaps import DeclaredGaps
-from tandemfeed.feedcore.merge.former_places import FormerPlaces
-from tandemfeed.feedcore.merge.gap_repair import GapRepair
-from tandemfeed.feedcore.merge.history_gate import HistoryGate
+from tandemfeed.feedcore.merge.copies.comparison import CopyComparison
+from tandemfeed.feedcore.merge.copies.confirmation import Confirmation
+from tandemfeed.feedcore.merge.gaps.declared_gaps import DeclaredGaps
+from tandemfeed.feedcore.merge.gaps.gap_repair import GapRepair
+from tandemfeed.feedcore.merge.history.former_places import FormerPlaces
+from tandemfeed.feedcore.merge.history.history_gate import HistoryGate
+from tandemfeed.feedcore.merge.history.place import BEGINNING
 from tandemfeed.feedcore.merge.merger import StreamMerger
-from tandemfeed.feedcore.merge.place import BEGINNING
 from tandemfeed.feedcore.merge.source_order import RememberedGaps, SourceOrder
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tests.simulation.mutants.mutant import Method, Mutant, always

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tandemfeed.adapter.conversion.kernel.constant_bytes import ConstantBytes, chunks
 from tandemfeed.adapter.conversion.kernel.kernel_names import in_variable, shown
 from tandemfeed.adapter.conversion.kernel.kernel_tables import (
     WORD_SIZE,
@@ -13,6 +12,7 @@ from tandemfeed.adapter.conversion.kernel.kernel_tables import (
     value_words,
     word_of,
 )
+from tandemfeed.adapter.conversion.kernel.lines.constant_bytes import ConstantBytes, chunks
 from tandemfeed.adapter.conversion.kernel.unaligned import load_expression
 from tandemfeed.adapter.conversion.table.function_use import Comparison, ValueMap
 from tandemfeed.adapter.conversion.table.functions import LOOK_UP

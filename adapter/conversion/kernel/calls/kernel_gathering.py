@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tandemfeed.adapter.conversion.kernel.kernel_groups import split_pure
-from tandemfeed.adapter.conversion.kernel.kernel_messages import MessageWriter, needed
+from tandemfeed.adapter.conversion.kernel.calls.packet_calls import PacketCalls, slot_lines, slots_needed, slots_of
 from tandemfeed.adapter.conversion.kernel.kernel_names import shown
-from tandemfeed.adapter.conversion.kernel.kernel_operations import ValueWriter, indented
 from tandemfeed.adapter.conversion.kernel.kernel_tables import TableData
-from tandemfeed.adapter.conversion.kernel.kernel_walk import walk
-from tandemfeed.adapter.conversion.kernel.packet_calls import PacketCalls, slot_lines, slots_needed, slots_of
+from tandemfeed.adapter.conversion.kernel.lines.kernel_groups import split_pure
+from tandemfeed.adapter.conversion.kernel.lines.kernel_messages import MessageWriter, needed
+from tandemfeed.adapter.conversion.kernel.lines.kernel_operations import ValueWriter, indented
+from tandemfeed.adapter.conversion.kernel.lines.kernel_walk import walk
 from tandemfeed.adapter.conversion.table.table import Conversion, ConverterTable, Operation, type_of
 from tandemfeed.feedcore.documents.source_layout import SourceMessageType
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
-from tandemfeed.feedcore.merge.confirmation import Stretch
+from tandemfeed.feedcore.merge.copies.confirmation import Stretch
 from tandemfeed.feedcore.merge.effects import Gap, GapReason, MergeEffect
 from tandemfeed.feedcore.merge.source_order import RememberedGaps, SourceOrder
 from tandemfeed.feedcore.wire.output_packet import OutputPacket

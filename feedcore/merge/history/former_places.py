@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tandemfeed.feedcore.merge.place import BEGINNING, Place, first_place
+from tandemfeed.feedcore.merge.history.place import BEGINNING, Place, first_place
 from tandemfeed.feedcore.wire.lineage import Lineage
 
 FORMER_COUNT_MAX = 4  # actives that died, one after another, before any adapter followed their epochs

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tandemfeed.adapter.conversion.kernel.kernel_names import in_variable
-from tandemfeed.adapter.conversion.kernel.kernel_operations import ValueWriter, indented
 from tandemfeed.adapter.conversion.kernel.kernel_tables import TableData
+from tandemfeed.adapter.conversion.kernel.lines.kernel_operations import ValueWriter, indented
 from tandemfeed.adapter.conversion.table.table import Conversion, ConverterTable, Operand
 from tandemfeed.feedcore.documents.source_layout import SourceField, SourceMessageType
 

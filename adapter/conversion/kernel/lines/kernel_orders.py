@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tandemfeed.adapter.conversion.kernel.kernel_operations import ValueWriter, indented
+from tandemfeed.adapter.conversion.kernel.lines.kernel_operations import ValueWriter, indented
 from tandemfeed.adapter.conversion.state.order_book import BookSpaces
 from tandemfeed.adapter.conversion.table.table import Book, Conversion, Operand, OrderAction
 

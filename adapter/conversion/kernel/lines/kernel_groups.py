@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from tandemfeed.adapter.conversion.kernel.constant_bytes import ConstantBytes
 from tandemfeed.adapter.conversion.kernel.kernel_names import shown
-from tandemfeed.adapter.conversion.kernel.kernel_operations import ValueWriter, indented
-from tandemfeed.adapter.conversion.kernel.kernel_walk import PLACED_MAX, entry_steps, numbers_of
+from tandemfeed.adapter.conversion.kernel.lines.constant_bytes import ConstantBytes
+from tandemfeed.adapter.conversion.kernel.lines.kernel_operations import ValueWriter, indented
+from tandemfeed.adapter.conversion.kernel.lines.kernel_walk import PLACED_MAX, entry_steps, numbers_of
 from tandemfeed.adapter.conversion.table.function_checks import digits_size
 from tandemfeed.adapter.conversion.table.table import (
     Conversion,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tandemfeed.feedcore.merge.place import Place, first_place
+from tandemfeed.feedcore.merge.history.place import Place, first_place
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tandemfeed.feedcore.wire.position import FIRST_SEQ

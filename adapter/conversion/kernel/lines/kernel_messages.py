@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import itemgetter
 
-from tandemfeed.adapter.conversion.kernel.constant_bytes import ConstantBytes
-from tandemfeed.adapter.conversion.kernel.kernel_groups import PartsWriter, split_pure, write_block
+from tandemfeed.adapter.conversion.kernel.calls.packet_calls import slot_lines, slots_of
 from tandemfeed.adapter.conversion.kernel.kernel_names import shown
-from tandemfeed.adapter.conversion.kernel.kernel_operations import ValueWriter, indented
-from tandemfeed.adapter.conversion.kernel.kernel_orders import book_lines, order_lines
 from tandemfeed.adapter.conversion.kernel.kernel_tables import TableData
-from tandemfeed.adapter.conversion.kernel.kernel_walk import entry_steps, numbers_of, walk
-from tandemfeed.adapter.conversion.kernel.packet_calls import slot_lines, slots_of
+from tandemfeed.adapter.conversion.kernel.lines.constant_bytes import ConstantBytes
+from tandemfeed.adapter.conversion.kernel.lines.kernel_groups import PartsWriter, split_pure, write_block
+from tandemfeed.adapter.conversion.kernel.lines.kernel_operations import ValueWriter, indented
+from tandemfeed.adapter.conversion.kernel.lines.kernel_orders import book_lines, order_lines
+from tandemfeed.adapter.conversion.kernel.lines.kernel_walk import entry_steps, numbers_of, walk
 from tandemfeed.adapter.conversion.table.table import (
     Conversion,
     ConverterTable,

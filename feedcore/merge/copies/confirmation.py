@@ -15,9 +15,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
-from tandemfeed.feedcore.merge.comparison import are_equal, divergence, is_same_packet
+from tandemfeed.feedcore.merge.copies.comparison import are_equal, divergence, is_same_packet
 from tandemfeed.feedcore.merge.effects import MergeEffect
-from tandemfeed.feedcore.merge.place import Place, end_place, first_place
+from tandemfeed.feedcore.merge.history.place import Place, end_place, first_place
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tandemfeed.feedcore.wire.packet_parts import part_of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemfeed.adapter.conversion.kernel.packet_calls import PacketCall, PacketCalls
+from tandemfeed.adapter.conversion.kernel.calls.packet_calls import PacketCall, PacketCalls
 from tandemfeed.adapter.conversion.table.functions import Calling, ConverterFunction
 from tandemfeed.adapter.conversion.table.reasons import Reason
 from tandemfeed.adapter.conversion.table.values import NULL

@@ -16,8 +16,8 @@ from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.hold_queue import HoldQueue
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import MergeEffect, Numbered, Provisional, ProvisionalGap, SourceRange
-from tandemfeed.feedcore.merge.forwarders import Forwarders
-from tandemfeed.feedcore.merge.gap_repair import GapRepair
+from tandemfeed.feedcore.merge.gaps.gap_repair import GapRepair
+from tandemfeed.feedcore.merge.provisional.forwarders import Forwarders
 from tandemfeed.feedcore.merge.source_order import SourceOrder
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputPacket

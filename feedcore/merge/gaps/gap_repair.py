@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.place import BEGINNING, Place
+from tandemfeed.feedcore.merge.history.place import BEGINNING, Place
 
 ANSWER_PART = 5  # of the patience with a gap remains after its first request, however late that is
 

@@ -1,0 +1,1 @@
+"""Users' functions that are called once per packet, and the kernels that gather their arguments."""

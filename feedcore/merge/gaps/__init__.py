@@ -1,0 +1,1 @@
+"""What is missing: when it is requested, and what is declared lost."""

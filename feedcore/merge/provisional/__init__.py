@@ -1,0 +1,1 @@
+"""Packets without final numbers, merged by their sources."""
