@@ -33,8 +33,8 @@ MANIFEST_NAME = "_recording.json"  # Spark ignores names that begin with an unde
 ROWS_PER_FILE = 10_000
 FIRST_FILE_TIME_NS = 1_000_000_000 * 1_000_000_000  # any fixed time; only the order counts
 FILE_TIME_STEP_NS = 10_000_000
-# Columns that ascend, as differences. Numbers have no dictionaries, and files are compressed with LZ4: to read them
-# takes a third less time than with Zstandard and dictionaries, and they are about as large.
+# Columns that ascend are stored as differences. Numbers have no dictionaries, and files are compressed with LZ4: Arrow
+# reads them in a third less time than with Zstandard and dictionaries, and they are about as large.
 ENCODINGS = dict.fromkeys(["record_index", "event_at_ns"], "DELTA_BINARY_PACKED")
 
 CORE_FIELDS = (  # of every recording

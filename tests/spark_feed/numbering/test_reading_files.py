@@ -80,6 +80,17 @@ def test_one_task_for_all_files_and_a_task_per_stream_append_the_same_bytes(tmp_
         assert stream_records_of(tmp_path / folder) == stream_records_of(tmp_path / "expected")
 
 
+def test_parts_with_dictionaries_of_numbers_give_the_same_bytes(tmp_path: Path, reader: FileReader) -> None:
+    make_recording(tmp_path / "recording", 1_800, 900)
+    journal_without_spark(tmp_path / "recording", tmp_path / "expected")
+    for part in (tmp_path / "recording").glob("part-*.parquet"):
+        pq.write_table(pq.read_table(part), part, compression="zstd")  # as recordings were written before
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, BY_LETTER, MESSAGES_MAX)
+    with CommitLog(tmp_path / "journal", plan) as log:
+        log.commit(0, _appended(AppendAll(reader, _uris(tmp_path / "recording"), log.continuation)()))
+    assert stream_records_of(tmp_path / "journal") == stream_records_of(tmp_path / "expected")
+
+
 @pytest.mark.parametrize("one_task", [True, False])
 def test_a_damaged_file_is_reported_and_nothing_is_appended(tmp_path: Path, reader: FileReader, one_task: bool) -> None:
     make_recording(tmp_path / "recording", 1_800, 900)

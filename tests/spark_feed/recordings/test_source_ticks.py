@@ -102,6 +102,17 @@ def test_the_same_seed_gives_the_same_ticks_for_any_file_size(tmp_path: Path) ->
     assert _rows(tmp_path / "a") == _rows(tmp_path / "b") != _rows(tmp_path / "c")
 
 
+def test_only_texts_have_dictionaries_and_what_ascends_is_stored_as_differences(tmp_path: Path) -> None:
+    make_recording(tmp_path / "a", 900, 900)
+    group = pq.read_metadata(tmp_path / "a" / "part-00000000.parquet").row_group(0)
+    columns = {column.path_in_schema: column for column in map(group.column, range(group.num_columns))}
+    texts = {field.name for field in SCHEMA if pa.types.is_string(field.type)}
+    assert {name for name, column in columns.items() if column.has_dictionary_page} <= texts
+    assert columns["symbol"].has_dictionary_page
+    differences = {name for name, column in columns.items() if "DELTA_BINARY_PACKED" in column.encodings}
+    assert differences == {"record_index", "event_at_ns"}
+
+
 def test_the_order_of_files_survives_a_copy(tmp_path: Path) -> None:
     make_recording(tmp_path / "a", 900, 300)
     parts = sorted((tmp_path / "a").glob("part-*"))
