@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import zmq
 
 from tandemfeed.adapter.idle_channels import IdleChannels
-from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.mailbox import Event, Mailbox
 from tandemfeed.adapter.peers.peer_calls import PeerCalls
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.reporting.forged_packets import ForgedPackets
@@ -65,11 +65,22 @@ class SourceLine(Protocol):
         """Stop hearing."""
 
 
+class Inbox(Protocol):
+    """Events for the loop."""
+
+    def fileno(self) -> int:
+        """Readable while events wait."""
+
+    def take(self, count_max: int) -> list[Event]:
+        """The next events, at most `count_max`."""
+
+
 class AdapterLoop:
     """One adapter's loop.
 
     Args:
         groups: channel_id -> this adapter's own multicast group.
+        grants: grants of the lease that arrive ahead of the admin server's orders; None: the orders alone bring them.
         ask_server: sends an effect's request to the admin server. Called in the loop's thread; must not block.
         report_interval_ns: the interval between calls of `on_report_due`.
         ask_source: requests messages from the feed source itself; None: `peers` requests them from its journal.
@@ -96,6 +107,7 @@ class AdapterLoop:
         ask_server: Callable[[ServerRequest], None],
         on_report_due: Callable[[], None],
         report_interval_ns: int,
+        grants: Inbox | None = None,
         ask_source: Callable[[RequestSource], None] | None = None,
         collect_refused: Callable[[int], None] = lambda _now_ns: None,
         forged: ForgedPackets | None = None,
@@ -105,7 +117,7 @@ class AdapterLoop:
         self._engine, self._counters = engine, counters
         self._sender, self._sealer, self._opener, self._journal = sender, sealer, opener, journal
         self._groups = {channel: group.encode() for channel, group in groups.items()}
-        self._mailbox, self._peers, self._stop = mailbox, peers, stop
+        self._mailbox, self._grants, self._peers, self._stop = mailbox, grants, peers, stop
         self._on_report_due = on_report_due
         self._report_interval_ns = report_interval_ns
         self._ask_source = ask_source
@@ -122,7 +134,9 @@ class AdapterLoop:
         self._deadline_ns = engine.next_deadline_ns()
         self._is_joining = self._is_hurried = False
         self._ask_server = ask_server
-        self._poller = zmq.Poller()
+        self._poller = zmq.Poller()  # in the order in which a turn takes what is ready
+        if grants is not None:
+            self._poller.register(grants.fileno(), zmq.POLLIN)
         self._poller.register(mailbox.fileno(), zmq.POLLIN)
         self._poller.register(stop.fileno(), zmq.POLLIN)
         if unicast is not None:
@@ -289,9 +303,22 @@ class AdapterLoop:
             self._receive_outputs(output, now_ns)
         elif self._unicast is not None and handle is self._unicast.socket:
             self._unicast.read_subscriptions()
-        elif handle == self._mailbox.fileno() and not (self._is_joining and self._is_hurried):
-            for event in self._mailbox.take(DRAIN_COUNT_MAX):
-                self.perform(event(now_ns))
+        elif handle == self._mailbox.fileno():
+            if not (self._is_joining and self._is_hurried):
+                for event in self._mailbox.take(DRAIN_COUNT_MAX):
+                    self.perform(event(now_ns))
+        elif self._grants is not None and handle == self._grants.fileno():
+            self._take_grants(self._grants, now_ns)
+
+    def _take_grants(self, grants: Inbox, now_ns: int) -> None:
+        events = grants.take(DRAIN_COUNT_MAX)
+        if self._is_joining:  # a promotion is left to `run`, like that of an order
+            if events:
+                self.hurry()
+            self._mailbox.post_all(events)
+            return
+        for event in events:
+            self.perform(event(now_ns))
 
     def _receive_outputs(self, receiver: MulticastReceiver, now_ns: int) -> None:
         for _ in range(DRAIN_COUNT_MAX):

@@ -25,6 +25,7 @@ from tandemfeed.adapter.records.last_values.keeper import LastValueKeeper
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.replay_service import ReplayService
 from tandemfeed.adapter.reporting.client_metrics import client_metrics
+from tandemfeed.adapter.reporting.grant_inbox import GrantInbox, open_grant_notices
 from tandemfeed.adapter.reporting.lifeline import Lifeline, LifelineUnavailable
 from tandemfeed.adapter.reporting.registry import AnotherProcessRuns, Registry, own_start
 from tandemfeed.adapter.reporting.reports import Reporter
@@ -152,6 +153,7 @@ class AdapterProcess:
             lambda: {} if self._sealer is None else self._sealer.next_counters(),
             lambda: self._subscribers.unicast_endpoint,
         )
+        self._grant_notices = open_grant_notices(rpc.endpoint)
         self._lifeline = self._begin_lifeline()
         try:
             registered = self._registry.register(self._stop)
@@ -163,6 +165,8 @@ class AdapterProcess:
             if self._lifeline is not None:
                 self._lifeline.close()
             rpc.stop(0.2)
+            if self._grant_notices is not None:
+                self._grant_notices.close()
             if self._last_values is not None:
                 self._last_values.close()
             if self._dead_letters is not None:
@@ -279,6 +283,7 @@ class AdapterProcess:
             opener=self._opener,
             journal=self._journal,
             mailbox=self._mailbox,
+            grants=self._grant_inbox(),
             peers=self._peers,
             stop=self._stop,
             ask_server=self._ask_server,
@@ -291,6 +296,10 @@ class AdapterProcess:
             idle_channels=self._subscribers.idle_channels,
         )
         self._meet(list(registered.adapters))
+
+    def _grant_inbox(self) -> GrantInbox | None:
+        notices = self._grant_notices
+        return None if notices is None else GrantInbox(notices, self._engine, self._registry.valid_until_ns)
 
     def _source_line(self, feed: common_pb2.FeedDescription, group: str) -> SourceLine:
         heard = self._connection.multicast.receiver(self._context, group)
@@ -311,8 +320,11 @@ class AdapterProcess:
     # ---- the admin server's orders; in the registry's thread ----
 
     def _on_registered(self, registered: admin_pb2.RegisterReply) -> None:
+        incarnation, key = registered.self.incarnation, registered.notice_key
         if self._lifeline is not None:
-            self._lifeline.use_incarnation(registered.self.incarnation, registered.last_word_key)
+            self._lifeline.use_incarnation(incarnation, key)
+        if self._grant_notices is not None:
+            self._grant_notices.follow(self._registry.server, incarnation, key)
         protocol = registered.protocol.SerializeToString(deterministic=True)
         if self._sealer is None:
             self._protocol = protocol

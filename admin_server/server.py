@@ -47,7 +47,7 @@ from tandemfeed.admin_server.services.operations import OperationsService
 from tandemfeed.admin_server.services.roles import PUBLIC_SERVICES, ROLES_BY_SERVICE
 from tandemfeed.admin_server.services.stream_administration import StreamAdministrationService
 from tandemfeed.admin_server.settings import load_cluster
-from tandemfeed.transport.calls.death_notice import DeathNoticeReceiver
+from tandemfeed.transport.calls.notices.server import ServerNotices
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import MutualTls, RpcServer, serve
@@ -117,6 +117,7 @@ class AdminServer:
         self._distrusting, self._starting_over = threading.Lock(), threading.Lock()
         self._is_stopping = threading.Event()
         self._issuers = Issuers(issuers)
+        self._notices = ServerNotices()
         with ExitStack() as opened:
             if zookeeper is None:
                 self.folder = StateFolder(state)
@@ -150,13 +151,12 @@ class AdminServer:
                 note_fingerprint(client, zookeeper, self.folder.fingerprint, state)
             opened.callback(self.policy.stop)
             self.policy.watch(self._audit, self._enforce_policy)
-            self._death_notices = DeathNoticeReceiver()
             self._rpc = self._serve(
                 listen, listen_mutual_tls, subscriber_count_max, offers_reflection=offers_reflection
             )
             opened.callback(self._rpc.stop)
-            self._death_notices.listen(self._rpc.endpoint, self._on_death_notice)
-            opened.callback(self._death_notices.close)
+            self._notices.listen(self._rpc.endpoint, self._on_death_notice)
+            opened.callback(self._notices.close)
             opened.callback(self._stop_brokers)  # runs first, so that no stream uses up the grace period of the stop
             if zookeeper is not None:
                 self._rpc.set_serving(is_serving=False)
@@ -192,7 +192,9 @@ class AdminServer:
         self._load_identities(records)
         for name, feed in self._feeds.items():
             # Replaces the stopped broker of a former leadership, which ends any call that still uses it.
-            self.brokers[name] = FeedBroker(feed, records, self._audit, self.token_keys.accepted, self._on_rollback)
+            self.brokers[name] = FeedBroker(
+                feed, records, self._audit, self.token_keys.accepted, self._on_rollback, self._notices.granter
+            )
             self.brokers[name].shut_out(self.identities.disabled)
         self._replace_distrusted()
         if doubt:
@@ -365,7 +367,7 @@ class AdminServer:
             self.identities, self.certificates, self.token_keys, self._drop_token_keys, self.policy, self._audit
         )
         policy_gate = PolicyGate(self.policy, self.identities.why_refused)
-        registry = AdapterRegistryService(self.brokers, self.token_keys.accepted, self._audit, self._death_notices.key)
+        registry = AdapterRegistryService(self.brokers, self.token_keys.accepted, self._audit, self._notices.key)
         operations = OperationsService(self.brokers, self.policy, self._audit, self.token_keys.statuses)
         policy = PolicyAdministrationService(self.policy, self._audit)
         audit = AuditAdministrationService(self.policy, self._audit)

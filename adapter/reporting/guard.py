@@ -11,6 +11,7 @@ import os
 import queue
 import sys
 import threading
+import time
 
 import grpc
 
@@ -18,14 +19,15 @@ from tandemfeed.adapter.reporting.lifeline import REPORT_TIMEOUT_S, SharedPage
 from tandemfeed.transport.calls.admin_servers import AdminServers
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.credentials import from_words
-from tandemfeed.transport.calls.death_notice import DeathNoticeSender
 from tandemfeed.transport.calls.login import AuthenticationRefused
+from tandemfeed.transport.calls.notices.adapter import DeathNoticeSender
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.transport.process_shell import Connection, configure_logging
 from tandemfeed.transport.scheduling import run_in_background
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
+CALL_PAUSE_S = 0.02  # after the datagram, which nearly always suffices: a takeover needs the processors now
 LOG = logging.getLogger("tandemfeed.adapter.reporting.lifeline")
 _Messages = queue.SimpleQueue[admin_pb2.AdapterEnded | None]
 
@@ -50,6 +52,7 @@ class Guard:
         with self._lock:
             if self._sender is not None:
                 self._sender.send(key, incarnation)
+                time.sleep(CALL_PAUSE_S)
             self._over.set()
             self._messages.put(admin_pb2.AdapterEnded(incarnation=incarnation))
             self._messages.put(None)

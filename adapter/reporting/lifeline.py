@@ -21,7 +21,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tandemfeed.transport.calls.credentials import to_words
-from tandemfeed.transport.calls.death_notice import KEY_SIZE
+from tandemfeed.transport.calls.notices.layout import KEY_SIZE
 
 if TYPE_CHECKING:
     from tandemfeed.transport.process_shell import Connection
@@ -125,9 +125,9 @@ class Lifeline:
         self._process.stdin.write(json.dumps(words).encode())
         self._process.stdin.close()
 
-    def use_incarnation(self, incarnation: int, last_word_key: bytes) -> None:
+    def use_incarnation(self, incarnation: int, notice_key: bytes) -> None:
         """Set the adapter start to report, and the key that the admin server gave to this start."""
-        self._page.key = last_word_key
+        self._page.key = notice_key
         self._page.incarnation = incarnation
 
     def close(self) -> None:

@@ -93,6 +93,11 @@ class Registry:
         self._channel: grpc.Channel | None = None
         self._thread = threading.Thread(target=self._keep_attending, name="registry", daemon=True)
 
+    @property
+    def server(self) -> str:
+        """host:port of the admin server that was asked last."""
+        return self._asked
+
     def register(self, stop: StopSignal) -> admin_pb2.RegisterReply | None:
         """Register, and wait for the server as long as it takes; None if the stop signal came first.
 
@@ -207,13 +212,13 @@ class Registry:
         orders = admin_pb2_grpc.AdapterRegistryStub(self._channel).Attend(iter(reports.get, None))
         try:
             for order in orders:
-                self._on_order(order, self._valid_until_ns(order))
+                self._on_order(order, self._order_valid_until_ns(order))
         finally:
             self.is_attending = False
             reports.put(None)
             self._on_lost()
 
-    def _valid_until_ns(self, order: admin_pb2.AdapterOrder) -> int:
+    def _order_valid_until_ns(self, order: admin_pb2.AdapterOrder) -> int:
         lease: admin_pb2.LeaseGranted | admin_pb2.LeaseOffered | admin_pb2.LeaseRenewed
         match order.WhichOneof("order"):
             case "lease_granted":
@@ -222,10 +227,14 @@ class Registry:
                 lease = order.lease_offered
             case _:
                 lease = order.lease_renewed
-        sent_at_ns = self._sent_at_ns.get(lease.report_id)
+        return self.valid_until_ns(lease.report_id, lease.ttl_ns)
+
+    def valid_until_ns(self, report_id: int, ttl_ns: int) -> int:
+        """Until when a lease counts that answers one of this adapter's reports. From any thread."""
+        sent_at_ns = self._sent_at_ns.get(report_id)
         if sent_at_ns is None:
             return 0  # not a lease order, or one so old that its report is forgotten
-        return sent_at_ns + lease.ttl_ns - lease.ttl_ns // MARGIN_PER_TTL
+        return sent_at_ns + ttl_ns - ttl_ns // MARGIN_PER_TTL
 
 
 def _another_process(error: Exception) -> str | None:

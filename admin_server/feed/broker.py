@@ -27,6 +27,7 @@ from tandemfeed.admin_server.lease.lease_core import FeedLease
 from tandemfeed.admin_server.policy.rules import Action, Extent
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
+from tandemfeed.transport.calls.notices.layout import GrantNotice
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.broker")
@@ -58,6 +59,7 @@ class FeedBroker:
         records: the durable state.
         token_keys: the public keys of tokens that adapters accept.
         on_rollback: called with the reason when an adapter proves that the records are a restored backup.
+        granter: returns how to send grant notices to the adapter at an endpoint; may wait for a name to be resolved.
 
     Attributes:
         key_ring: the feed's keys. Only its adapters may have decision keys, only its source and adapters source keys.
@@ -73,9 +75,10 @@ class FeedBroker:
         audit: AuditLog,
         token_keys: Callable[[], list[common_pb2.TokenKey]],
         on_rollback: Callable[[str], None] = lambda _why: None,
+        granter: Callable[[str], Callable[[GrantNotice], None]] = lambda _endpoint: lambda _notice: None,
     ) -> None:
         self.feed = feed
-        self._records, self._audit, self._on_rollback = records, audit, on_rollback
+        self._records, self._audit, self._on_rollback, self._granter = records, audit, on_rollback, granter
         self.rights = GivenRights(records, feed.feed_id)
         channel_ids = [channel.channel_id for channel in feed.channels]
         self._topics = {channel.topic: channel.channel_id for channel in feed.channels}
@@ -127,7 +130,8 @@ class FeedBroker:
 
     def attend(self, adapter: AdapterSettings, incarnation: int, report_id: int) -> Attendance:
         """Begin the adapter's stream, whose first report is `report_id`."""
-        attendance = Attendance(adapter, incarnation, report_id, time.monotonic_ns())
+        notify = self._granter(self._state.endpoint_of(adapter.adapter_id))
+        attendance = Attendance(adapter, incarnation, report_id, time.monotonic_ns(), notify)
         if self._state.attend(attendance):
             self._state.processes.save_if_possible(adapter.adapter_id)
             self._audit.write("attending", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)

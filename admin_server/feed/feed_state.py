@@ -45,6 +45,8 @@ from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_state")
+# A new active and its clients first finish a takeover, for which they need the processors; then they hear who has left.
+ANNOUNCE_PAUSE_NS = 20_000_000
 PAUSE_S_MAX = 600.0  # the validity of keys follows the wall clock, which may be changed; leases do not depend on it
 
 
@@ -85,6 +87,7 @@ class FeedState:
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
         self._sessions = CurrentSession(feed, records)
         self._subscribers = SubscriberStreams(self._attending)
+        self._announce_at_ns: int | None = None
         self._is_stopped = False
         self._changed = threading.Condition(threading.Lock())
 
@@ -253,8 +256,8 @@ class FeedState:
             self.processes.note_attended(attendance, False)
             if adapter_id in self._known:
                 self._known[adapter_id].replica_state = AWAY
-            self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns(), has_ended=has_ended))
-            self._announce()
+            self._keeper.perform(self.lease.on_gone(adapter_id, time.monotonic_ns(), has_ended=has_ended))
+            self._announce_soon()
             self._reports.on_leave(adapter_id)  # last, because a takeover is urgent
             return True
 
@@ -262,6 +265,11 @@ class FeedState:
         """What distinguishes the conversion of an adapter from that of one that attends; None: nothing."""
         with self._changed:
             return self._conversions.difference(adapter_id, self._attending.keys())
+
+    def endpoint_of(self, adapter_id: int) -> str:
+        """Where an adapter that has registered serves calls: host:port."""
+        with self._changed:
+            return self._known[adapter_id].rpc_endpoint
 
     def attendance_of(self, incarnation: int) -> Attendance | None:
         """The open stream of a start."""
@@ -433,7 +441,8 @@ class FeedState:
             if self._is_stopped:
                 return False
             self._perform(self.lease.on_timer(time.monotonic_ns()))
-            if self._starts.withdraw(time.time_ns()):
+            is_due = self._announce_at_ns is not None and time.monotonic_ns() >= self._announce_at_ns
+            if self._starts.withdraw(time.time_ns()) or is_due:
                 self._announce()
             self._subscribers.run_timers()
             return self._keeper.needs_epochs
@@ -497,8 +506,10 @@ class FeedState:
             session=state.session,
         )
         self._perform(decisions)
-        if moved or session_changed:
+        if session_changed:
             self._announce()
+        elif moved:
+            self._announce_soon()
         elif not self.lease.holder:
             self._changed.notify_all()  # the adapter is a candidate again, so the lease may have a deadline now
 
@@ -515,7 +526,14 @@ class FeedState:
         elif decisions:
             self._changed.notify_all()  # the next deadline may be earlier now
 
+    def _announce_soon(self) -> None:
+        """Announce what is not urgent, together with what else changes meanwhile."""
+        if self._announce_at_ns is None:
+            self._announce_at_ns = time.monotonic_ns() + ANNOUNCE_PAUSE_NS
+        self._changed.notify_all()
+
     def _announce(self) -> None:
+        self._announce_at_ns = None
         changed = admin_pb2.ClusterChanged(
             adapters=self._descriptions(),
             keys=self._keys.keys(channel.channel_id for channel in self._feed.channels),
@@ -566,7 +584,7 @@ class FeedState:
     def _pause_s(self) -> float:
         next_change_unix_ns = min(self._keys.next_change_unix_ns, self._starts.next_change_unix_ns())
         pause_s = max((next_change_unix_ns - time.time_ns()) / 1e9, 1.0)
-        for deadline_ns in (self.lease.next_deadline_ns(), self._subscribers.next_deadline_ns()):
+        for deadline_ns in (self.lease.next_deadline_ns(), self._subscribers.next_deadline_ns(), self._announce_at_ns):
             if deadline_ns is None:
                 continue
             pause_s = min(pause_s, max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9))

@@ -10,6 +10,7 @@ from functools import partial
 
 from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.admin_server.settings import AdapterSettings
+from tandemfeed.transport.calls.notices.layout import GrantNotice
 from tandemfeed.transport.calls.serving.stream_queue import StreamQueue
 from tandemfeed.v1 import admin_pb2
 
@@ -25,6 +26,7 @@ class Attendance:
     Attributes:
         report_id: the id of the newest report.
         heard_at_ns: when that report arrived, by this server's monotonic clock.
+        notify: sends the adapter a grant notice, ahead of the order; never blocks.
         orders: the queue that the stream sends; None ends the stream.
         knows_subscriptions: it got the whole list of subscriptions, and every change since.
     """
@@ -33,12 +35,18 @@ class Attendance:
     incarnation: int
     report_id: int
     heard_at_ns: int
+    notify: Callable[[GrantNotice], None] = lambda _notice: None
     orders: StreamQueue[admin_pb2.AdapterOrder] = field(default_factory=StreamQueue)
     knows_subscriptions: bool = False
 
     def order(self, **order: object) -> None:
         """Send an essential order: about a lease, or about the adapter's state."""
         self.orders.put(admin_pb2.AdapterOrder(**order))  # type: ignore[arg-type]  # one field of the oneof, by name
+
+    def grant(self, epoch: int, ttl_ns: int) -> None:
+        """Order the adapter to take the lease, by a notice as well."""
+        self.notify(GrantNotice(self.incarnation, epoch, ttl_ns, self.report_id))
+        self.order(lease_granted=admin_pb2.LeaseGranted(epoch=epoch, ttl_ns=ttl_ns, report_id=self.report_id))
 
     def order_if_room(self, **order: object) -> None:
         """Send an order that may be lost; without renewals, an adapter stops by its own clock."""

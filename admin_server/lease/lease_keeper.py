@@ -189,8 +189,7 @@ class LeaseKeeper:
             return
         attendance = self._attending[granted.adapter_id]
         self._record_holder(granted.epoch, granted.adapter_id)
-        lease = admin_pb2.LeaseGranted(epoch=granted.epoch, ttl_ns=self._ttl_ns, report_id=attendance.report_id)
-        attendance.order(lease_granted=lease)
+        attendance.grant(granted.epoch, self._ttl_ns)
         self._audit_later("lease granted", epoch=granted.epoch, adapter_id=granted.adapter_id)
 
     def _renewed(self, attendance: Attendance, epoch: int) -> None:

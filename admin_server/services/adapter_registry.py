@@ -45,10 +45,10 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         brokers: Mapping[str, FeedBroker],
         token_keys: Callable[[], list[common_pb2.TokenKey]],
         audit: AuditLog,
-        last_word_key: Callable[[int], bytes],
+        notice_key: Callable[[int], bytes],
     ) -> None:
         self._brokers, self._token_keys, self._audit = brokers, token_keys, audit
-        self._last_word_key = last_word_key
+        self._notice_key = notice_key
         self._streams = OpenStreams(OPEN_STREAMS_MAX, OPEN_STREAMS_OF_ONE_MAX)
 
     def Register(  # noqa: N802
@@ -70,7 +70,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             conversions=wire_conversions(broker.feed),
             documents=table_documents(broker.feed),
             protocol=describe_protocol(broker.feed),
-            last_word_key=self._last_word_key(own.incarnation),
+            notice_key=self._notice_key(own.incarnation),
             decision_keys=broker.key_ring.decision_keys(),
             source_keys=broker.key_ring.source_keys(),
             ended_source_starts=broker.gateways.ended_starts(),

@@ -27,6 +27,7 @@ class Adapter:
         conversions: by what it converts.
         attends: open its stream; otherwise `attend` does.
         unicast_server_key: the key for its unicast clients.
+        rpc_endpoint: where it serves calls, and receives grant notices.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Adapter:
         conversions: Sequence[admin_pb2.ChannelConversion] = (),
         attends: bool = True,
         unicast_server_key: bytes = b"",
+        rpc_endpoint: str = "127.0.0.1:1",
     ) -> None:
         self._channel = channel_as(server, f"adapter-{name}")
         self._stub = admin_pb2_grpc.AdapterRegistryStub(self._channel)
@@ -49,7 +51,7 @@ class Adapter:
         self._request = admin_pb2.RegisterRequest(
             feed="equities",
             adapter=name,
-            rpc_endpoint="127.0.0.1:1",
+            rpc_endpoint=rpc_endpoint,
             public_key=self._public_key,
             process_nonce=self.nonce,
             process_id=4711,

@@ -12,13 +12,15 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tandemfeed.admin_server.feed.descriptions import AWAY
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.services import adapter_registry
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.channels import open_channel
-from tandemfeed.transport.calls.death_notice import DeathNoticeSender
 from tandemfeed.transport.calls.login import AuthenticationRefused, Login, login
+from tandemfeed.transport.calls.notices.adapter import DeathNoticeSender, GrantNoticeReceiver
+from tandemfeed.transport.calls.notices.layout import GrantNotice
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.settings_file import SettingsError
@@ -34,6 +36,7 @@ from tests.admin_server.cluster_files import (
     write_settings,
 )
 from tests.admin_server.subscriber_by_hand import RefusedRequest, grants, keys_of
+from tests.transport.calls.notices.test_notices import free_endpoint, received
 
 
 @pytest.fixture
@@ -126,8 +129,8 @@ def test_adapters_and_clients_receive_the_same_keys(server: AdminServer) -> None
         grant = next(grants(channel))
     keys = [(key.key_id, key.channel_id, key.key) for key in keys_of(grant)]
     assert [channel_id for _, channel_id, _ in keys] == [1]
-    for received in (adapter.registered.keys, changed.keys):
-        assert [(key.key_id, key.channel_id, key.key) for key in received] == keys
+    for announced in (adapter.registered.keys, changed.keys):
+        assert [(key.key_id, key.channel_id, key.key) for key in announced] == keys
     adapter.vanish()
 
 
@@ -148,14 +151,54 @@ def test_a_death_notice_ends_an_adapter_whose_stream_is_still_open(server: Admin
     backup.report(ReplicaState.SYNCHRONIZED, 50)
     incarnation = active.registered.self.incarnation
     sender = DeathNoticeSender(server.endpoint)
-    sender.send(backup.registered.last_word_key, incarnation)  # with another adapter's key: ignored
-    sender.send(active.registered.last_word_key, incarnation)
-    sender.send(active.registered.last_word_key, incarnation)
+    sender.send(backup.registered.notice_key, incarnation)  # with another adapter's key: ignored
+    sender.send(active.registered.notice_key, incarnation)
+    sender.send(active.registered.notice_key, incarnation)
     sender.close()
     assert backup.await_order("lease_granted").lease_granted.epoch == epoch + 1
     assert active.ended.wait(WAIT_S)
     assert not backup.ended.is_set()
     backup.vanish()
+
+
+def test_a_grant_is_sent_as_a_notice_too(server: AdminServer) -> None:
+    active = Adapter(server, "a")
+    epoch = active.await_order("lease_granted").lease_granted.epoch
+    endpoint = free_endpoint()
+    receiver = GrantNoticeReceiver(endpoint)
+    backup = Adapter(server, "b", rpc_endpoint=endpoint)
+    incarnation = backup.registered.self.incarnation
+    receiver.follow(server.endpoint, incarnation, backup.registered.notice_key)
+    backup.report(ReplicaState.SYNCHRONIZED, 50)
+    active.vanish()
+    ordered = backup.await_order("lease_granted").lease_granted
+    (noticed,) = received(receiver)  # it is there before the order
+    assert ordered.epoch == epoch + 1
+    assert noticed == GrantNotice(incarnation, ordered.epoch, ordered.ttl_ns, ordered.report_id)
+    receiver.close()
+    backup.vanish()
+
+
+def test_who_has_left_is_announced_once_and_after_the_lease_is_granted(server: AdminServer) -> None:
+    active, backup = Adapter(server, "a"), Adapter(server, "b")
+    active.await_order("lease_granted")
+    backup.report(ReplicaState.SYNCHRONIZED, 50)
+    while state_of(backup, backup.await_order("cluster_changed")) != ReplicaState.SYNCHRONIZED.value:
+        pass
+    active.vanish()
+    epoch = backup.await_order("lease_granted").lease_granted.epoch
+    order = backup.orders.get(timeout=WAIT_S)
+    assert (order.cluster_changed.active_adapter_id, order.cluster_changed.epoch) == (backup.adapter_id, epoch)
+    assert state_of(active, order) == AWAY
+    backup.report(ReplicaState.SYNCHRONIZED, 50)
+    assert backup.orders.get(timeout=WAIT_S).WhichOneof("order") == "report_heard"
+    backup.vanish()
+
+
+def state_of(adapter: Adapter, order: admin_pb2.AdapterOrder) -> str:
+    """An adapter's state, as an order announces it."""
+    (found,) = (each for each in order.cluster_changed.adapters if each.adapter_id == adapter.adapter_id)
+    return found.replica_state
 
 
 def test_a_registration_returns_the_protocol_settings_of_the_feed(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
-from tandemfeed.transport.calls.death_notice import DeathNoticeSender
+from tandemfeed.transport.calls.notices.adapter import DeathNoticeSender
 from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
@@ -73,7 +73,7 @@ def test_status_and_metrics_count_takeovers_by_reason(server: AdminServer) -> No
     backup = Adapter(server, "b")
     backup.report(SYNCHRONIZED, 50)
     sender = DeathNoticeSender(server.endpoint)
-    sender.send(active.registered.last_word_key, active.registered.self.incarnation)
+    sender.send(active.registered.notice_key, active.registered.self.incarnation)
     sender.close()
     third = backup.await_order("lease_granted").lease_granted
     status = status_of(server)

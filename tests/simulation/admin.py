@@ -374,6 +374,8 @@ class AdminActor:
         self._cluster.checks.grants.on_grant(granted.adapter_id, self._world.now_ns)
         self._world.log("epoch {} is granted to {}", epoch, adapter.name)
         until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
+        notice = (adapter, attendance.life, adapter.engine.on_lease_granted, (epoch, until_ns))
+        self._world.multicast(self._world.link(ADMIN, adapter.name), deliver, notice)  # may be lost, late or repeated
         self._send(adapter, adapter.engine.on_lease_granted, epoch, until_ns)
 
     def _announce_roles(self) -> None:

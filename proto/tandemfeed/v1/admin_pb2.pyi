@@ -1246,7 +1246,7 @@ class RegisterReply(_message.Message):
     SYNC_INTERVAL_NS_FIELD_NUMBER: _builtins.int
     MESSAGE_MODEL_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
-    LAST_WORD_KEY_FIELD_NUMBER: _builtins.int
+    NOTICE_KEY_FIELD_NUMBER: _builtins.int
     DECISION_KEYS_FIELD_NUMBER: _builtins.int
     ENDED_SOURCE_STARTS_FIELD_NUMBER: _builtins.int
     SOURCE_KEYS_FIELD_NUMBER: _builtins.int
@@ -1257,8 +1257,8 @@ class RegisterReply(_message.Message):
     lease_ttl_ns: _builtins.int
     sync_interval_ns: _builtins.int
     message_model: _builtins.bytes
-    last_word_key: _builtins.bytes
-    """of this start: authenticates the datagram by which its lifeline tells of its end"""
+    notice_key: _builtins.bytes
+    """of this start: authenticates the datagrams that report its death, and a grant to it"""
     unicast_listen: _builtins.str
     """"IPV4:PORT" to listen at for unicast clients, port 0: any; empty: it serves none"""
     @_builtins.property
@@ -1309,7 +1309,7 @@ class RegisterReply(_message.Message):
         sync_interval_ns: _builtins.int = ...,
         message_model: _builtins.bytes = ...,
         protocol: Global___FeedProtocol | None = ...,
-        last_word_key: _builtins.bytes = ...,
+        notice_key: _builtins.bytes = ...,
         decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
         ended_source_starts: _abc.Iterable[_builtins.bytes] | None = ...,
         source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
@@ -1320,7 +1320,7 @@ class RegisterReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "ended_source_starts", b"ended_source_starts", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_keys", b"token_keys", "unicast_listen", b"unicast_listen"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "ended_source_starts", b"ended_source_starts", "feed", b"feed", "keys", b"keys", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "notice_key", b"notice_key", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_keys", b"token_keys", "unicast_listen", b"unicast_listen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

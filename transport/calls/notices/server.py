@@ -1,0 +1,111 @@
+"""The admin server's side: gives every adapter start its key, receives death notices, and sends grant notices."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+
+from tandemfeed.transport.calls.notices.layout import (
+    DEATH_SIZE,
+    KEY_SIZE,
+    GrantNotice,
+    claimed_death,
+    is_authentic,
+    seal_grant,
+)
+
+LOG = logging.getLogger("tandemfeed.transport.calls.notices.server")
+
+
+class ServerNotices:
+    """Notices to and from adapters.
+
+    The secret belongs to this run of the server; an adapter that registers again gets a new key.
+    """
+
+    def __init__(self) -> None:
+        self._secret = os.urandom(KEY_SIZE)
+        self._socket: socket.socket | None = None
+        self._stop_fd = -1
+        self._thread: threading.Thread | None = None
+
+    def key(self, incarnation: int) -> bytes:
+        """The key for this adapter start's notices; 32 bytes."""
+        return hmac.digest(self._secret, incarnation.to_bytes(4, "little"), "sha256")
+
+    def listen(self, endpoint: str, on_death: Callable[[int], None]) -> None:
+        """Use host:port from now on. If the port is not available, only calls report deaths and grants.
+
+        Args:
+            on_death: called in a separate thread with the incarnation that has ended.
+        """
+        host, _, port = endpoint.rpartition(":")
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host.strip("[]"), int(port), type=socket.SOCK_DGRAM
+            )[0]
+            self._socket = socket.socket(family, kind, protocol)
+            self._socket.bind(address)
+        except OSError as refused:
+            self._socket = None
+            extra = {"why": str(refused)}
+            LOG.warning("cannot use the UDP port; a killed adapter will be noticed and replaced later", extra=extra)
+            return
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread = threading.Thread(
+            target=self._receive, args=(self._socket, on_death), name="death-notices", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop receiving and sending."""
+        if self._thread is not None:
+            os.eventfd_write(self._stop_fd, 1)
+            self._thread.join()
+            os.close(self._stop_fd)
+
+    def granter(self, endpoint: str) -> Callable[[GrantNotice], None]:
+        """A function that sends grant notices to an adapter. It never waits, and does not know whether they arrive.
+
+        Args:
+            endpoint: host:port of the adapter. This resolves the name, and may wait for that.
+        """
+        host, _, port = endpoint.rpartition(":")
+        if self._socket is None or not port.isdecimal():
+            return _send_nothing
+        try:
+            address = socket.getaddrinfo(host.strip("[]"), int(port), self._socket.family, socket.SOCK_DGRAM)[0][4]
+        except (OSError, ValueError) as unknown:  # ValueError: the port, or the name, which the adapter chose
+            LOG.info("cannot send grant notices to an adapter", extra={"endpoint": endpoint, "why": str(unknown)})
+            return _send_nothing
+        return lambda notice: self._send(notice, address)
+
+    def verify_death(self, datagram: bytes) -> int | None:
+        """The incarnation that has ended; None if the datagram is not an authentic death notice."""
+        incarnation = claimed_death(datagram)
+        return incarnation if incarnation is not None and is_authentic(self.key(incarnation), datagram) else None
+
+    def _send(self, notice: GrantNotice, address: tuple[object, ...]) -> None:
+        if (sender := self._socket) is not None:
+            with contextlib.suppress(OSError):  # no route, or closed meanwhile: the order follows in any case
+                sender.sendto(seal_grant(self.key(notice.incarnation), notice), socket.MSG_DONTWAIT, address)
+
+    def _receive(self, receiver: socket.socket, on_death: Callable[[int], None]) -> None:
+        with receiver:
+            while True:
+                ready, _, _ = select.select([receiver.fileno(), self._stop_fd], [], [])
+                if self._stop_fd in ready:
+                    return
+                incarnation = self.verify_death(receiver.recv(DEATH_SIZE + 1))
+                if incarnation is not None:
+                    on_death(incarnation)
+
+
+def _send_nothing(_: GrantNotice) -> None:
+    """There is no way to this adapter by datagram."""
