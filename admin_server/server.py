@@ -230,9 +230,14 @@ class AdminServer:
         """Remember which server is active, so that this one can name it to callers."""
         self._gate.active_endpoint = active_endpoint
 
-    def _on_death_notice(self, incarnation: int) -> None:
-        for broker in self.served.values():
-            broker.end(incarnation)
+    def _on_death_notice(self, incarnation: int) -> Callable[[], None]:
+        rest = [broker.end(incarnation) for broker in self.served.values()]
+
+        def finish() -> None:
+            for each in rest:
+                each()
+
+        return finish
 
     def _enforce_policy(self) -> None:
         """End what the changed policy no longer grants. It is in force already, so no client that has lost a channel is

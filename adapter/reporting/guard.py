@@ -27,7 +27,7 @@ from tandemfeed.transport.process_shell import Connection, configure_logging
 from tandemfeed.transport.scheduling import run_in_background
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
-CALL_PAUSE_S = 0.02  # after the datagram, which nearly always suffices: a takeover needs the processors now
+CALL_PAUSE_S = 0.05  # after the datagram, which nearly always suffices: a takeover needs the processors now
 LOG = logging.getLogger("tandemfeed.adapter.reporting.lifeline")
 _Messages = queue.SimpleQueue[admin_pb2.AdapterEnded | None]
 

@@ -152,16 +152,30 @@ class FeedBroker:
     def leave(self, attendance: Attendance, *, has_ended: bool = False) -> None:
         """The adapter's stream ended. Args: has_ended: its process is known to have ended."""
         if self._state.leave(attendance, has_ended=has_ended):
-            self._state.processes.save_if_possible(attendance.adapter.adapter_id)
-            self._audit.write("left", feed=self.feed.name, adapter=attendance.adapter.name)
+            self._note_left(attendance)
 
-    def end(self, incarnation: int) -> None:
-        """Note that this start of an adapter has ended, even if its stream is still open."""
+    def end(self, incarnation: int) -> Callable[[], None]:
+        """Note that this start of an adapter has ended, even if its stream is still open.
+
+        Returns:
+            What is left to be done, which is not urgent, as a takeover is, and waits for the disk.
+        """
         ended = self._state.attendance_of(incarnation)
-        if ended is not None:
-            self.leave(ended, has_ended=True)
+        if ended is None:
+            return lambda: None
+        has_left = self._state.leave(ended, has_ended=True)
+
+        def finish() -> None:
+            if has_left:
+                self._note_left(ended)
             ended.end()
             self._audit.write("ended", feed=self.feed.name, adapter=ended.adapter.name, incarnation=incarnation)
+
+        return finish
+
+    def _note_left(self, attendance: Attendance) -> None:
+        self._state.processes.save_if_possible(attendance.adapter.adapter_id)
+        self._audit.write("left", feed=self.feed.name, adapter=attendance.adapter.name)
 
     def _check_known(self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest) -> None:
         """An adapter presents a start other than its last. One that the records never knew proves that they are old."""

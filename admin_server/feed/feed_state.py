@@ -46,7 +46,7 @@ from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_state")
 # A new active and its clients first finish a takeover, for which they need the processors; then they hear who has left.
-ANNOUNCE_PAUSE_NS = 20_000_000
+ANNOUNCE_PAUSE_NS = 50_000_000
 PAUSE_S_MAX = 600.0  # the validity of keys follows the wall clock, which may be changed; leases do not depend on it
 
 

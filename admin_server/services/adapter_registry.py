@@ -113,7 +113,8 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             await send_initial_metadata(context)
             async for ended in requests:
                 broker, _ = self._registered(ended.incarnation, caller_of(context).identity, context)
-                await in_thread(context, broker.end, ended.incarnation)
+                finish = broker.end(ended.incarnation)
+                await in_thread(context, finish)
         return admin_pb2.GuardReply()
 
     def DescribeFeed(  # noqa: N802

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tandemfeed.admin_server.feed.feed_state import ANNOUNCE_PAUSE_NS
 from tandemfeed.admin_server.lease.lease_core import FeedLease, LeaseConfig
 from tandemfeed.admin_server.lease.lease_decisions import (
     Granted,
@@ -134,8 +135,9 @@ class AdminActor:
         if self.is_up and attendance is not None and attendance.life == life:
             del self._attending[adapter.adapter_id]
             self._cluster.checks.grants.forget(adapter.adapter_id)
-            self._perform(self.lease.on_gone(adapter.adapter_id, self._world.now_ns))
-            self._announce_roles()
+            for decision in self.lease.on_gone(adapter.adapter_id, self._world.now_ns):
+                self._perform_one(decision)
+            self._world.after(ANNOUNCE_PAUSE_NS, self._announce_later, self.lease)  # as FeedState does
 
     def _try_to_connect(self, who: tuple[AdapterActor, int]) -> None:
         adapter, life = who
@@ -377,6 +379,10 @@ class AdminActor:
         notice = (adapter, attendance.life, adapter.engine.on_lease_granted, (epoch, until_ns))
         self._world.multicast(self._world.link(ADMIN, adapter.name), deliver, notice)  # may be lost, late or repeated
         self._send(adapter, adapter.engine.on_lease_granted, epoch, until_ns)
+
+    def _announce_later(self, lease: FeedLease) -> None:
+        if self.is_up and lease is self.lease:  # the same server
+            self._announce_roles()
 
     def _announce_roles(self) -> None:
         active, epoch = max(self.lease.holder, 0), self.lease.epoch

@@ -16,7 +16,7 @@ from tandemfeed.transport.calls.notices.adapter import GrantNoticeReceiver
 from tandemfeed.transport.calls.notices.layout import GrantNotice
 from tandemfeed.transport.calls.notices.server import ServerNotices
 from tests.adapter.test_loop_joining import Joining
-from tests.transport.calls.notices.test_notices import await_datagram, free_endpoint
+from tests.transport.calls.notices.test_notices import await_datagram, free_endpoint, nothing
 
 INCARNATION, WAIT_S, SECOND = 7, 60.0, 1_000_000_000
 
@@ -27,7 +27,7 @@ class Granting:
     def __init__(self, folder: Path) -> None:
         self.joining, self.notices = Joining(folder), ServerNotices()
         server, self.endpoint = free_endpoint(), free_endpoint()
-        self.notices.listen(server, print)
+        self.notices.listen(server, nothing)
         self.receiver = GrantNoticeReceiver(self.endpoint)
         self.receiver.follow(server, INCARNATION, self.notices.key(INCARNATION))
         self.engine = self.joining.joiner.engine

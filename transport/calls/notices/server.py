@@ -20,6 +20,7 @@ from tandemfeed.transport.calls.notices.layout import (
     seal_grant,
 )
 
+REST_PAUSE_S = 0.05
 LOG = logging.getLogger("tandemfeed.transport.calls.notices.server")
 
 
@@ -39,11 +40,12 @@ class ServerNotices:
         """The key for this adapter start's notices; 32 bytes."""
         return hmac.digest(self._secret, incarnation.to_bytes(4, "little"), "sha256")
 
-    def listen(self, endpoint: str, on_death: Callable[[int], None]) -> None:
+    def listen(self, endpoint: str, on_death: Callable[[int], Callable[[], None]]) -> None:
         """Use host:port from now on. If the port is not available, only calls report deaths and grants.
 
         Args:
-            on_death: called in a separate thread with the incarnation that has ended.
+            on_death: called in a separate thread with the incarnation that has ended. What it returns is called there
+                when no other death has been reported for a while, because a takeover needs the processors first.
         """
         host, _, port = endpoint.rpartition(":")
         try:
@@ -64,11 +66,12 @@ class ServerNotices:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop receiving and sending."""
+        """Finish what is left, and stop receiving and sending. A second call does nothing."""
         if self._thread is not None:
             os.eventfd_write(self._stop_fd, 1)
             self._thread.join()
             os.close(self._stop_fd)
+            self._thread = None
 
     def granter(self, endpoint: str) -> Callable[[GrantNotice], None]:
         """A function that sends grant notices to an adapter. It never waits, and does not know whether they arrive.
@@ -96,15 +99,25 @@ class ServerNotices:
             with contextlib.suppress(OSError):  # no route, or closed meanwhile: the order follows in any case
                 sender.sendto(seal_grant(self.key(notice.incarnation), notice), socket.MSG_DONTWAIT, address)
 
-    def _receive(self, receiver: socket.socket, on_death: Callable[[int], None]) -> None:
+    def _receive(self, receiver: socket.socket, on_death: Callable[[int], Callable[[], None]]) -> None:
+        rest: list[Callable[[], None]] = []
         with receiver:
-            while True:
-                ready, _, _ = select.select([receiver.fileno(), self._stop_fd], [], [])
-                if self._stop_fd in ready:
-                    return
-                incarnation = self.verify_death(receiver.recv(DEATH_SIZE + 1))
-                if incarnation is not None:
-                    on_death(incarnation)
+            while self._stop_fd not in (
+                ready := select.select([receiver, self._stop_fd], [], [], REST_PAUSE_S if rest else None)[0]
+            ):
+                if not ready:
+                    _call_all(rest)
+                elif (incarnation := self.verify_death(receiver.recv(DEATH_SIZE + 1))) is not None:
+                    rest.append(on_death(incarnation))
+            _call_all(rest)
+
+
+def _call_all(rest: list[Callable[[], None]]) -> None:
+    while rest:
+        try:
+            rest.pop(0)()
+        except Exception:  # e.g. of a full disk; later deaths must be heard
+            LOG.exception("could not finish what the death of an adapter requires")
 
 
 def _send_nothing(_: GrantNotice) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -41,12 +42,31 @@ def deaths() -> Deaths:
 
 
 @pytest.fixture
-def server(deaths: Deaths) -> Iterator[tuple[ServerNotices, str]]:
-    """A server at a free port, and that port."""
+def finished() -> Deaths:
+    """The incarnations for which the rest was done."""
+    return Deaths()
+
+
+@pytest.fixture
+def server(deaths: Deaths, finished: Deaths) -> Iterator[tuple[ServerNotices, str]]:
+    """A server at a free port, and that port. The rest for incarnation 13 fails."""
+
+    def on_death(incarnation: int) -> Callable[[], None]:
+        deaths.put(incarnation)
+        return refuse if incarnation == 13 else partial(finished.put, incarnation)
+
     notices, endpoint = ServerNotices(), free_endpoint()
-    notices.listen(endpoint, deaths.put)
+    notices.listen(endpoint, on_death)
     yield notices, endpoint
     notices.close()
+
+
+def refuse() -> None:
+    raise OSError("no space left")
+
+
+def nothing(_incarnation: int) -> Callable[[], None]:
+    return lambda: None
 
 
 @pytest.fixture
@@ -85,6 +105,22 @@ def test_a_death_notice_with_the_right_key_is_accepted(server: tuple[ServerNotic
     sender.close()
 
 
+def test_the_rest_is_done_after_the_deaths_and_a_failure_stops_nothing(
+    server: tuple[ServerNotices, str], deaths: Deaths, finished: Deaths
+) -> None:
+    notices, endpoint = server
+    sender = DeathNoticeSender(endpoint)
+    for incarnation in (7, 13, 8):
+        sender.send(notices.key(incarnation), incarnation)
+    assert [deaths.get(timeout=WAIT_S) for _ in range(3)] == [7, 13, 8]
+    assert [finished.get(timeout=WAIT_S) for _ in range(2)] == [7, 8]
+    sender.send(notices.key(9), 9)
+    assert deaths.get(timeout=WAIT_S) == 9
+    notices.close()  # waits for the rest
+    assert finished.get_nowait() == 9
+    sender.close()
+
+
 def test_datagrams_that_are_not_death_notices_are_ignored(server: tuple[ServerNotices, str], deaths: Deaths) -> None:
     notices, endpoint = server
     host, _, port = endpoint.rpartition(":")
@@ -117,7 +153,7 @@ def test_a_port_in_use_does_not_prevent_the_start(monkeypatch: pytest.MonkeyPatc
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as occupied:
         occupied.bind(("127.0.0.1", 0))
         notices = ServerNotices()
-        notices.listen(f"127.0.0.1:{occupied.getsockname()[1]}", print)
+        notices.listen(f"127.0.0.1:{occupied.getsockname()[1]}", nothing)
         notices.granter("127.0.0.1:9")(GRANT)  # is not sent, and disturbs nobody
         notices.close()
     assert warnings == ["cannot use the UDP port; a killed adapter will be noticed and replaced later"]
@@ -148,7 +184,7 @@ def test_grants_of_other_servers_and_strangers_are_not_received(
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.sendto(seal_grant(notices.key(7), GRANT), (host, int(port)))  # the key alone does not suffice
     other = ServerNotices()
-    other.listen(free_endpoint(), print)
+    other.listen(free_endpoint(), nothing)
     other.granter(where)(GRANT)
     other.close()
     later = GrantNotice(7, 4, 1, 1)
@@ -163,7 +199,7 @@ def test_an_adapter_that_registers_elsewhere_follows_that_server(
     receiver, where = adapter
     former = ServerNotices()
     former_endpoint = free_endpoint()
-    former.listen(former_endpoint, print)
+    former.listen(former_endpoint, nothing)
     receiver.follow(former_endpoint, 7, former.key(7))
     former.granter(where)(GRANT)
     assert received(receiver) == [GRANT]
