@@ -101,10 +101,9 @@ class ServerNotices:
 
     def _receive(self, receiver: socket.socket, on_death: Callable[[int], Callable[[], None]]) -> None:
         rest: list[Callable[[], None]] = []
+        heard = [receiver.fileno(), self._stop_fd]
         with receiver:
-            while self._stop_fd not in (
-                ready := select.select([receiver, self._stop_fd], [], [], REST_PAUSE_S if rest else None)[0]
-            ):
+            while self._stop_fd not in (ready := select.select(heard, [], [], REST_PAUSE_S if rest else None)[0]):
                 if not ready:
                     _call_all(rest)
                 elif (incarnation := self.verify_death(receiver.recv(DEATH_SIZE + 1))) is not None:
