@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from tandemfeed.transport.calls.notices.layout import (
@@ -45,7 +46,7 @@ class ServerNotices:
 
         Args:
             on_death: called in a separate thread with the incarnation that has ended. What it returns is called there
-                when no other death has been reported for a while, because a takeover needs the processors first.
+                a little later, because a takeover needs the processors first.
         """
         host, _, port = endpoint.rpartition(":")
         try:
@@ -100,23 +101,39 @@ class ServerNotices:
                 sender.sendto(seal_grant(self.key(notice.incarnation), notice), socket.MSG_DONTWAIT, address)
 
     def _receive(self, receiver: socket.socket, on_death: Callable[[int], Callable[[], None]]) -> None:
-        rest: list[Callable[[], None]] = []
+        rest = _Rest()
         heard = [receiver.fileno(), self._stop_fd]
         with receiver:
-            while self._stop_fd not in (ready := select.select(heard, [], [], REST_PAUSE_S if rest else None)[0]):
-                if not ready:
-                    _call_all(rest)
-                elif (incarnation := self.verify_death(receiver.recv(DEATH_SIZE + 1))) is not None:
-                    rest.append(on_death(incarnation))
-            _call_all(rest)
+            while self._stop_fd not in (ready := select.select(heard, [], [], rest.pause_s())[0]):
+                if ready and (incarnation := self.verify_death(receiver.recv(DEATH_SIZE + 1))) is not None:
+                    rest.add(on_death(incarnation))
+                if rest.pause_s() == 0:
+                    rest.call_all()
+            rest.call_all()
 
 
-def _call_all(rest: list[Callable[[], None]]) -> None:
-    while rest:
-        try:
-            rest.pop(0)()
-        except Exception:  # e.g. of a full disk; later deaths must be heard
-            LOG.exception("could not finish what the death of an adapter requires")
+class _Rest:
+    """What is left to be done about deaths. It is due some time after the first, whatever else arrives."""
+
+    def __init__(self) -> None:
+        self._actions: list[Callable[[], None]] = []
+        self._due_at_s = 0.0
+
+    def add(self, action: Callable[[], None]) -> None:
+        if not self._actions:
+            self._due_at_s = time.monotonic() + REST_PAUSE_S
+        self._actions.append(action)
+
+    def pause_s(self) -> float | None:
+        """How long it may wait; None: there is nothing to do."""
+        return max(0.0, self._due_at_s - time.monotonic()) if self._actions else None
+
+    def call_all(self) -> None:
+        while self._actions:
+            try:
+                self._actions.pop(0)()
+            except Exception:  # e.g. of a full disk; later deaths must be heard
+                LOG.exception("could not finish what the death of an adapter requires")
 
 
 def _send_nothing(_: GrantNotice) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import select
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -119,6 +120,27 @@ def test_the_rest_is_done_after_the_deaths_and_a_failure_stops_nothing(
     notices.close()  # waits for the rest
     assert finished.get_nowait() == 9
     sender.close()
+
+
+def test_a_flood_does_not_delay_the_rest(server: tuple[ServerNotices, str], finished: Deaths) -> None:
+    notices, endpoint = server
+    host, _, port = endpoint.rpartition(":")
+    is_over = threading.Event()
+
+    def flood() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            repeated = seal_death(notices.key(7), 7)
+            while not is_over.is_set():
+                for datagram in (bytes(DEATH_SIZE), repeated):
+                    stranger.sendto(datagram, (host, int(port)))
+
+    stranger = threading.Thread(target=flood)
+    stranger.start()
+    try:
+        assert finished.get(timeout=WAIT_S) == 7
+    finally:
+        is_over.set()
+        stranger.join()
 
 
 def test_datagrams_that_are_not_death_notices_are_ignored(server: tuple[ServerNotices, str], deaths: Deaths) -> None:
