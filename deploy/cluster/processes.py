@@ -25,6 +25,7 @@ from tandemfeed.journal.compiled.compile_report import ACTIVITY
 
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL_LINES = 15
+LOG_REST_S = 1.0  # for the lines that an ended process wrote last; its children may keep the pipe open for longer
 # Kept in memory per stream; the log file has all lines. A faulty process may log a line for every packet.
 LINES_KEPT_MAX = 4_096
 
@@ -233,7 +234,7 @@ class ManagedProcess:
     def failed(self, what: str) -> ProcessFailed:
         """An error with the tail of the log."""
         if not self.is_running:
-            self._log_reader.join(1.0)
+            self._log_reader.join(LOG_REST_S)
         tail = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
         text = "\n    ".join(tail) or "(its log is empty)"
         return ProcessFailed(f"{self.name} {what}; the last lines of {self.log}:\n    {text}")
@@ -256,6 +257,7 @@ class ManagedProcess:
     def _read(self, stdout: IO[str]) -> None:
         for line in stdout:
             self._take(line, self._events)
+        self._log_reader.join(LOG_REST_S)
         with self._changed:
             self._is_ended = True
             self._changed.notify_all()
