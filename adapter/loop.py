@@ -311,14 +311,12 @@ class AdapterLoop:
             self._take_grants(self._grants, now_ns)
 
     def _take_grants(self, grants: Inbox, now_ns: int) -> None:
-        events = grants.take(DRAIN_COUNT_MAX)
-        if self._is_joining:  # a promotion is left to `run`, like that of an order
-            if events:
+        for event in grants.take(DRAIN_COUNT_MAX):
+            if self._is_joining:  # a promotion is left to `run`, like that of an order
                 self.hurry()
-            self._mailbox.post_all(events)
-            return
-        for event in events:
-            self.perform(event(now_ns))
+                self._mailbox.post(event)
+            else:
+                self.perform(event(now_ns))
 
     def _receive_outputs(self, receiver: MulticastReceiver, now_ns: int) -> None:
         for _ in range(DRAIN_COUNT_MAX):

@@ -20,6 +20,7 @@ from tandemfeed.transport.calls.admin_servers import AdminServers
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.credentials import from_words
 from tandemfeed.transport.calls.login import AuthenticationRefused
+from tandemfeed.transport.calls.notices import TAKEOVER_S
 from tandemfeed.transport.calls.notices.adapter import DeathNoticeSender
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.token_source import TokenSource
@@ -27,7 +28,6 @@ from tandemfeed.transport.process_shell import Connection, configure_logging
 from tandemfeed.transport.scheduling import run_in_background
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
-CALL_PAUSE_S = 0.05  # after the datagram, which nearly always suffices: a takeover needs the processors now
 LOG = logging.getLogger("tandemfeed.adapter.reporting.lifeline")
 _Messages = queue.SimpleQueue[admin_pb2.AdapterEnded | None]
 
@@ -50,9 +50,11 @@ class Guard:
     def report_end(self, incarnation: int, key: bytes) -> None:
         """Report that the adapter has ended."""
         with self._lock:
-            if self._sender is not None:
+            if is_sent := self._sender is not None:
                 self._sender.send(key, incarnation)
-                time.sleep(CALL_PAUSE_S)
+        if is_sent:
+            time.sleep(TAKEOVER_S)  # nearly always the datagram suffices
+        with self._lock:
             self._over.set()
             self._messages.put(admin_pb2.AdapterEnded(incarnation=incarnation))
             self._messages.put(None)

@@ -41,12 +41,13 @@ from tandemfeed.admin_server.policy.rules import Extent
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, HistoryEvent
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.transport.calls.notices import TAKEOVER_S
 from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_state")
 # A new active and its clients first finish a takeover, for which they need the processors; then they hear who has left.
-ANNOUNCE_PAUSE_NS = 50_000_000
+ANNOUNCE_PAUSE_NS = round(TAKEOVER_S * 1e9)
 PAUSE_S_MAX = 600.0  # the validity of keys follows the wall clock, which may be changed; leases do not depend on it
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import socket
 
 from tandemfeed.transport.calls.notices.layout import GRANT_SIZE, GrantNotice, open_grant, seal_death
+from tandemfeed.transport.calls.notices.sockets import address_of, bound_socket, connected_socket
 
 LOG = logging.getLogger("tandemfeed.transport.calls.notices.adapter")
 
@@ -21,9 +21,7 @@ class DeathNoticeSender:
     """
 
     def __init__(self, server: str) -> None:
-        family, address = _resolve(server, socket.AF_UNSPEC)
-        self._socket = socket.socket(family, socket.SOCK_DGRAM)
-        self._socket.connect(address)
+        self._socket = connected_socket(server)
 
     def send(self, key: bytes, incarnation: int) -> None:
         """Report that this adapter start has ended. Never waits, and does not know whether the notice arrives."""
@@ -48,13 +46,7 @@ class GrantNoticeReceiver:
     """
 
     def __init__(self, endpoint: str) -> None:
-        family, address = _resolve(endpoint, socket.AF_UNSPEC)
-        self._socket = socket.socket(family, socket.SOCK_DGRAM)
-        try:
-            self._socket.bind(address)
-        except OSError:
-            self._socket.close()
-            raise
+        self._socket = bound_socket(endpoint)
         self._socket.setblocking(False)
         self._start = (0, b"")  # no start has a key yet
 
@@ -71,7 +63,7 @@ class GrantNoticeReceiver:
         """
         self._start = (incarnation, key)
         try:
-            self._socket.connect(_resolve(server, self._socket.family)[1])
+            self._socket.connect(address_of(server, self._socket.family))
         except OSError as unknown:
             LOG.warning("cannot receive grant notices; a takeover will take longer", extra={"why": str(unknown)})
 
@@ -92,9 +84,3 @@ class GrantNoticeReceiver:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
-
-
-def _resolve(endpoint: str, family: int) -> tuple[socket.AddressFamily, tuple[object, ...]]:
-    host, _, port = endpoint.rpartition(":")
-    found = socket.getaddrinfo(host.strip("[]"), int(port), family, socket.SOCK_DGRAM)[0]
-    return found[0], found[4]

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tandemfeed.transport.calls.notices import TAKEOVER_S
 from tandemfeed.transport.calls.notices.layout import (
     DEATH_SIZE,
     KEY_SIZE,
@@ -20,8 +21,8 @@ from tandemfeed.transport.calls.notices.layout import (
     is_authentic,
     seal_grant,
 )
+from tandemfeed.transport.calls.notices.sockets import address_of, bound_socket
 
-REST_PAUSE_S = 0.05
 LOG = logging.getLogger("tandemfeed.transport.calls.notices.server")
 
 
@@ -48,15 +49,9 @@ class ServerNotices:
             on_death: called in a separate thread with the incarnation that has ended. What it returns is called there
                 a little later, because a takeover needs the processors first.
         """
-        host, _, port = endpoint.rpartition(":")
         try:
-            family, kind, protocol, _, address = socket.getaddrinfo(
-                host.strip("[]"), int(port), type=socket.SOCK_DGRAM
-            )[0]
-            self._socket = socket.socket(family, kind, protocol)
-            self._socket.bind(address)
+            self._socket = bound_socket(endpoint)
         except OSError as refused:
-            self._socket = None
             extra = {"why": str(refused)}
             LOG.warning("cannot use the UDP port; a killed adapter will be noticed and replaced later", extra=extra)
             return
@@ -77,14 +72,14 @@ class ServerNotices:
     def granter(self, endpoint: str) -> Callable[[GrantNotice], None]:
         """A function that sends grant notices to an adapter. It never waits, and does not know whether they arrive.
 
+        An adapter may attend before `listen`: calls are served first, because they choose the port.
+
         Args:
             endpoint: host:port of the adapter. This resolves the name, and may wait for that.
         """
-        host, _, port = endpoint.rpartition(":")
-        if self._socket is None or not port.isdecimal():
-            return _send_nothing
+        family = socket.AF_UNSPEC if self._socket is None else self._socket.family
         try:
-            address = socket.getaddrinfo(host.strip("[]"), int(port), self._socket.family, socket.SOCK_DGRAM)[0][4]
+            address = address_of(endpoint, family)
         except (OSError, ValueError) as unknown:  # ValueError: the port, or the name, which the adapter chose
             LOG.info("cannot send grant notices to an adapter", extra={"endpoint": endpoint, "why": str(unknown)})
             return _send_nothing
@@ -121,7 +116,7 @@ class _Rest:
 
     def add(self, action: Callable[[], None]) -> None:
         if not self._actions:
-            self._due_at_s = time.monotonic() + REST_PAUSE_S
+            self._due_at_s = time.monotonic() + TAKEOVER_S
         self._actions.append(action)
 
     def pause_s(self) -> float | None:

@@ -24,6 +24,7 @@ from tandemfeed.transport.calls.notices.layout import (
     seal_grant,
 )
 from tandemfeed.transport.calls.notices.server import LOG, ServerNotices
+from tandemfeed.transport.calls.notices.sockets import address_of
 
 WAIT_S = 10.0
 GRANT = GrantNotice(incarnation=7, epoch=3, ttl_ns=300_000_000, report_id=41)
@@ -247,6 +248,26 @@ def test_a_start_without_a_key_takes_no_grant(
     receiver.follow(endpoint, 7, notices.key(7))
     notices.granter(where)(GRANT)
     assert received(receiver) == [GRANT]
+
+
+def test_an_adapter_that_attends_before_the_server_has_its_port_is_granted_by_notice_later(
+    adapter: tuple[GrantNoticeReceiver, str],
+) -> None:
+    receiver, where = adapter
+    notices, endpoint = ServerNotices(), free_endpoint()
+    grant = notices.granter(where)
+    grant(GRANT)  # is not sent
+    notices.listen(endpoint, nothing)
+    receiver.follow(endpoint, 7, notices.key(7))
+    later = GrantNotice(7, 4, 1, 1)
+    grant(later)
+    assert received(receiver) == [later]
+    notices.close()
+
+
+def test_a_socket_at_all_addresses_also_reaches_ipv4() -> None:
+    assert address_of("127.0.0.1:9", socket.AF_INET6)[:2] == ("::ffff:127.0.0.1", 9)
+    assert address_of("[::1]:9", socket.AF_INET6)[:2] == ("::1", 9)
 
 
 def test_a_flood_is_read_in_parts(server: tuple[ServerNotices, str], adapter: tuple[GrantNoticeReceiver, str]) -> None:
