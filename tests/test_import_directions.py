@@ -13,14 +13,15 @@ ROOT = Path(__file__).resolve().parent.parent
 # package -> the other packages it may import; `v1` is the generated code of the contracts.
 ALLOWED = {
     "feedcore": set(),
-    "journal": set(),
-    "tables": {"feedcore"},
-    "transport": {"feedcore", "v1"},
-    "adapter": {"feedcore", "tables", "transport", "journal", "v1"},
-    "client_lib": {"feedcore", "tables", "transport", "v1"},
-    "spark_feed": {"feedcore", "tables", "transport", "journal", "client_lib", "v1"},
-    "admin_server": {"feedcore", "transport", "v1"},
-    "offline": {"feedcore", "tables", "transport", "journal", "client_lib", "adapter", "spark_feed"},
+    "runtime": set(),
+    "journal": {"runtime"},
+    "tables": {"runtime", "feedcore"},
+    "transport": {"runtime", "feedcore", "v1"},
+    "adapter": {"runtime", "feedcore", "tables", "transport", "journal", "v1"},
+    "client_lib": {"runtime", "feedcore", "tables", "transport", "v1"},
+    "spark_feed": {"runtime", "feedcore", "tables", "transport", "journal", "client_lib", "v1"},
+    "admin_server": {"runtime", "feedcore", "transport", "v1"},
+    "offline": {"runtime", "feedcore", "tables", "transport", "journal", "client_lib", "adapter", "spark_feed"},
 }
 PACKAGES = (*ALLOWED, "deploy", "benchmarks")
 OURS = {*PACKAGES, "v1", "tests"}

@@ -1,0 +1,4 @@
+"""What every process needs from its operating system, each in one place: durable files, threads.
+
+It imports no other package of this project.
+"""

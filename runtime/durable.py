@@ -1,0 +1,386 @@
+"""Durable writes: the only module that flushes, creates, replaces, renames and removes files whose content must last.
+
+Invariant: what a function here has returned for survives a power failure. A failed flush is never simply repeated: the
+kernel has marked the pages clean, so the next flush succeeds although the data is gone (Rebello et al., "Can
+Applications Recover from fsync Failures?", USENIX ATC 2020). What was written since the last successful flush must be
+written again, or be refused.
+
+Every system call goes through `DISK`, which tests replace with one that loses what was not flushed, or fails.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Self
+
+PRIVATE_FILE = 0o600  # what we store is for the process's user only, like keys
+PRIVATE_FOLDER = 0o700
+PAGE = 4_096
+PIECE = 1 << 20  # bytes that `rewrite` writes at once
+
+
+class FlushFailed(OSError):
+    """The disk refused a flush. What was written since the last successful one may be gone, although it can be read."""
+
+    def __init__(self, path: Path, cause: OSError) -> None:
+        super().__init__(
+            cause.errno or errno.EIO,
+            f"{path}: could not be flushed to the disk ({(cause.strerror or str(cause)).lower()}); what was written "
+            "since the last flush may be lost in a power failure. Check the disk, then open the file again",
+        )
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+
+class Disk:
+    """The system calls that make data durable."""
+
+    def flush(self, descriptor: int, path: Path) -> None:
+        """Flush a file's data, and what is needed to read it. `path` is for errors."""
+        os.fdatasync(descriptor)
+
+    def flush_folder(self, folder: Path) -> None:
+        """Flush a folder's entries."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        """Write at the descriptor's position; returns how many bytes were written."""
+        return os.write(descriptor, data)
+
+    def rewrite(self, descriptor: int, offset: int, data: bytes) -> None:
+        """Write bytes that the file already has, so that the next flush writes them to the disk."""
+        if os.pwrite(descriptor, data, offset) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Rename a file; an existing target is replaced."""
+        os.rename(path, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+
+DISK = Disk()
+
+
+def flush(descriptor: int, path: Path) -> None:
+    """Flush an open file to the disk.
+
+    Args:
+        path: of the file, for the error.
+
+    Raises:
+        FlushFailed: what was written since the last flush must be written again, or be refused.
+    """
+    try:
+        DISK.flush(descriptor, path)
+    except OSError as failed:
+        raise FlushFailed(path, failed) from failed
+
+
+def flush_file(path: Path) -> None:
+    """Flush a file to the disk, whichever process wrote it. Does nothing if it was deleted.
+
+    Raises:
+        FlushFailed
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        flush(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to the disk: the names of new, renamed and removed files.
+
+    Raises:
+        FlushFailed: what was created, renamed or removed since the last flush may not be so after a power failure.
+    """
+    try:
+        DISK.flush_folder(folder)
+    except OSError as failed:
+        raise FlushFailed(folder, failed) from failed
+
+
+def make_folder(folder: Path, mode: int = PRIVATE_FOLDER) -> None:
+    """Create a folder and its missing parents; their names are durable on return. An existing folder keeps its mode.
+
+    Raises:
+        OSError: it cannot be created, or is a file.
+        FlushFailed
+    """
+    if folder.is_dir():
+        return
+    make_folder(folder.parent, mode)
+    folder.mkdir(mode=mode, exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def replace_file(path: Path, content: bytes | Callable[[BinaryIO], object], mode: int = PRIVATE_FILE) -> None:
+    """Replace a file, or create it: after a crash or an error it is the old one or the new one, whole.
+
+    Args:
+        path: in an existing folder.
+        content: the bytes, or a function that writes them to the opened file.
+        mode: of the new file.
+
+    Raises:
+        OSError: the old file is intact.
+        FlushFailed: of the folder: the new file is there, but after a power failure it may be the old one.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.draft")
+    try:
+        _write_whole(draft, content, mode, os.O_TRUNC)
+        DISK.rename(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft)
+        raise
+    sync_folder(path.parent)
+
+
+def create_file(path: Path, content: bytes | Callable[[BinaryIO], object], mode: int = PRIVATE_FILE) -> None:
+    """Create a file that must not exist yet; durable on return.
+
+    Raises:
+        FileExistsError: it exists, and is unchanged.
+        OSError: the file does not exist.
+    """
+    try:
+        _write_whole(path, content, mode, os.O_EXCL)
+        sync_folder(path.parent)
+    except FileExistsError:
+        raise
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def rename_file(path: Path, target: Path) -> None:
+    """Rename a file within its folder; durable on return.
+
+    Raises:
+        OSError, FlushFailed
+    """
+    DISK.rename(path, target)
+    sync_folder(target.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file if it exists; durable on return.
+
+    Raises:
+        OSError, FlushFailed
+    """
+    try:
+        DISK.remove(path)
+    except FileNotFoundError:
+        return
+    sync_folder(path.parent)
+
+
+def rewrite(path: Path, start: int = 0) -> None:
+    """Write a file's bytes again from an offset on, and flush them: after a failed flush, which marked them clean.
+
+    No other process may write to the file meanwhile.
+
+    Args:
+        start: rounded down to a page.
+
+    Raises:
+        FlushFailed: the disk still refuses.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        offset = start - start % PAGE
+        while data := os.pread(descriptor, PIECE, offset):
+            DISK.rewrite(descriptor, offset, data)
+            offset += len(data)
+    except OSError as failed:
+        raise FlushFailed(path, failed) from failed
+    else:
+        flush(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+class Unflushed:
+    """What a writer has changed and not flushed yet: files, and folders with new names.
+
+    Owner: its lock. `flush` returns only when everything that was added before the call is on the disk, including what
+    another thread is flushing. After a failure, every further flush fails in the same way.
+    """
+
+    def __init__(self) -> None:
+        self._adding, self._flushing = threading.Lock(), threading.Lock()
+        self._files: dict[Path, None] = {}  # in the order in which they were added
+        self._folders: dict[Path, None] = {}
+        self.failure: FlushFailed | None = None
+
+    def add_file(self, path: Path) -> None:
+        """A file has bytes that may not be on the disk."""
+        with self._adding:
+            self._files[path] = None
+
+    def add_folder(self, folder: Path) -> None:
+        """A folder has a name that may not be on the disk."""
+        with self._adding:
+            self._folders[folder] = None
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that were not flushed yet."""
+        with self._adding:
+            return list(self._files)
+
+    def flush(self) -> None:
+        """Flush everything that was added; files that were deleted are left out.
+
+        Raises:
+            FlushFailed: nothing was forgotten; each further call raises it again.
+        """
+        with self._flushing:
+            if self.failure is not None:
+                raise self.failure
+            with self._adding:
+                files, self._files = self._files, {}
+                folders, self._folders = self._folders, {}
+            try:
+                for path in files:
+                    flush_file(path)
+                for folder in folders:
+                    sync_folder(folder)
+            except BaseException as failed:
+                with self._adding:
+                    self._files, self._folders = files | self._files, folders | self._folders
+                if isinstance(failed, FlushFailed):
+                    self.failure = failed
+                raise
+
+
+class AppendedFile:
+    """A file to which data is appended and flushed, such as a log whose records count.
+
+    Owner: one thread at a time. What it contains when it is opened is on the disk, whichever process wrote it. A failed
+    append leaves the file as it was before. If the disk refuses even that, the file has failed: further appends raise.
+
+    Attributes:
+        size: bytes; all of them are on the disk.
+    """
+
+    def __init__(self, path: Path, descriptor: int, size: int) -> None:
+        self.path, self.size = path, size
+        self._descriptor = descriptor
+        self._failure: FlushFailed | None = None
+
+    @classmethod
+    def open(cls, path: Path, mode: int = PRIVATE_FILE) -> Self:
+        """Open a file, creating it if needed, and make what it contains durable.
+
+        Raises:
+            OSError, FlushFailed: it cannot be opened, or its content cannot be flushed.
+        """
+        descriptor = _open_to_append(path, mode)
+        try:
+            try:
+                flush(descriptor, path)
+            except FlushFailed:  # of an earlier process, or in the background: write all of it again, elsewhere
+                replace_file(path, path.read_bytes(), mode)
+                former, descriptor = descriptor, _open_to_append(path, mode)
+                os.close(former)
+            sync_folder(path.parent)
+            return cls(path, descriptor, os.fstat(descriptor).st_size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def append(self, data: bytes) -> None:
+        """Append bytes; they are on the disk on return.
+
+        Raises:
+            OSError: nothing was appended.
+            FlushFailed: nothing was appended; if the file could not be restored, it fails from now on.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            _write_all(self._descriptor, data)
+            flush(self._descriptor, self.path)
+        except OSError as failed:
+            self._take_back(failed)
+            raise
+        self.size += len(data)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file; durable on return.
+
+        Raises:
+            OSError, FlushFailed
+        """
+        os.ftruncate(self._descriptor, size)
+        flush(self._descriptor, self.path)
+        self.size = size
+
+    def replace_with(self, target: AppendedFile) -> None:
+        """Close this file, and be that one from now on."""
+        former, self.path, self.size = self._descriptor, target.path, target.size
+        self._descriptor, self._failure = target._descriptor, target._failure
+        os.close(former)
+
+    def close(self) -> None:
+        """Close the file; everything in it is on the disk."""
+        os.close(self._descriptor)
+
+    def _take_back(self, failed: OSError) -> None:
+        """Remove what was appended in part. Its last page holds earlier bytes too, so they are written again."""
+        try:
+            os.ftruncate(self._descriptor, self.size)
+            if isinstance(failed, FlushFailed):
+                rewrite(self.path, max(0, self.size - 1))
+        except OSError as refused:
+            self._failure = failed if isinstance(failed, FlushFailed) else FlushFailed(self.path, refused)
+
+
+def _open_to_append(path: Path, mode: int) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+
+
+def _write_whole(path: Path, content: bytes | Callable[[BinaryIO], object], mode: int, flags: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, mode)
+    if callable(content):
+        with os.fdopen(descriptor, "wb") as file:
+            content(file)
+            file.flush()
+            flush(descriptor, path)
+        return
+    try:
+        _write_all(descriptor, content)
+        flush(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = DISK.write(descriptor, rest)
+        if written == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rest = rest[written:]

@@ -1,0 +1,59 @@
+"""The start of threads: each has a name, what it runs, and what its unexpected end means.
+
+A thread that dies of an exception must not leave a process that looks healthy. So whoever starts one says what follows:
+the end of the process, a report in its health, or a call that passes the failure to whom it concerns.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+LOG = logging.getLogger("tandemfeed.threads")
+OnFailure = Callable[[str, BaseException], object]
+_failed: dict[str, BaseException] = {}  # only ever added to; a dict is safe to read from any thread
+
+
+def start_thread(
+    run: Callable[[], object], name: str, on_failure: OnFailure, *, daemon: bool = True
+) -> threading.Thread:
+    """Start a thread.
+
+    Args:
+        run: what it runs; its return is the expected end.
+        name: shown in logs, health and by debuggers.
+        on_failure: called in the thread with its name and the exception that `run` raised: `end_process`,
+            `mark_unhealthy`, or a function that passes the failure on.
+        daemon: the process may end while the thread runs.
+    """
+
+    def guarded() -> None:
+        try:
+            run()
+        except BaseException as failure:  # noqa: BLE001  # whatever ended it, the owner must learn of it
+            on_failure(name, failure)
+
+    thread = threading.Thread(target=guarded, name=name, daemon=daemon)
+    thread.start()
+    return thread
+
+
+def mark_unhealthy(name: str, failure: BaseException) -> None:
+    """The process continues without this thread; its health says so from now on."""
+    LOG.error("thread failed; this process is unhealthy", extra={"failed_thread": name}, exc_info=failure)
+    _failed[name] = failure
+
+
+def end_process(name: str, failure: BaseException) -> None:
+    """The process cannot work without this thread: stop it, as SIGTERM would. `failed_threads` has the reason."""
+    LOG.critical("thread failed; stopping this process", extra={"failed_thread": name}, exc_info=failure)
+    _failed[name] = failure
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def failed_threads() -> dict[str, BaseException]:
+    """The threads that failed, by name, with what ended them."""
+    return dict(_failed)

@@ -1,0 +1,187 @@
+"""What the durable writes promise: checked against a disk that keeps only what was flushed."""
+
+from __future__ import annotations
+
+import errno
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from tandemfeed.runtime import durable
+from tandemfeed.runtime.durable import AppendedFile, FlushFailed, Unflushed
+from tests.losing_disk import FailsAt, losing_disk
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "folder"
+    made.mkdir()
+    return made
+
+
+def test_a_replaced_file_is_there_after_a_power_failure_with_its_mode(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        durable.replace_file(folder / "state", b"one")
+        durable.replace_file(folder / "state", b"two")
+        image = disk.image(tmp_path / "image")
+    assert [each.name for each in image.iterdir()] == ["state"]
+    assert (image / "state").read_bytes() == b"two"
+    assert stat.S_IMODE((folder / "state").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("operation", ["write", "flush", "rename"])
+def test_a_replacement_that_fails_leaves_the_old_file_and_no_draft(
+    folder: Path, tmp_path: Path, operation: str
+) -> None:
+    durable.replace_file(folder / "state", b"one")
+    with losing_disk(folder, tmp_path / "kept", FailsAt(1, operations=(operation,))), pytest.raises(OSError):  # noqa: PT011
+        durable.replace_file(folder / "state", b"two")
+    assert [(each.name, each.read_bytes()) for each in folder.iterdir()] == [("state", b"one")]
+
+
+def test_a_created_file_never_replaces_another(folder: Path) -> None:
+    durable.create_file(folder / "key", b"one")
+    with pytest.raises(FileExistsError):
+        durable.create_file(folder / "key", b"two")
+    assert (folder / "key").read_bytes() == b"one"
+
+
+def test_renamed_and_removed_files_stay_so_after_a_power_failure(folder: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        durable.create_file(folder / name, name.encode())
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        durable.rename_file(folder / "a", folder / "c")
+        durable.remove_file(folder / "b")
+        image = disk.image(tmp_path / "image")
+    assert [(each.name, each.read_bytes()) for each in image.iterdir()] == [("c", b"a")]
+
+
+def test_new_folders_are_private_and_their_names_durable(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        durable.make_folder(folder / "x" / "y")
+        durable.create_file(folder / "x" / "y" / "z", b"")
+        image = disk.image(tmp_path / "image")
+    assert (image / "x" / "y" / "z").exists()
+    assert stat.S_IMODE((folder / "x").stat().st_mode) == 0o700
+
+
+def test_an_appended_file_keeps_every_acknowledged_append_over_a_power_failure(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        file = AppendedFile.open(folder / "log")
+        for number in range(100):
+            file.append(b"%d\n" % number)
+        image = disk.image(tmp_path / "image")
+        file.close()
+    assert (image / "log").read_bytes() == b"".join(b"%d\n" % number for number in range(100))
+
+
+def test_what_a_dead_writer_left_is_on_the_disk_once_the_file_was_opened(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        (folder / "log").write_bytes(b"left by a killed process\n")
+        AppendedFile.open(folder / "log").close()
+        image = disk.image(tmp_path / "image")
+    assert (image / "log").read_bytes() == b"left by a killed process\n"
+
+
+@pytest.mark.parametrize("size", [10, 4_096, 5_000])
+def test_an_append_whose_flush_failed_is_taken_back_and_the_next_one_is_durable(
+    folder: Path, tmp_path: Path, size: int
+) -> None:
+    fault = FailsAt(3)
+    with losing_disk(folder, tmp_path / "kept", fault) as disk:
+        file = AppendedFile.open(folder / "log")
+        file.append(b"a" * size)
+        with pytest.raises(FlushFailed, match="could not be flushed to the disk"):
+            file.append(b"b" * size)
+        assert (folder / "log").read_bytes() == b"a" * size
+        file.append(b"c" * size)
+        image = disk.image(tmp_path / "image")
+        file.close()
+    assert (image / "log").read_bytes() == b"a" * size + b"c" * size
+
+
+def test_a_file_whose_disk_stays_broken_fails_for_good(folder: Path, tmp_path: Path) -> None:
+    fault = FailsAt(3, 2)
+    with losing_disk(folder, tmp_path / "kept", fault):
+        file = AppendedFile.open(folder / "log")
+        file.append(b"a")
+        for _ in range(3):  # the disk works again at the second try; the file does not
+            with pytest.raises(FlushFailed):
+                file.append(b"b")
+        file.close()
+        assert (folder / "log").read_bytes() == b"a"
+
+
+def test_a_file_with_lost_pages_is_written_again_when_it_is_opened(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept", FailsAt(1)) as disk:
+        (folder / "log").write_bytes(b"left by a killed process\n")
+        AppendedFile.open(folder / "log").close()
+        image = disk.image(tmp_path / "image")
+    assert (image / "log").read_bytes() == b"left by a killed process\n"
+
+
+def test_a_full_disk_takes_back_what_was_appended_in_part(folder: Path, tmp_path: Path) -> None:
+    fault = FailsAt(2, operations=("write",), number=errno.ENOSPC)
+    with losing_disk(folder, tmp_path / "kept", fault):
+        file = AppendedFile.open(folder / "log")
+        file.append(b"a")
+        with pytest.raises(OSError, match="No space left"):
+            file.append(b"b")
+        file.append(b"c")
+        file.close()
+    assert (folder / "log").read_bytes() == b"ac"
+
+
+def test_what_failed_to_be_flushed_is_not_forgotten_and_fails_again(folder: Path, tmp_path: Path) -> None:
+    (folder / "a").write_bytes(b"a")
+    (folder / "b").write_bytes(b"b")
+    with losing_disk(folder, tmp_path / "kept", FailsAt(1)):
+        unflushed = Unflushed()
+        unflushed.add_file(folder / "a")
+        unflushed.add_file(folder / "b")
+        for _ in range(2):
+            with pytest.raises(FlushFailed):
+                unflushed.flush()
+        assert unflushed.files == [folder / "a", folder / "b"]
+
+
+def test_a_flush_waits_for_that_of_another_thread(folder: Path, tmp_path: Path) -> None:
+    (folder / "a").write_bytes(b"a")
+    reached, go = threading.Event(), threading.Event()
+
+    def fault(operation: str, path: Path) -> None:
+        if path.name == "a":
+            reached.set()
+            assert go.wait(30)
+
+    with losing_disk(folder, tmp_path / "kept", fault):
+        unflushed = Unflushed()
+        unflushed.add_file(folder / "a")
+        first = threading.Thread(target=unflushed.flush)
+        first.start()
+        assert reached.wait(30)
+        second = threading.Thread(target=unflushed.flush)
+        second.start()
+        second.join(0.05)
+        assert second.is_alive()
+        go.set()
+        first.join(30)
+        second.join(30)
+        assert not second.is_alive()
+
+
+def test_a_file_that_was_flushed_after_a_failure_is_still_lost_unless_it_is_written_again(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = folder / "data"
+    path.write_bytes(b"old")
+    with losing_disk(folder, tmp_path / "kept", FailsAt(1)) as disk:
+        path.write_bytes(b"new")
+        with pytest.raises(FlushFailed):
+            durable.flush_file(path)
+        durable.flush_file(path)
+        assert (disk.image(tmp_path / "image-1") / "data").read_bytes() == b"old"
+        durable.rewrite(path)
+        assert (disk.image(tmp_path / "image-2") / "data").read_bytes() == b"new"
