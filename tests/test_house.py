@@ -1,0 +1,208 @@
+"""Where threads start and durable writes are made: in one module each, `runtime/threads.py` and `runtime/durable.py`.
+
+A thread that was started elsewhere may die without a trace; a file that was written elsewhere may be gone after a power
+failure. So both are refused in every package. The lists name the modules that do not follow the rule yet: an entry
+whose module follows it must be removed, so that they only become shorter.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.test_import_directions import PACKAGES, ROOT
+
+THREADS, DURABLE = "runtime/threads.py", "runtime/durable.py"
+
+# Modules that still start threads by themselves.
+THREADS_TO_MOVE = {
+    "adapter/peers/peer_link.py",
+    "adapter/records/dead_letter_journal.py",
+    "adapter/records/last_values/keeper.py",
+    "adapter/reporting/guard.py",
+    "adapter/reporting/registry.py",
+    # admin_server
+    "admin_server/audit/log.py",
+    "admin_server/feed/timekeeper.py",
+    "admin_server/identity/issuer_keys.py",
+    "admin_server/policy/policy_keeper.py",
+    "admin_server/records/zookeeper_election.py",
+    # benchmarks
+    "benchmarks/client/subscriber.py",
+    "benchmarks/journal_baselines.py",
+    "benchmarks/page_store.py",
+    "benchmarks/queue_checkpoint.py",
+    # client_lib
+    "client_lib/login/grant_stream.py",
+    "client_lib/reading/read_ahead.py",
+    "client_lib/reading/reading.py",
+    "client_lib/replay/last_values.py",
+    "client_lib/replay/silence_watch.py",
+    "client_lib/replay/worker.py",
+    "client_lib/stream/sockets/feed_sockets.py",
+    # deploy
+    "deploy/cluster/cluster_watch.py",
+    "deploy/cluster/network.py",
+    "deploy/cluster/processes.py",
+    "deploy/drills/witness.py",
+    # journal
+    "journal/persistent_queue/upkeep.py",
+    "journal/replication/follower/follower.py",
+    "journal/replication/leader/leader.py",
+    "journal/transactional/log/log_writer.py",
+    # spark_feed
+    "spark_feed/numbering/driver/session.py",
+    "spark_feed/numbering/tasks/pool.py",
+    "spark_feed/sending/source_reports.py",
+    "spark_feed/spark/live/channel_feed.py",
+    # transport
+    "transport/calls/notices/server.py",
+    "transport/calls/serving/loop_thread.py",
+    "transport/calls/token_source.py",
+    "transport/scheduling.py",
+    "transport/unicast/doorkeeper.py",
+}
+
+# Modules that still flush, replace or rename files by themselves.
+WRITES_TO_MOVE = {
+    "adapter/convert_command/output/partitions.py",
+    "adapter/convert_command/recordings/staging.py",
+    # admin_server
+    "admin_server/audit/log_file.py",
+    "admin_server/identity/commands.py",
+    "admin_server/records/authority.py",
+    "admin_server/records/state_folder.py",
+    # client_lib
+    "client_lib/reading/cursor.py",
+    # deploy
+    "deploy/cluster/cluster.py",
+    # journal
+    "journal/append/chain.py",
+    "journal/format/block.py",
+    "journal/format/compression.py",
+    "journal/format/control.py",
+    "journal/format/filesystem.py",
+    "journal/persistent_queue/blocks/members.py",
+    "journal/persistent_queue/opening.py",
+    "journal/persistent_queue/recovery.py",
+    "journal/replication/follower/follower_journal.py",
+    "journal/transactional/pages/schema.py",
+    # offline
+    "offline/ticks/tick_quarantine.py",
+    # spark_feed
+    "spark_feed/contributions/pair/log_copy.py",
+    "spark_feed/journaling/pending_batch.py",
+    "spark_feed/numbering/tasks/quarantine.py",
+    "spark_feed/numbering/tasks/running.py",
+    "spark_feed/recordings/recording.py",
+}
+
+# Modules that write files themselves for good, and why.
+WRITES_ELSEWHERE = {
+    "benchmarks/journal_baselines.py": "measures what a write and a flush cost without this project's code",
+    "journal/compiled/private_cache.py": "a cache of compiled code, which is compiled again if it is missing",
+    "spark_feed/numbering/driver/class_archive.py": "a cache of Spark's classes, which is made again if it is missing",
+}
+
+OS_CALLS = {"fsync", "fdatasync", "sync", "replace", "rename", "renames", "link"}
+NOT_PATHS = {"key_ring"}  # objects whose `replace` has nothing to do with files
+
+
+def calls_and_bases(tree: ast.Module) -> Iterator[tuple[ast.expr, ast.Call | None, int]]:
+    """Everything that is called, with the call, and every base class; with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield node.func, node, node.lineno
+        elif isinstance(node, ast.ClassDef):
+            yield from ((base, None, base.lineno) for base in node.bases)
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` as text; "?" stands for what is not a name."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def starts_of_threads(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Threads that are made, and classes of threads."""
+    for what, _, line in calls_and_bases(tree):
+        if dotted(what) in ("threading.Thread", "Thread", "threading.Timer", "Timer", "_thread.start_new_thread"):
+            yield dotted(what), line
+
+
+def durable_writes(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Flushes of files and maps, and files that get another name."""
+    for what, call, line in calls_and_bases(tree):
+        if call is None or not isinstance(what, ast.Attribute):
+            continue
+        owner = dotted(what.value)
+        last = owner.rpartition(".")[2]
+        is_one_argument = len(call.args) == 1 and not call.keywords and last not in NOT_PATHS
+        if (
+            (owner == "os" and what.attr in OS_CALLS)
+            or (what.attr == "flush" and "map" in last)
+            or (owner != "os" and what.attr in ("replace", "rename", "hardlink_to") and is_one_argument)
+            or (owner == "shutil" and what.attr == "move")
+        ):
+            yield f"{owner}.{what.attr}", line
+
+
+RULES: list[tuple[Callable[[ast.Module], Iterator[tuple[str, int]]], str, set[str], set[str]]] = [
+    (starts_of_threads, THREADS, THREADS_TO_MOVE, set()),
+    (durable_writes, DURABLE, WRITES_TO_MOVE, set(WRITES_ELSEWHERE)),
+]
+
+
+def modules_with(rule: Callable[[ast.Module], Iterator[tuple[str, int]]], home: str) -> dict[str, list[str]]:
+    """The modules of all packages, except `home`, in which the rule finds something, and what."""
+    found: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if name != home and (places := list(rule(ast.parse(path.read_text())))):
+                found[name] = [f"{name}:{line} {what}" for what, line in places]
+    return found
+
+
+@pytest.mark.parametrize(("rule", "home", "to_move", "elsewhere"), RULES, ids=["threads", "durable writes"])
+def test_only_one_module_does_it(
+    rule: Callable[[ast.Module], Iterator[tuple[str, int]]], home: str, to_move: set[str], elsewhere: set[str]
+) -> None:
+    found = modules_with(rule, home)
+    wrong = [line for name, lines in found.items() if name not in to_move | elsewhere for line in lines]
+    assert not wrong, f"use {home}"
+
+
+@pytest.mark.parametrize(("rule", "home", "to_move", "elsewhere"), RULES, ids=["threads", "durable writes"])
+def test_a_module_that_follows_the_rule_is_not_listed_any_more(
+    rule: Callable[[ast.Module], Iterator[tuple[str, int]]], home: str, to_move: set[str], elsewhere: set[str]
+) -> None:
+    listed = to_move | elsewhere
+    assert not listed - modules_with(rule, home).keys(), "remove these entries"
+
+
+SAMPLES = [
+    ("import threading\nthreading.Thread(target=print)", 1, 0),
+    ("class Keeper(threading.Thread): pass", 1, 0),
+    ("class Keeper(Thread): pass", 1, 0),
+    ("threading.Timer(1, print)", 1, 0),
+    ("threading.current_thread()", 0, 0),
+    ("def f(thread: threading.Thread) -> None: ...", 0, 0),
+    ("os.fsync(3)", 0, 1),
+    ("os.replace(a, b)", 0, 1),
+    ("draft.replace(path)", 0, 1),
+    ("draft.with_suffix('.x').rename(path)", 0, 1),
+    ("self._map.flush()", 0, 1),
+    ("'text'.replace('a', 'b')", 0, 0),
+    ("at.replace(tzinfo=UTC)", 0, 0),
+    ("sys.stdout.flush()", 0, 0),
+]
+
+
+@pytest.mark.parametrize(("source", "thread_count", "write_count"), SAMPLES)
+def test_the_rules_find_what_they_are_for(source: str, thread_count: int, write_count: int) -> None:
+    tree = ast.parse(source)
+    assert (len(list(starts_of_threads(tree))), len(list(durable_writes(tree)))) == (thread_count, write_count)
