@@ -11,6 +11,8 @@ Every system call goes through `DISK`, which tests replace with one that loses w
 from __future__ import annotations
 
 import errno
+import fcntl
+import mmap
 import os
 import threading
 from collections.abc import Callable
@@ -59,9 +61,17 @@ class Disk:
         return os.write(descriptor, data)
 
     def rewrite(self, descriptor: int, offset: int, data: bytes) -> None:
-        """Write bytes that the file already has, so that the next flush writes them to the disk."""
-        if os.pwrite(descriptor, data, offset) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        """Write bytes that the file already has, from the start of a page on, so that the next flush keeps them.
+
+        Past the page cache, also of pages that processes have mapped: ext4 takes the cached pages of a preallocated
+        range for written after their first write failed, and never marks the range as written on the disk.
+        """
+        whole = len(data) - len(data) % PAGE
+        if whole and not _wrote_directly(descriptor, offset, data[:whole]):
+            whole = 0
+        if whole < len(data):
+            os.posix_fadvise(descriptor, offset + whole, len(data) - whole, os.POSIX_FADV_DONTNEED)
+            _write_at(descriptor, offset + whole, data[whole:])
 
     def rename(self, path: Path, target: Path) -> None:
         """Rename a file; an existing target is replaced."""
@@ -196,23 +206,26 @@ def remove_file(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def rewrite(path: Path, start: int = 0) -> None:
-    """Write a file's bytes again from an offset on, and flush them: after a failed flush, which marked them clean.
+def rewrite(path: Path, start: int = 0, *more: tuple[int, int], end: int | None = None) -> None:
+    """Write a file's bytes again, and flush them: after a failed flush, which marked them clean.
 
-    No other process may write to the file meanwhile.
+    No process may write to these pages meanwhile. They may be mapped, except a last page that is not whole.
 
     Args:
-        start: rounded down to a page.
+        start, end: which bytes, extended to whole pages. Without an end: up to the file's end.
+        more: further ranges, start and end.
 
     Raises:
         FlushFailed: the disk still refuses.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        offset = start - start % PAGE
-        while data := os.pread(descriptor, PIECE, offset):
-            DISK.rewrite(descriptor, offset, data)
-            offset += len(data)
+        size = os.fstat(descriptor).st_size
+        for begin, stop in ((start, size if end is None else end), *more):
+            offset, stop = begin - begin % PAGE, min(-(-stop // PAGE) * PAGE, size)
+            while offset < stop and (data := os.pread(descriptor, min(PIECE, stop - offset), offset)):
+                DISK.rewrite(descriptor, offset, data)
+                offset += len(data)
     except OSError as failed:
         raise FlushFailed(path, failed) from failed
     else:
@@ -356,6 +369,33 @@ class AppendedFile:
                 rewrite(self.path, max(0, self.size - 1))
         except OSError as refused:
             self._failure = failed if isinstance(failed, FlushFailed) else FlushFailed(self.path, refused)
+
+
+def _wrote_directly(descriptor: int, offset: int, data: bytes) -> bool:
+    """Write whole pages past the page cache; False if the file system cannot. After a failure they can be read."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    buffer = mmap.mmap(-1, len(data))  # aligned, as such a write requires
+    buffer[:] = data
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+        _write_at(descriptor, offset, buffer)
+    except OSError as failed:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+        if failed.errno == errno.EINVAL:
+            return False
+        with suppress(OSError):
+            _write_at(descriptor, offset, data)  # to the page cache, which no longer has them
+        raise
+    else:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+        return True
+    finally:
+        buffer.close()
+
+
+def _write_at(descriptor: int, offset: int, data: bytes | mmap.mmap) -> None:
+    if os.pwrite(descriptor, data, offset) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _open_to_append(path: Path, mode: int) -> int:

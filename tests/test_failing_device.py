@@ -1,0 +1,96 @@
+"""The disk that fails behaves as a real one, and so do the kernel and `durable` on it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandemfeed.runtime import durable
+from tests.failing_device import MB, FailingDevice
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[FailingDevice]:
+    with FailingDevice(tmp_path) as device:
+        yield device
+
+
+def _opened(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.posix_fallocate(descriptor, 0, 4 * MB)
+    os.fsync(descriptor)
+    durable.sync_folder(path.parent)
+    return descriptor
+
+
+def test_after_a_failed_flush_the_next_one_succeeds_although_the_data_is_lost(device: FailingDevice) -> None:
+    path = device.folder / "file"
+    descriptor = _opened(path)
+    os.pwrite(descriptor, b"a" * MB, 0)
+    os.fdatasync(descriptor)
+    os.pwrite(descriptor, b"b" * MB, MB)
+    with device.failing(), pytest.raises(OSError, match="No space left"):
+        os.fdatasync(descriptor)
+    os.fdatasync(descriptor)
+    assert path.read_bytes()[MB : 2 * MB] == b"b" * MB  # from the cache
+    os.close(descriptor)
+    device.lose_power()
+    content = path.read_bytes()
+    assert content[:MB] == b"a" * MB
+    assert content[MB : 2 * MB].count(b"b") < MB
+
+
+@pytest.mark.parametrize(("size", "is_mapped"), [(MB, False), (MB, True), (MB + 5_000, False)])
+def test_what_was_written_again_after_a_failed_flush_is_on_the_disk(
+    device: FailingDevice, size: int, is_mapped: bool
+) -> None:
+    """Of a preallocated file: ext4 does not keep what is written again through its page cache."""
+    path = device.folder / "file"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.posix_fallocate(descriptor, 0, size)
+    os.fsync(descriptor)
+    durable.sync_folder(device.folder)
+    content = os.urandom(size)
+    with mmap.mmap(descriptor, size) as mapped:
+        if is_mapped:
+            mapped[:] = content
+        else:
+            os.pwrite(descriptor, content, 0)
+        with device.failing():
+            with pytest.raises(durable.FlushFailed):
+                durable.flush(descriptor, path)
+            with pytest.raises(durable.FlushFailed):
+                durable.rewrite(path)
+            assert path.read_bytes() == content
+        durable.rewrite(path)
+        assert path.read_bytes() == content
+        assert mapped[:] == content
+    os.close(descriptor)
+    device.lose_power()
+    assert path.read_bytes() == content
+
+
+def test_what_was_not_flushed_is_lost_with_the_power(device: FailingDevice) -> None:
+    path = device.folder / "file"
+    descriptor = _opened(path)
+    os.pwrite(descriptor, b"a" * MB, 0)
+    os.close(descriptor)
+    (device.folder / "name").touch()
+    device.lose_power()
+    assert path.read_bytes() == bytes(4 * MB)
+    assert not (device.folder / "name").exists()
+
+
+def test_pages_of_zeros_that_the_disk_already_has_are_refused_too(device: FailingDevice) -> None:
+    path = device.folder / "file"
+    descriptor = _opened(path)
+    os.pwrite(descriptor, bytes(MB), 0)
+    os.fdatasync(descriptor)
+    os.pwrite(descriptor, b"b" * MB, 0)
+    with device.failing(), pytest.raises(OSError, match="No space left"):
+        os.fdatasync(descriptor)
+    os.close(descriptor)
