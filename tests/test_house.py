@@ -49,8 +49,6 @@ THREADS_TO_MOVE = {
     "deploy/drills/witness.py",
     # journal
     "journal/persistent_queue/upkeep.py",
-    "journal/replication/follower/follower.py",
-    "journal/replication/leader/leader.py",
     "journal/transactional/log/log_writer.py",
     # spark_feed
     "spark_feed/numbering/driver/session.py",

@@ -12,7 +12,6 @@ from tandemfeed.journal.commands.streams import Interruption, Streams
 from tandemfeed.journal.format.roll_cycle import format_index
 from tandemfeed.journal.replication import (
     FollowerKeys,
-    FollowerState,
     FollowerStatus,
     LeaderKeys,
     LeaderStatus,
@@ -21,6 +20,7 @@ from tandemfeed.journal.replication import (
     ReplicationLeader,
     new_keys,
 )
+from tandemfeed.journal.replication.states import FINAL
 
 REPORT_INTERVAL_S = 10.0
 POLL_INTERVAL_S = 0.5
@@ -33,7 +33,8 @@ def add_to(subcommands: Any) -> None:
         subcommands,
         "lead",
         "serve a journal to followers",
-        "Serve the journal's records to followers on other hosts until stopped. Can run while appenders do.",
+        "Serve the journal's records to followers on other hosts until stopped. Can run while appenders do. Exit "
+        "status 1: it cannot serve any more.",
         [
             "lead DIR --bind tcp://10.0.0.1:7500",
             "lead DIR --bind tcp://10.0.0.1:7500 --secret-key-file lead.key --allow $(cat follow.key.pub)",
@@ -69,7 +70,7 @@ def add_to(subcommands: Any) -> None:
         "follow",
         "keep a copy of another host's journal",
         "Keep the journal in DIR equal to a leader's until stopped; catches up after any interruption. Exit status 1: "
-        "it stopped following because it diverged or the leader refused it.",
+        "it stopped following because it diverged, failed, or was refused by the leader.",
         ["follow COPY --leader tcp://10.0.0.1:7500 --durable"],
         run_follow,
     )
@@ -115,10 +116,16 @@ def run_lead(arguments: argparse.Namespace, streams: Streams) -> int:
         raise CommandError(str(wrong)) from None
     with Interruption() as interruption, leader:
         streams.note(f"serving {arguments.folder} on {leader.endpoint}; end with SIGINT or SIGTERM")
-        while not interruption.wait(REPORT_INTERVAL_S):
-            streams.note(_leader_text(leader.status))
+        waited_s = 0.0
+        while not interruption.wait(POLL_INTERVAL_S):
+            if leader.failure is not None:
+                break
+            waited_s += POLL_INTERVAL_S
+            if waited_s >= REPORT_INTERVAL_S:
+                waited_s = 0.0
+                streams.note(_leader_text(leader.status))
         streams.note(_leader_text(leader.status))
-    return 0
+    return EXIT_STOPPED if leader.failure is not None else 0
 
 
 def run_follow(arguments: argparse.Namespace, streams: Streams) -> int:
@@ -143,7 +150,7 @@ def run_follow(arguments: argparse.Namespace, streams: Streams) -> int:
         while not interruption.wait(POLL_INTERVAL_S):
             status, waited_s = follower.status, waited_s + POLL_INTERVAL_S
             text = _follower_text(status)
-            if status.state in (FollowerState.DIVERGED, FollowerState.REFUSED):
+            if status.state in FINAL:
                 streams.note(text)
                 return EXIT_STOPPED
             if text != reported and waited_s >= REPORT_INTERVAL_S:
@@ -168,7 +175,8 @@ def run_keygen(arguments: argparse.Namespace, streams: Streams) -> int:
 
 
 def _leader_text(status: LeaderStatus) -> str:
-    return f"{len(status.followers)} followers; replicated up to {format_index(status.replicated_index)}"
+    text = f"{len(status.followers)} followers; replicated up to {format_index(status.replicated_index)}"
+    return text + (f"; failed: {status.failure}" if status.failure else "")
 
 
 def _follower_text(status: FollowerStatus) -> str:

@@ -37,21 +37,23 @@ class FollowerState(Enum):
     FOLLOWING = "following"  # appends the segments it receives
     DIVERGED = "diverged"  # its records differ from the leader's; final
     REFUSED = "refused"  # cannot follow this leader, for a reported reason; final
+    FAILED = "failed"  # its thread ended unexpectedly; final
     STOPPED = "stopped"  # stop requested; final
 
 
-_ENDS = frozenset({FollowerState.WAITING, FollowerState.STOPPED})
+_ENDS = frozenset({FollowerState.WAITING, FollowerState.FAILED, FollowerState.STOPPED})
 FOLLOWER_MOVES: Mapping[FollowerState, frozenset[FollowerState]] = {
-    FollowerState.WAITING: frozenset({FollowerState.GREETING, FollowerState.STOPPED}),
+    FollowerState.WAITING: frozenset({FollowerState.GREETING, FollowerState.FAILED, FollowerState.STOPPED}),
     FollowerState.GREETING: _ENDS | {FollowerState.OPENING, FollowerState.REFUSED},
     FollowerState.OPENING: _ENDS | {FollowerState.COMPARING, FollowerState.REFUSED},
     FollowerState.COMPARING: _ENDS | {FollowerState.FOLLOWING, FollowerState.DIVERGED},
     FollowerState.FOLLOWING: _ENDS,
     FollowerState.DIVERGED: frozenset(),
     FollowerState.REFUSED: frozenset(),
+    FollowerState.FAILED: frozenset(),
     FollowerState.STOPPED: frozenset(),
 }
-FINAL = frozenset({FollowerState.DIVERGED, FollowerState.REFUSED, FollowerState.STOPPED})
+FINAL = frozenset({FollowerState.DIVERGED, FollowerState.REFUSED, FollowerState.FAILED, FollowerState.STOPPED})
 
 
 class IllegalMove(AssertionError):

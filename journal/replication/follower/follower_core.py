@@ -116,6 +116,10 @@ class FollowerCore:
             self._move(FollowerState.STOPPED, "stop requested")
         return [Disconnect()]
 
+    def fail(self, text: str) -> list[FollowerEffect]:
+        """The shell cannot perform effects any more. A final state stays as it is."""
+        return self._end(FollowerState.FAILED, text) if self.state not in FINAL else [Disconnect()]
+
     def on_disconnected(self, text: str, now_ns: int) -> list[FollowerEffect]:
         """The connection broke or could not be established."""
         if self.state in FINAL or self.state is FollowerState.WAITING:

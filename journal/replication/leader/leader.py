@@ -1,6 +1,7 @@
 """The leader: a thread that reads a journal and sends it to followers by performing the effects of `LeaderCore`.
 
-It appends nothing, and appenders need not know about it: it may run in any process that can write the control file.
+It appends nothing, and appenders need not know about it: it may run in any process that can write the control file. An
+unexpected end of the thread is published before the thread cleans up, so no caller waits for a dead thread.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -42,10 +44,12 @@ from tandemfeed.journal.replication.wire.sockets import (
     FRAMES_AT_ONCE,
     WakeUp,
     broken_events,
+    close_watched,
     new_socket,
     timeout_ms,
     watch,
 )
+from tandemfeed.runtime.threads import start_thread
 
 LOG = logging.getLogger("tandemfeed.journal.replication")
 POLL_MS_MIN = 1  # between checks for records that other processes appended: often while records come,
@@ -69,12 +73,14 @@ class LeaderStatus:
         followers: the acknowledged index of each connected follower, by its journal id.
         failed_handshake_count: connections with wrong keys, or from no ZeroMQ peer.
         violation_count: messages that violated the protocol.
+        failure: why it serves no follower any more, although it was not stopped; empty: it does.
     """
 
     replicated_index: int
     followers: dict[bytes, int]
     failed_handshake_count: int
     violation_count: int
+    failure: str = ""
 
 
 class ReplicationLeader:
@@ -89,6 +95,7 @@ class ReplicationLeader:
             are then required to encrypt the connections.
         keys: the CURVE keys of the connections.
         on_status: called by the leader's thread when the status has changed; it must not wait.
+        clock_ns: monotonic time. Call `wake` after moving it: the thread may be waiting for a deadline.
 
     Raises:
         ValueError: an encrypted journal without `follower_keys`, or `acks` below 1.
@@ -106,6 +113,7 @@ class ReplicationLeader:
         keys: LeaderKeys | None = None,
         limits: Limits | None = None,
         on_status: Callable[[LeaderStatus], None] | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.folder = journal_path = Path(journal_path)
         self.endpoint = bind  # after `start` the real one
@@ -133,12 +141,13 @@ class ReplicationLeader:
         self._words = (0, 0)
         self._poll_ms = POLL_MS_MIN
         self._failed_handshake_count = 0
+        self._clock_ns = clock_ns
         self._wake_up = WakeUp()
         self._is_stopping = False
-        self._error: BaseException | None = None
+        self._failure: BaseException | None = None
         self._changed = threading.Condition()
         self._status = self._read_status()
-        self._thread = threading.Thread(target=self._run, name=f"leader of {journal_path.name}", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def _check(self, key: bytes | None) -> None:
         settings = self._control.settings
@@ -162,6 +171,11 @@ class ReplicationLeader:
         """The current status."""
         return self._status
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the thread unexpectedly; None: nothing did."""
+        return self._failure
+
     def start(self) -> Self:
         """Bind and start to serve. Call it once.
 
@@ -169,21 +183,27 @@ class ReplicationLeader:
             OSError: the endpoint cannot be bound.
         """
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._monitor: zmq.Socket[bytes] | None = None
         self._zap = self._context.socket(zmq.REP)
         self._router = new_socket(self._context, zmq.ROUTER, self.endpoint)
         try:
-            if self._keys is not None:
-                self._keys.apply(self._router)
-                if self._keys.follower_keys is not None:
-                    self._zap.bind(ZAP_ENDPOINT)
-            self._monitor = watch(self._router)
-            self._router.bind(self.endpoint)
-        except (zmq.ZMQError, ValueError) as refused:
-            self._context.destroy(linger=0)
-            raise OSError(f"{self.endpoint} cannot be bound: {refused}") from refused
-        self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._thread.start()
+            self._bind()
+            self._thread = start_thread(self._run, f"leader of {self.folder.name}", self._on_thread_failure)
+        except BaseException as refused:
+            self._close_sockets()
+            if isinstance(refused, (zmq.ZMQError, ValueError)):
+                raise OSError(f"{self.endpoint} cannot be bound: {refused}") from refused
+            raise
         return self
+
+    def _bind(self) -> None:
+        if self._keys is not None:
+            self._keys.apply(self._router)
+            if self._keys.follower_keys is not None:
+                self._zap.bind(ZAP_ENDPOINT)
+        self._monitor = watch(self._router)
+        self._router.bind(self.endpoint)
+        self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def use_keys(self, keys: LeaderKeys) -> None:
         """Admit these followers from now on; connections that exist remain. The leader's own key must be the same."""
@@ -201,33 +221,48 @@ class ReplicationLeader:
         Raises:
             JournalError: the leader failed, or was stopped.
         """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._status.replicated_index > index or not self._thread.is_alive() or self._is_stopping,
-                timeout_s,
-            )
-        if self._status.replicated_index > index:
-            return True
-        if self._error is not None or self._is_stopping or not self._thread.is_alive():
-            raise JournalError(f"{self.folder}: the leader is not running; start it") from self._error
-        return False
+        return self._wait_for(lambda status: status.replicated_index > index, timeout_s)
 
     def wait_for_followers(self, count: int, timeout_s: float) -> bool:
-        """Wait until `count` followers are connected; False after the time-out."""
+        """Wait until `count` followers are connected; False after the time-out.
+
+        Raises:
+            JournalError: the leader failed, or was stopped.
+        """
+        return self._wait_for(lambda status: len(status.followers) >= count, timeout_s)
+
+    def _wait_for(self, predicate: Callable[[LeaderStatus], bool], timeout_s: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._status.followers) >= count, timeout_s)
+            self._changed.wait_for(lambda: predicate(self._status) or not self._is_running, timeout_s)
+        if predicate(self._status):
+            return True
+        if not self._is_running:
+            why = self._status.failure or "it was stopped, or not started"
+            raise JournalError(f"{self.folder}: the leader is not running ({why}); start it") from self._failure
+        return False
+
+    @property
+    def _is_running(self) -> bool:
+        return self._thread is not None and not self._is_stopping and self._failure is None
 
     def stop(self) -> None:
         """Stop serving. What tailers see does not change. Further calls do nothing."""
-        self._is_stopping = True
-        if self._thread.is_alive():
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        if self._thread is not None:
             self._wake_up.set()
             self._thread.join()
+        self._wake_up.close()
         self._reader.close()
         self._control.close()
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
 
     def __exit__(self, *_: Any) -> None:
         self.stop()
@@ -241,30 +276,45 @@ class ReplicationLeader:
         try:
             while not self._is_stopping:
                 self._turn(poller)
-        except BaseException as error:
-            LOG.exception("%s: the leader failed", self.folder)
-            self._error = error
+        except BaseException as failure:
+            self._fail(failure)  # first: cleaning up takes time, and can fail as well
+            raise
         finally:
-            self._router.disable_monitor()
-            self._context.destroy(linger=0)
-            with self._changed:
-                self._changed.notify_all()
+            self._close_sockets()
+
+    def _fail(self, failure: BaseException) -> None:
+        with self._changed:
+            self._failure = self._failure or failure
+            self._status = self._read_status()
+            self._changed.notify_all()
+        if self._on_status is not None:
+            self._on_status(self._status)
+
+    def _on_thread_failure(self, name: str, failure: BaseException) -> None:
+        LOG.error("%s: the %s failed", self.folder, name, exc_info=failure)
+        self._fail(failure)
+
+    def _close_sockets(self) -> None:
+        with ExitStack() as last_first:
+            last_first.callback(self._context.destroy, linger=0)
+            last_first.callback(self._zap.close, linger=0)
+            last_first.callback(close_watched, self._router, self._monitor)
 
     def _turn(self, poller: zmq.Poller) -> None:
         """Wait for an event or a deadline, and handle it."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock_ns()
         poll_ms = self._poll_ms if self._core.peers else IDLE_MS
         ready = dict(poller.poll(timeout_ms(self._core.next_deadline_ns(), now_ns, poll_ms)))
         if self._wake_up.fileno() in ready:
             self._wake_up.clear()
         if self._zap in ready and self._keys is not None:
             self._zap.send_multipart(self._keys.answer(self._zap.recv_multipart()))
-        if self._monitor in ready:
+        if self._monitor is not None and self._monitor in ready:
             events = broken_events(self._monitor)
             self._failed_handshake_count += sum(event in FAILED_HANDSHAKES for event in events)
         if self._router in ready:
             self._receive()
-        words, now_ns = self._reader.words(), time.monotonic_ns()
+        words, now_ns = self._reader.words(), self._clock_ns()
         if words != self._words:
             self._words = words
             self._perform(self._core.on_appended(self._reader.next_index_seen(), now_ns))
@@ -285,7 +335,7 @@ class ReplicationLeader:
             try:
                 if len(frames) != 1:
                     raise BadMessage(f"a message of {len(frames)} frames")
-                effects = self._core.on_message(peer, decode(frames[0]), time.monotonic_ns())
+                effects = self._core.on_message(peer, decode(frames[0]), self._clock_ns())
             except BadMessage as refused:
                 effects = self._core.on_bad_message(peer, str(refused))
             self._perform(effects)
@@ -303,7 +353,7 @@ class ReplicationLeader:
                 self._effects.extend(self._core.on_read_failed(effect.peer, str(failed)))
 
     def _perform_one(self, effect: LeaderEffect) -> list[LeaderEffect]:
-        core, reader, now_ns = self._core, self._reader, time.monotonic_ns()
+        core, reader, now_ns = self._core, self._reader, self._clock_ns()
         match effect:
             case SendTo():
                 self._router.send_multipart([effect.peer, encode(effect.message)])
@@ -341,7 +391,14 @@ class ReplicationLeader:
     def _read_status(self) -> LeaderStatus:
         core = self._core
         followers = {peer.follower_id: peer.acked_index for peer in core.peers.values() if peer.state in FOLLOWING}
-        return LeaderStatus(core.replicated_index, followers, self._failed_handshake_count, core.violation_count)
+        failure = self._failure
+        return LeaderStatus(
+            core.replicated_index,
+            followers if failure is None else {},
+            self._failed_handshake_count,
+            core.violation_count,
+            "" if failure is None else f"{type(failure).__name__}: {failure}",
+        )
 
     def _publish(self) -> None:
         status = self._read_status()

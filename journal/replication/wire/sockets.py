@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -28,9 +29,10 @@ FRAMES_AT_ONCE = 64  # received before timers, other sockets and the wake-up are
 
 
 class WakeUp:
-    """Wakes a polling thread."""
+    """Wakes a polling thread. Any thread may set it at any time, also when it is closed already."""
 
     def __init__(self) -> None:
+        self._closing = threading.Lock()  # a closed descriptor's number may belong to another file
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
@@ -39,16 +41,21 @@ class WakeUp:
 
     def set(self) -> None:
         """Wake the thread."""
-        with contextlib.suppress(BlockingIOError):  # the counter is full, so it is already set
-            os.eventfd_write(self._fd, 1)
+        with self._closing, contextlib.suppress(BlockingIOError):  # the counter is full, so it is already set
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """Reset it."""
+        """Reset it; only for the polling thread."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._fd)
 
-    def __del__(self) -> None:
-        os.close(self._fd)  # not earlier: other threads may still set it
+    def close(self) -> None:
+        """Close the descriptor. Further calls do nothing."""
+        with self._closing:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
 
 
 def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: str) -> zmq.Socket[bytes]:
@@ -64,8 +71,20 @@ def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: str
 
 
 def watch(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-    """A socket that receives events about this one's broken connections."""
+    """A socket that receives events about this one's broken connections. Close both with `close_watched`."""
     return socket.get_monitor_socket(sum(BROKEN_EVENTS))
+
+
+def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None) -> None:
+    """Close a socket and its monitor, whoever else still has a reference to them: a traceback, for example.
+
+    An open socket would keep its context from ending.
+    """
+    if monitor is not None:
+        with contextlib.suppress(zmq.ZMQError):  # the socket is closed already
+            socket.disable_monitor()
+        monitor.close(linger=0)
+    socket.close(linger=0)
 
 
 def broken_events(monitor: zmq.Socket[bytes]) -> list[zmq.Event]:

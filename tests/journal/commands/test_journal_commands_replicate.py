@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tandemfeed.journal import Journal, Tailer
 from tandemfeed.journal.commands.cli import main
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.replication.follower.follower_core import FollowerCore
+from tandemfeed.journal.replication.leader.leader_core import LeaderCore
 
 COMMAND = [
     sys.executable,
@@ -89,3 +92,20 @@ def test_invalid_arguments_are_refused_in_one_line(tmp_path: Path, capsys: pytes
     ):
         assert main(arguments) == 2
         assert text in capsys.readouterr().err
+
+
+def test_a_leader_or_follower_that_has_failed_ends_its_command_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> NoReturn:
+        raise RuntimeError("a bug")
+
+    with Journal.open(tmp_path / "journal", block_size=BLOCK_SIZE_MIN):
+        pass
+    monkeypatch.setattr(LeaderCore, "next_deadline_ns", broken)
+    assert main(["lead", str(tmp_path / "journal"), "--bind", "tcp://127.0.0.1:*"]) == 1
+    assert "failed: RuntimeError: a bug" in capsys.readouterr().err
+    monkeypatch.setattr(FollowerCore, "next_deadline_ns", broken)
+    assert main(["follow", str(tmp_path / "copy"), "--leader", "tcp://127.0.0.1:1"]) == 1
+    assert "failed: next is" in (said := capsys.readouterr().err)
+    assert "RuntimeError: a bug" in said
