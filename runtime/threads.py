@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 LOG = logging.getLogger("tandemfeed.threads")
 OnFailure = Callable[[str, BaseException], object]
+EXIT_THREAD_FAILED = 70  # EX_SOFTWARE of sysexits(3)
 _failed: dict[str, BaseException] = {}  # only ever added to; a dict is safe to read from any thread
 
 
@@ -57,3 +58,14 @@ def end_process(name: str, failure: BaseException) -> None:
 def failed_threads() -> dict[str, BaseException]:
     """The threads that failed, by name, with what ended them."""
     return dict(_failed)
+
+
+def exit_status(status: int = 0) -> int:
+    """The exit status of a process that stopped: not 0 if one of its threads failed, and the reason is logged.
+
+    Args:
+        status: if none failed.
+    """
+    for name, failure in _failed.items():
+        LOG.error("ended because thread %s failed: %s", name, failure or type(failure).__name__)
+    return status or EXIT_THREAD_FAILED if _failed else status

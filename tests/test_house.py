@@ -50,11 +50,6 @@ THREADS_TO_MOVE = {
     # journal
     "journal/persistent_queue/upkeep.py",
     "journal/transactional/log/log_writer.py",
-    # spark_feed
-    "spark_feed/numbering/driver/session.py",
-    "spark_feed/numbering/tasks/pool.py",
-    "spark_feed/sending/source_reports.py",
-    "spark_feed/spark/live/channel_feed.py",
     # transport
     "transport/calls/notices/server.py",
     "transport/calls/serving/loop_thread.py",

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import grpc
 
 from tandemfeed.journal import JournalError
+from tandemfeed.runtime.threads import end_process, start_thread
 from tandemfeed.spark_feed.journaling.committed_records import CommittedEnd
 from tandemfeed.spark_feed.sending.source_keys import use_present_key
 from tandemfeed.transport.calls.admin_servers import AdminServers
@@ -115,11 +116,11 @@ class SourceReporter:
         self._last: tuple[int, float] | None = None
         self._is_cut_off = False
         self._stopped, self._due = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="source-reports", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        """Begin. Without reports a gateway learns of no new key, token or term, so their unexpected end ends it."""
+        self._thread = start_thread(self._run, "source-reports", end_process)
 
     def hurry(self) -> None:
         """Send the next report at once. For any thread."""
@@ -129,7 +130,8 @@ class SourceReporter:
         """Send the last report, which says that the gateway was asked to stop."""
         self._stopped.set()
         self._due.set()
-        self._thread.join(2 * REPORT_TIMEOUT_S)
+        if self._thread is not None:
+            self._thread.join(2 * REPORT_TIMEOUT_S)
 
     def _run(self) -> None:
         while True:

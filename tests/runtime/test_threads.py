@@ -10,7 +10,14 @@ from types import FrameType
 import pytest
 
 from tandemfeed.runtime import threads
-from tandemfeed.runtime.threads import end_process, failed_threads, mark_unhealthy, start_thread
+from tandemfeed.runtime.threads import (
+    EXIT_THREAD_FAILED,
+    end_process,
+    exit_status,
+    failed_threads,
+    mark_unhealthy,
+    start_thread,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +60,9 @@ def test_a_failed_thread_that_a_process_cannot_do_without_ends_it_by_sigterm() -
     finally:
         signal.signal(signal.SIGTERM, former)
     assert list(failed_threads()) == ["worker"]
+
+
+def test_a_process_of_which_a_thread_failed_does_not_end_with_status_0() -> None:
+    assert [exit_status(), exit_status(2)] == [0, 2]
+    start_thread(fail, "worker", mark_unhealthy).join(30)
+    assert [exit_status(), exit_status(2)] == [EXIT_THREAD_FAILED, 2]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
-import threading
 import warnings
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tandemfeed.runtime.threads import start_thread
 from tandemfeed.spark_feed.numbering.driver.class_archive import ClassArchive
 from tandemfeed.spark_feed.numbering.driver.java import find_java_home
 from tandemfeed.spark_feed.numbering.tasks.pool import TASK_TRIES
 
+LOG = logging.getLogger(__name__)
 Spark: TypeAlias = Any  # pyspark is not typed for mypy
 
 SETTINGS = {
@@ -79,7 +81,7 @@ def class_archive() -> ClassArchive:
 
 
 def launch_jvm(master: str, driver_memory: str, scratch: Path) -> None:
-    """Launch the JVM of `start_session`, and go on: it takes seconds to start, in which the job can be imported.
+    """Launch the JVM of `start_session`, and return: it takes seconds to start, in which the job can be imported.
 
     What cannot be started, `start_session` starts again, and says what is wrong.
     """
@@ -87,13 +89,11 @@ def launch_jvm(master: str, driver_memory: str, scratch: Path) -> None:
         from pyspark import SparkConf, SparkContext
 
         conf = SparkConf().setAll(list(_prepare(master, driver_memory, scratch, None).items()))
-        await_jvm = threading.Thread(target=_await_jvm, args=(SparkContext, conf), name="await-jvm", daemon=True)
-        await_jvm.start()
+        start_thread(lambda: SparkContext._ensure_initialized(conf=conf), "await-jvm", _on_launch_failed)
 
 
-def _await_jvm(context: Any, conf: Any) -> None:
-    with contextlib.suppress(Exception):
-        context._ensure_initialized(conf=conf)
+def _on_launch_failed(_name: str, failure: BaseException) -> None:
+    LOG.debug("the JVM did not start; starting it again with the session", exc_info=failure)
 
 
 def start_session(

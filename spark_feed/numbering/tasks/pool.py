@@ -23,6 +23,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tandemfeed.runtime.threads import start_thread
+
 LOG = logging.getLogger(__name__)
 SOCKET_NAME = "tasks.socket"
 ENDING = "the job is ending"
@@ -145,15 +147,17 @@ class TaskPool:
 
     def _run_tasks(self) -> None:
         self._has_ended, self._done_count = False, 0
-        self._tasks = threading.Thread(target=self._run_to_end, name="tasks", daemon=True)
-        self._tasks.start()
+        self._tasks = start_thread(self._run_to_end, "tasks", self._on_failure)
 
     def _run_to_end(self) -> None:
-        try:
-            self._why = "; ".join(dict.fromkeys(self._start(self._stay))) or "all tasks have ended"
-        except Exception as error:  # noqa: BLE001  # Spark's, of any kind; `run` raises it in the driver's thread
-            self._why = str(error)
-        self._has_ended = True
+        self._end("; ".join(dict.fromkeys(self._start(self._stay))) or "all tasks have ended")
+
+    def _on_failure(self, _name: str, error: BaseException) -> None:
+        """Spark raised an error, of any kind; `run` raises it in the driver's thread."""
+        self._end(str(error) or type(error).__name__)
+
+    def _end(self, why: str) -> None:
+        self._why, self._has_ended = why, True
         self._wake()
 
     def _wake(self) -> None:

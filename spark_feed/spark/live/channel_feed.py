@@ -1,11 +1,13 @@
 """One channel of a live subscription: a thread that keeps what Spark has not committed, in order.
 
 The thread stops polling while the buffer is full; the client library then requests what it missed from the adapters'
-replay services. Invariant: the entries have every message after the position with which the feed began.
+replay services. Invariants: the entries have every message after the position with which the feed began; however the
+thread ends, unless by `close`, the query fails.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,9 +19,11 @@ from tandemfeed.client_lib.items import Batch, Item, Revoked
 from tandemfeed.client_lib.messages.message import Message
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.feedcore.merge.effects import Ended, Gap, ProvisionalGap, SessionChanged, Takeover
+from tandemfeed.runtime.threads import start_thread
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.live.positions import Position
 
+LOG = logging.getLogger(__name__)
 BUFFER_MESSAGES_MAX = 2_000_000  # some 150 MB
 POLL_S = 0.5
 START_TIMEOUT_S = 30.0
@@ -62,9 +66,12 @@ class ChannelFeed:
         self._has_passed_target = False
         self._subscription, early = self._start(subscribe, position)
         self.message_model = self._subscription.grant.message_model
-        self._take(early)
-        self._thread = threading.Thread(target=self._run, name=f"tandemfeed-channel-{channel_id}", daemon=True)
-        self._thread.start()
+        try:
+            self._take(early)
+            self._thread = start_thread(self._run, f"tandemfeed-channel-{channel_id}", self._on_failure)
+        except BaseException:
+            self._subscription.close()
+            raise
 
     @property
     def begin(self) -> Position:
@@ -90,8 +97,7 @@ class ChannelFeed:
 
     def wait_until_reached(self, position: Position, timeout_s: float) -> bool:
         """Wait until the entries reach a position, or the stream fails."""
-        with self._condition:
-            return self._condition.wait_for(lambda: bool(self._failure) or self.latest.has_reached(position), timeout_s)
+        return self._wait(lambda: bool(self._failure) or self.latest.has_reached(position), timeout_s)
 
     def end_at(self, target: Position) -> None:
         """Note where the query ends. Messages that are not granted make no entries, so none may reach the end."""
@@ -105,8 +111,7 @@ class ChannelFeed:
             has_entry = any(not position.has_reached(entry.after) for entry in self._entries)
             return has_entry or self._has_passed_target or bool(self._failure)
 
-        with self._condition:
-            return self._condition.wait_for(is_more, timeout_s)
+        return self._wait(is_more, timeout_s)
 
     def forget(self, position: Position) -> None:
         """Drop the entries that are before a position."""
@@ -184,17 +189,32 @@ class ChannelFeed:
                 "(format 'tandemfeed.journal'), and set option 'failOnDataLoss' to 'false' or give a new checkpoint"
             )
 
+    def _wait(self, is_met: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait in steps. A step counts as no more than it was to take: a pause of this process uses no patience up."""
+        with self._condition:
+            for _ in range(max(1, round(timeout_s / POLL_S))):
+                if self._condition.wait_for(is_met, POLL_S):
+                    return True
+        return False
+
     # ---- the thread ----
 
     def _run(self) -> None:
-        try:
-            while not self._subscription.is_closed and not self._failure:
-                self._take(self._subscription.poll(POLL_S))
-                self._look_for_target()
-                with self._condition:
-                    self._condition.wait_for(lambda: self._is_closed or self._message_count < BUFFER_MESSAGES_MAX)
-        except ClientError as error:
+        while not self._subscription.is_closed and not self._failure:
+            self._take(self._subscription.poll(POLL_S))
+            self._look_for_target()
+            with self._condition:
+                self._condition.wait_for(lambda: self._is_closed or self._message_count < BUFFER_MESSAGES_MAX)
+        if not self._is_closed:
+            self._fail(f"channel {self.channel_id}: the subscription has ended; start the query again")
+
+    def _on_failure(self, _name: str, error: BaseException) -> None:
+        if isinstance(error, ClientError):
             self._fail(str(error))
+            return
+        LOG.error("the thread of channel %d failed", self.channel_id, exc_info=error)
+        what = f"{type(error).__name__}: {error}"
+        self._fail(f"channel {self.channel_id}: reading failed unexpectedly ({what}); start the query again")
 
     def _look_for_target(self) -> None:
         if self._target is None or self._has_passed_target:

@@ -156,6 +156,14 @@ def test_a_start_that_fails_is_reported(tmp_path: Path) -> None:
         pool.run([partial(_double, 1)])
 
 
+def test_a_thread_that_ends_in_any_way_is_reported_instead_of_letting_the_job_wait(tmp_path: Path) -> None:
+    def start(_: Stay) -> list[str]:
+        raise SystemExit
+
+    with _pool(tmp_path, start) as pool, pytest.raises(TasksFailed, match="SystemExit"):
+        pool.run([partial(_double, 1)])
+
+
 def test_closing_ends_the_tasks_and_a_run_that_waits_for_them(tmp_path: Path) -> None:
     ended, waits = threading.Event(), threading.Event()
 

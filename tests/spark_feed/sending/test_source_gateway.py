@@ -21,6 +21,7 @@ import zmq
 
 from tandemfeed.admin_server.command.alerts import Alert, Level, Thresholds, alerts_of
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
+from tandemfeed.runtime.threads import EXIT_THREAD_FAILED
 from tandemfeed.spark_feed.sending.gateway import listen_address
 from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
 from tandemfeed.transport.calls.channels import BearerFor, open_channel
@@ -400,6 +401,24 @@ def test_a_certificate_that_the_adapters_would_refuse_is_refused(tmp_path: Path,
     done = _run_gateway(tmp_path, admin, f"--tls-cert={certificate}.crt", f"--tls-key={certificate}.key")
     assert done.returncode == 2
     assert f"the TLS certificate must name {GATEWAY}" in done.stderr
+
+
+def test_a_gateway_whose_reports_fail_unexpectedly_ends_with_a_sentence_and_a_status(
+    tmp_path: Path, admin: str
+) -> None:
+    module = tmp_path / "a_bug.py"
+    module.write_text(
+        "from tandemfeed.spark_feed.sending.command import main\n"
+        "from tandemfeed.spark_feed.sending.source_reports import SourceReporter\n"
+        "def _bug(*_):\n    raise LookupError('a test says so')\n"
+        "SourceReporter._report_to = _bug\n"
+    )
+    done = subprocess.run(
+        _command("a_bug:main", *_gateway_arguments(tmp_path, admin)), cwd=ROOT, capture_output=True, text=True,
+        timeout=PATIENCE_S, check=False, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == EXIT_THREAD_FAILED
+    assert "ended because thread source-reports failed: a test says so" in done.stderr
 
 
 def test_a_second_gateway_of_a_journal_is_refused_in_one_sentence(tmp_path: Path, admin: str) -> None:

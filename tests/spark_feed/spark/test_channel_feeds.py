@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from tandemfeed.feedcore.wire.lineage import EpochStart
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.packet_parts import first_messages_of
 from tandemfeed.spark_feed.spark.errors import TableError
+from tandemfeed.spark_feed.spark.live import channel_feed
 from tandemfeed.spark_feed.spark.live.channel_feed import ChannelFeed
 from tandemfeed.spark_feed.spark.live.live_feed import LiveFeed
 from tandemfeed.spark_feed.spark.live.live_source import LiveReader
@@ -149,6 +151,43 @@ def test_a_query_that_was_stopped_in_an_old_session_continues_only_if_it_had_all
     else:
         with pytest.raises(TableError, match="before its end"), feed_of([], position, session=SESSION + 1):
             pass
+
+
+def test_a_thread_that_fails_unexpectedly_fails_the_query_instead_of_letting_it_wait() -> None:
+    broken: list[Any] = [batch(packet(1, (6,))), object.__new__(Batch)]  # of which any use raises
+    with feed_of(broken) as (feed, _):
+        assert feed.wait_until_reached(FAR, 60)
+        with pytest.raises(TableError, match=r"channel 1: reading failed unexpectedly \(AttributeError"):
+            feed.entries()
+
+
+def test_a_subscription_that_ends_by_itself_fails_the_query() -> None:
+    with feed_of([]) as (feed, made):
+        made[0].is_closed = True
+        assert feed.wait_for_more(EARLIEST, 60)
+        with pytest.raises(TableError, match="channel 1: the subscription has ended; start the query again"):
+            feed.entries()
+
+
+class _Paused(threading.Condition):
+    """A condition in whose first wait the process is paused: much time passes, and nothing can arrive."""
+
+    is_paused = True
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        if timeout is not None and self.is_paused:
+            self.is_paused = False
+            return False
+        return super().wait_for(predicate, timeout)
+
+
+@pytest.mark.parametrize("wait", [ChannelFeed.wait_until_reached, ChannelFeed.wait_for_more])
+def test_a_pause_of_the_process_does_not_use_up_the_patience_with_the_adapters(
+    wait: Callable[[ChannelFeed, Position, float], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_feed, "threading", SimpleNamespace(Condition=_Paused))
+    with feed_of([batch(packet(1, (6,)))]) as (feed, _):
+        assert wait(feed, Position(SESSION, 1, 2), 60)
 
 
 def test_a_task_has_the_messages_between_two_positions_and_only_granted_symbols() -> None:
