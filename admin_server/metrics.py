@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tandemfeed.admin_server.alerts import Level, Thresholds, alerts_of, link_silences
 from tandemfeed.admin_server.feed.broker import FeedBroker
 
 
@@ -30,6 +31,10 @@ class FeedCollector(Collector):
         needless = CounterMetricFamily("tandemfeed_needless_takeovers", text, labels=["feed"])
         text = "Present lease term; longer than the configured one after needless takeovers."
         terms = GaugeMetricFamily("tandemfeed_lease_ttl_seconds", text, labels=["feed"])
+        text = "What is wrong with the feed, as in status --check: how many alerts, by level."
+        alerts = GaugeMetricFamily("tandemfeed_alerts", text, labels=["feed", "level"])
+        text = "Seconds since an adapter last received another one's multicast, while that one said that it transmits."
+        links = GaugeMetricFamily("tandemfeed_link_silence_seconds", text, labels=["feed", "from", "to"])
         for name, broker in self._brokers.items():
             status = broker.status()
             epochs.add_metric([name], status.epoch)
@@ -41,4 +46,11 @@ class FeedCollector(Collector):
                 takeovers.add_metric([name, counted.reason], counted.count)
             needless.add_metric([name], status.needless_takeover_count)
             terms.add_metric([name], status.lease_ttl_ns / 1e9)
-        yield from (epochs, actives, subscribers, attending, takeovers, needless, terms)
+            found = [alert.level for alert in alerts_of(status, Thresholds())]
+            for level in (Level.WARNING, Level.CRITICAL):
+                alerts.add_metric([name, level.name.lower()], found.count(level))
+            names = {row.adapter.adapter_id: row.adapter.name for row in status.adapters}
+            for sender, silences in link_silences(status, Thresholds()).items():
+                for hearer, silence_ns in silences.items():
+                    links.add_metric([name, names[sender], names[hearer]], silence_ns / 1e9)
+        yield from (epochs, actives, subscribers, attending, takeovers, needless, terms, alerts, links)

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from tandemfeed.admin_server.alert_watch import AlertWatch
 from tandemfeed.admin_server.audit.log import AuditLog, AuditUnavailable
 from tandemfeed.admin_server.audit.service import AuditAdministrationService
 from tandemfeed.admin_server.feed.broker import FeedBroker
@@ -165,6 +166,7 @@ class AdminServer:
                 self._start_over = election.step_down
                 opened.callback(election.stop)
                 election.start()
+            opened.callback(AlertWatch(lambda: self.served).stop)
             self._opened = opened.pop_all()
         self.endpoint = self._rpc.endpoint
         self.mutual_tls_endpoint = self._rpc.mutual_tls_endpoint

@@ -110,6 +110,7 @@ def peer_state_to_proto(state: PeerState, health: Health) -> common_pb2.FeedAdap
         abstains=state.abstains,
         out_of_sync=state.out_of_sync,
         session=state.session,
+        adapter_silence_ns=state.silences_ns,
     )
 
 
@@ -127,6 +128,7 @@ def peer_state_from_proto(state: common_pb2.FeedAdapterState) -> PeerState:
         state.out_of_sync,
         state.health.score,
         state.session,
+        dict(state.adapter_silence_ns),
     )
 
 

@@ -56,6 +56,7 @@ class Reporter:
         self._health_at_ns = 0
         self._disk_space = (0, 0)
         self._is_abstaining = False
+        self._silences_ns: dict[int, int] = {}
 
     def state(self) -> common_pb2.FeedAdapterState:
         """The current state."""
@@ -66,7 +67,7 @@ class Reporter:
             self._engine.health = self._health.score
             self._disk_space = self._journal.disk_space()
         report = self._engine.report(now_ns, self._sealer.incarnation)
-        self._is_abstaining = report.abstains
+        self._is_abstaining, self._silences_ns = report.abstains, report.silences_ns
         state = peer_state_to_proto(report, self._health)
         for converter in self._converters.values():
             for reason, count in converter.counts().items():
@@ -113,6 +114,11 @@ class Reporter:
         text = "1 while this adapter, without an admin server, has promised to refuse grants for the active's sake."
         yield GaugeMetricFamily("tandemfeed_is_abstaining", text, value=self._is_abstaining)
         yield GaugeMetricFamily("tandemfeed_health_score", "Health from 0 (unfit) to 1.", value=self._health.score)
+        text = "Seconds since another adapter's multicast was last received here, while it said that it transmits."
+        silences = GaugeMetricFamily("tandemfeed_adapter_silence_seconds", text, labels=["adapter_id"])
+        for adapter_id, silence_ns in list(self._silences_ns.items()):
+            silences.add_metric([str(adapter_id)], silence_ns / 1e9)
+        yield silences
         text = "Records that the output journal dropped because its disk was full."
         yield CounterMetricFamily("tandemfeed_output_journal_dropped", text, value=self._journal.dropped_count)
         text = "Samples of refused source messages that were appended to the dead-letter journal."

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import grpc
 
-from tandemfeed.admin_server.command.alerts import Level
+from tandemfeed.admin_server.alerts import Level
 from tandemfeed.admin_server.command.confirmation import NotConfirmed
 from tandemfeed.admin_server.command.registry import CommandAdder, add_commands
 from tandemfeed.admin_server.command.server_calls import ServerCalls

@@ -364,6 +364,10 @@ class FeedBroker:
             source.gateway_part = self.gateways.part_of(source.report.process_nonce)
         return status
 
+    def note_alert(self, event: str, text: str) -> None:
+        """Keep in the feed's history that an alert began or ended."""
+        self._state.note_alert(event, text)
+
     def stop(self) -> None:
         """End every stream."""
         self._state.stop()

@@ -12,6 +12,7 @@ from tandemfeed.admin_server.policy.rules import WHOLE, Extent
 from tandemfeed.admin_server.policy.subscription_rights import topics_of
 from tandemfeed.admin_server.records.lease_records import HistoryEvent
 from tandemfeed.admin_server.settings import MS, AdapterSettings, FeedSettings
+from tandemfeed.feedcore.replica.heard_adapters import unheard
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
@@ -196,6 +197,11 @@ def worst_state(state: common_pb2.FeedAdapterState) -> ReplicaState | None:
     except ValueError:
         LOG.warning("an adapter reported an unknown replica state", extra={"adapter": state.adapter_id})
         return None
+
+
+def unheard_adapters(state: common_pb2.FeedAdapterState) -> frozenset[int]:
+    """The adapters whose multicast does not arrive at the adapter that reports."""
+    return unheard(state.adapter_silence_ns)
 
 
 def total_position(state: common_pb2.FeedAdapterState) -> int:

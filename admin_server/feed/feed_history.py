@@ -27,6 +27,8 @@ RECORDED = frozenset(
         "attending",
         "left",
         "keys replaced",
+        "alert began",
+        "alert ended",
     }
 )
 

@@ -23,6 +23,7 @@ from tandemfeed.admin_server.feed.descriptions import (
     describe_adapter,
     history_epoch,
     total_position,
+    unheard_adapters,
     worst_state,
 )
 from tandemfeed.admin_server.feed.grants import FeedView
@@ -434,6 +435,11 @@ class FeedState:
         with self._changed:
             return self._keeper.history.events()
 
+    def note_alert(self, event: str, text: str) -> None:
+        """Keep in the history that an alert began or ended."""
+        with self._changed:
+            self._keeper.history.note(event, {"reason": text}, time.time_ns())
+
     # ---- time ----
 
     def run_timers(self) -> bool:
@@ -505,6 +511,7 @@ class FeedState:
             history_epoch=history_epoch(state),
             abstains=state.abstains,
             session=state.session,
+            unheard=unheard_adapters(state),
         )
         self._perform(decisions)
         if session_changed:

@@ -32,6 +32,7 @@ class CandidateReport:
         history_epoch: the epoch that its position belongs to; a later epoch outranks any position.
         abstains: it accepts no grants for a while.
         session: the session that its position belongs to; a later session outranks any epoch and position.
+        unheard: the adapters whose multicast does not arrive there.
     """
 
     state: ReplicaState
@@ -40,6 +41,7 @@ class CandidateReport:
     history_epoch: int = 0
     abstains: bool = False
     session: int = 0
+    unheard: frozenset[int] = frozenset()
 
     @property
     def is_up_to_date(self) -> bool:
@@ -127,15 +129,39 @@ class Candidates:
 
     def best(self, now_ns: int) -> int | None:
         """The highest-ranked candidate; None if there are no candidates."""
-        order = [(self._rank_key(report), adapter_id) for adapter_id, report in self.eligible(now_ns).items()]
+        order = [
+            (self._rank_key(report, is_unheard=self.is_unheard(adapter_id, now_ns)), adapter_id)
+            for adapter_id, report in self.eligible(now_ns).items()
+        ]
         return min(order)[-1] if order else None
 
+    def is_unheard(self, adapter_id: int, now_ns: int) -> bool:
+        """True if other adapters attend, and none of them receives this one's multicast."""
+        others = (self.newest_report(each, now_ns) for each in self._attending if each != adapter_id)
+        heard = [adapter_id not in report.unheard for report in others if report is not None]
+        return bool(heard) and not any(heard)
+
+    def synchronized_backups(self, holder: int, now_ns: int) -> list[int]:
+        """Backups that apply the holder's decisions now, and whose multicast is heard."""
+        return [
+            adapter_id
+            for adapter_id in self._attending
+            if (report := self.newest_report(adapter_id, now_ns)) is not None
+            and report.state is ReplicaState.SYNCHRONIZED
+            and adapter_id != holder
+            and not self.is_out(adapter_id)
+            and not self.is_unheard(adapter_id, now_ns)
+        ]
+
     def heirs(self, holder: int, now_ns: int) -> list[int]:
-        """Adapters that can take over without a gap, as they apply the holder's decisions on arrival; best first."""
+        """Adapters that can take over without a gap, as they apply the holder's decisions on arrival; best first. One
+        whose multicast is not heard would silence the feed."""
         order = [
             (self._rank_key(report), adapter_id)
             for adapter_id, report in self.eligible(now_ns).items()
-            if report.state is ReplicaState.SYNCHRONIZED and adapter_id != holder
+            if report.state is ReplicaState.SYNCHRONIZED
+            and adapter_id != holder
+            and not self.is_unheard(adapter_id, now_ns)
         ]
         return [adapter_id for _, adapter_id in sorted(order)]
 
@@ -154,7 +180,9 @@ class Candidates:
             return "has not reported its state recently"
         if report.abstains:
             return "accepts no grants for the moment, because it recently lost the admin server"
-        return f"is {report.state.value}, not synchronized"
+        if report.state is not ReplicaState.SYNCHRONIZED:
+            return f"is {report.state.value}, not synchronized"
+        return "transmits, but its multicast reaches no adapter; check its interface, or its group on the network"
 
     def backups_in_sync(self, holder: int, now_ns: int) -> list[int]:
         """Backups that could take over from the holder without losing a message."""
@@ -179,12 +207,13 @@ class Candidates:
         return report is not None and report.state is ReplicaState.FAILED
 
     @staticmethod
-    def _rank_key(report: CandidateReport) -> tuple[int, int, int, int, bool, float]:
+    def _rank_key(report: CandidateReport, *, is_unheard: bool = False) -> tuple[int, int, int, int, bool, bool, float]:
         return (
             RANK[report.state],
             -report.session,
             -report.history_epoch,
             -report.next_message_seq,
+            is_unheard,
             report.state is not ReplicaState.AHEAD,  # clients already have its messages
             -report.health,
         )

@@ -151,9 +151,10 @@ class FeedLease:
         history_epoch: int = 0,
         abstains: bool = False,
         session: int = 0,
+        unheard: frozenset[int] = frozenset(),
     ) -> list[LeaseDecision]:
         """An adapter reported its state."""
-        report = CandidateReport(state, next_message_seq, health, history_epoch, abstains, session)
+        report = CandidateReport(state, next_message_seq, health, history_epoch, abstains, session, unheard)
         if not self.candidates.report(adapter_id, report, now_ns):
             return []
         self._note_alive(adapter_id, now_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 
 from tandemfeed.adapter.records.output_journal import BLOCK_SIZE
-from tandemfeed.admin_server.command.alerts import Thresholds, alerts_of
+from tandemfeed.admin_server.alerts import Thresholds, alerts_of
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.deploy.cluster.small_disk import fill_disk, make_room, path_in_process
 from tandemfeed.deploy.faults.context import (

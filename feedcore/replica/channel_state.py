@@ -101,6 +101,7 @@ class PeerState:
         out_of_sync: it was repeatedly out of sync recently.
         health: its score, 0 (unfit) to 1.
         session: the adapter's current session; 0 if not reported.
+        silences_ns: adapter_id -> for how long its multicast was not heard while it should have been (`HeardAdapters`).
     """
 
     adapter_id: int
@@ -112,3 +113,4 @@ class PeerState:
     out_of_sync: bool = False
     health: float = 1.0
     session: int = 0
+    silences_ns: dict[int, int] = field(default_factory=dict)

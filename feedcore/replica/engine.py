@@ -19,6 +19,7 @@ from tandemfeed.feedcore.lease.peers import Peers, known_epoch
 from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState
 from tandemfeed.feedcore.replica.config import EngineConfig
 from tandemfeed.feedcore.replica.effects import AcceptOffer, AdapterEffect, ReleaseLease, RequestSource, RequestToFail
+from tandemfeed.feedcore.replica.heard_adapters import HeardAdapters
 from tandemfeed.feedcore.replica.input.decision_log import LoggedRuns
 from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.replica.replica import ChannelReplica
@@ -42,6 +43,7 @@ class AdapterEngine:
     Attributes:
         health: this adapter's score, as last measured by the shell.
         source_heard_at_ns: source_stream_id -> when its last packet arrived, heartbeats included.
+        heard: which other adapters' multicast arrives.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class AdapterEngine:
         self.peers = Peers(config.adapter_id, config.consent)
         self.health = 1.0
         self.source_heard_at_ns: dict[int, int] = {}
+        self.heard = HeardAdapters(converters, now_ns)
         self._sessions = Sessions(config, converters, counters, now_ns)
         self._contact = AdminContact(config.consent, config.previous_process_ended_ns, now_ns)
         self._promote_at_ns: int | None = None  # when to act on a grant that arrived while abstaining
@@ -118,6 +121,7 @@ class AdapterEngine:
                 raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {packet.channel_id}")
             if packet.adapter_id == self.config.adapter_id:
                 return effects  # sent by this adapter or its previous process: nothing new
+            self.heard.on_packet(packet.adapter_id, packet.channel_id, now_ns)
             if not packet.flags & PROVISIONAL_BIT:
                 effects += self._note_epoch(packet.epoch, f"adapter {packet.adapter_id} transmits in it", now_ns)
             sessions = self._sessions
@@ -155,6 +159,7 @@ class AdapterEngine:
         except PacketRefused:
             return effects  # it is in an old session, and will learn of the current one
         for status in state.channels:
+            self.heard.on_status(state.adapter_id, status, now_ns)
             replica = replicas.get(status.channel_id)
             if replica is not None:
                 effects += replica.on_peer_status(status, state.adapter_id, now_ns)
@@ -407,6 +412,7 @@ class AdapterEngine:
             any(is_repeated(replica.channel.out_of_sync_at_ns, self.config.failing, now_ns) for replica in replicas),
             self.health,
             self.session,
+            self.heard.silences_ns(self.peers.others, now_ns),
         )
 
     def _on_replicas(self, do: Callable[[ChannelReplica], list[AdapterEffect]]) -> list[AdapterEffect]:

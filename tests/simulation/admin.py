@@ -27,6 +27,7 @@ from tandemfeed.admin_server.lease.lease_decisions import (
 from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK
 from tandemfeed.feedcore.replica.channel_state import PeerState
 from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestHandOver
+from tandemfeed.feedcore.replica.heard_adapters import unheard
 from tests.simulation.admin_parts import WORST, Attendance, change, deliver
 from tests.simulation.checkers.terms import PASSED
 from tests.simulation.plan import MS, Plan
@@ -255,6 +256,7 @@ class AdminActor:
             history_epoch=min(channel.position.epoch for channel in state.channels),
             abstains=state.abstains,
             session=state.session,
+            unheard=unheard(state.silences_ns),
         )
         self._perform(decisions)
         self._schedule()

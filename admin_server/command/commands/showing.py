@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from tandemfeed.admin_server.command.alerts import SECOND, Alert, Level, Thresholds, alerts_of
+from tandemfeed.admin_server.alerts import SECOND, Alert, Level, Thresholds, alerts_of
 from tandemfeed.admin_server.command.output.replies import print_json
 from tandemfeed.admin_server.command.registry import CommandAdder
 from tandemfeed.admin_server.command.server_calls import ServerCalls
@@ -57,10 +57,12 @@ def _status(arguments: argparse.Namespace, server: ServerCalls) -> int:
 def _check(reply: admin_pb2.GetStatusReply, arguments: argparse.Namespace) -> int:
     thresholds = Thresholds(source_silence_ns=round(arguments.source_silence * SECOND))
     found = [
-        Alert(level, f"{feed.feed.name}: {text}") for feed in reply.feeds for level, text in alerts_of(feed, thresholds)
+        alert._replace(text=f"{feed.feed.name}: {alert.text}")
+        for feed in reply.feeds
+        for alert in alerts_of(feed, thresholds)
     ]
     if not reply.feeds:
-        found = [Alert(Level.UNKNOWN, "this identity may observe no feed")]
+        found = [Alert(Level.UNKNOWN, text := "this identity may observe no feed", text)]
     worst = max((alert.level for alert in found), default=Level.OK)
     if arguments.json:
         alerts = [{"level": alert.level.name, "text": alert.text} for alert in found]

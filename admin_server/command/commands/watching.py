@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tandemfeed.admin_server.command.alerts import Level, Thresholds, alerts_of, source_state_of, state_of
+from tandemfeed.admin_server.alerts import Level, Thresholds, alerts_of, source_state_of, state_of
 from tandemfeed.admin_server.command.output.replies import print_json
 from tandemfeed.admin_server.command.output.status_page import print_status
 from tandemfeed.transport.calls.channels import status_of

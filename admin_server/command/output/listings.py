@@ -6,9 +6,9 @@ import time
 
 from rich.console import Console
 
-from tandemfeed.admin_server.command.alerts import Thresholds, state_of
+from tandemfeed.admin_server.alerts import Thresholds, state_of
 from tandemfeed.admin_server.command.output.tables import titled_table
-from tandemfeed.admin_server.command.output.times import clock, duration
+from tandemfeed.admin_server.times import clock, duration
 from tandemfeed.v1 import admin_pb2
 
 GIB = 1 << 30

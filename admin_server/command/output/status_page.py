@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tandemfeed.admin_server.command.alerts import (
+from tandemfeed.admin_server.alerts import (
     Level,
     Thresholds,
     alerts_of,
@@ -20,7 +20,7 @@ from tandemfeed.admin_server.command.alerts import (
     state_of,
 )
 from tandemfeed.admin_server.command.output.tables import titled_table
-from tandemfeed.admin_server.command.output.times import clock, duration
+from tandemfeed.admin_server.times import clock, duration
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 STATUS_HEADINGS = ("adapter", "state", "heard", "epoch", "next seq", "msg/s", "lag", "score")
@@ -32,7 +32,7 @@ def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None
     console = console or Console()
     for feed in reply.feeds:
         _print_title(feed, console)
-        for level, text in alerts_of(feed, Thresholds()):
+        for level, text, _ in alerts_of(feed, Thresholds()):
             console.print(Text(f"{level.name}: ", LEVEL_STYLES[level]) + Text(text, ""), highlight=False)
         console.print(_adapter_table(feed))
         for row in feed.adapters:

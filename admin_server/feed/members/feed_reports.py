@@ -81,7 +81,7 @@ class FeedReports:
             sources=self.sources.statuses(now_ns),
             server_started_unix_ns=self._began_unix_ns,
             now_unix_ns=time.time_ns(),
-            has_no_synchronized_backup=not lease.candidates.backups_in_sync(lease.holder, now_ns),
+            has_no_synchronized_backup=not lease.candidates.synchronized_backups(lease.holder, now_ns),
         )
         if (began := self._keeper.history.epoch_began(lease.epoch)) is not None:
             status.epoch_began.CopyFrom(event_to_proto(began))

@@ -338,6 +338,26 @@ class FeedAdapterState(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class AdapterSilenceNsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ADAPTER_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     CHANNELS_FIELD_NUMBER: _builtins.int
@@ -351,6 +371,7 @@ class FeedAdapterState(_message.Message):
     FORGED_PACKETS_FIELD_NUMBER: _builtins.int
     SOURCE_SILENCE_NS_FIELD_NUMBER: _builtins.int
     OUTPUT_JOURNAL_FIELD_NUMBER: _builtins.int
+    ADAPTER_SILENCE_NS_FIELD_NUMBER: _builtins.int
     adapter_id: _builtins.int
     incarnation: _builtins.int
     report_id: _builtins.int
@@ -389,6 +410,12 @@ class FeedAdapterState(_message.Message):
 
     @_builtins.property
     def output_journal(self) -> Global___OutputJournalState: ...
+    @_builtins.property
+    def adapter_silence_ns(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """adapter_id -> time since this adapter last received that one's multicast, on the channel where that is longest, while
+        that one said that it transmits; absent: it has never reported.
+        """
+
     def __init__(
         self,
         *,
@@ -405,10 +432,11 @@ class FeedAdapterState(_message.Message):
         forged_packets: _abc.Iterable[Global___ForgedPackets] | None = ...,
         source_silence_ns: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         output_journal: Global___OutputJournalState | None = ...,
+        adapter_silence_ns: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "output_journal", b"output_journal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "channels", b"channels", "forged_packets", b"forged_packets", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "output_journal", b"output_journal", "refused_messages", b"refused_messages", "report_id", b"report_id", "session", b"session", "source_silence_ns", b"source_silence_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "adapter_silence_ns", b"adapter_silence_ns", "channels", b"channels", "forged_packets", b"forged_packets", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "output_journal", b"output_journal", "refused_messages", b"refused_messages", "report_id", b"report_id", "session", b"session", "source_silence_ns", b"source_silence_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -80,3 +84,66 @@ def test_check_tells_what_happened_to_each_process(
             assert int(journal["disk_size_bytes"]) > int(journal["disk_free_bytes"]) > 0
         finally:
             cluster.adapters[backups[1]].signal(signal.SIGCONT)
+
+
+@contextmanager
+def dropped(group: str) -> Iterator[None]:
+    """Drop what arrives at a multicast group, in this test's network namespace."""
+    if shutil.which("nft") is None or os.environ.get("TANDEMFEED_ISOLATED") != "1":
+        pytest.skip("needs nftables and a network namespace of its own")
+    port = group.rpartition(":")[2]
+    rules = "add table inet mute\nadd chain inet mute in {{ type filter hook input priority 0; }}\n"
+    rules += "add rule inet mute in udp dport {} drop\n"
+    subprocess.run(["nft", "-f", "-"], input=rules.format(port), text=True, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["nft", "delete", "table", "inet", "mute"], check=True)
+
+
+def test_an_adapter_whose_multicast_reaches_no_other_is_named_and_is_refused_as_an_heir(
+    tmp_path: Path, check: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    feed = Feed("ab")
+    with running_cluster(tmp_path, feed) as cluster:
+        cluster.start_adapters("ab")
+        for stream in (1, 2):
+            cluster.source.send(stream, 10)
+        active_id = cluster.await_active("equities", synchronized_count=1).active.adapter_id
+        active, backup = ("a", "b") if active_id == 1 else ("b", "a")
+        quiet = ("--source-silence", "0")
+        await_text(lambda: check(cluster, *quiet), "OK")
+        with dropped(feed.output_group(backup, 1)):
+            text = f"the multicast of {backup} reaches no adapter: not received by {active} for"
+            status, line = await_text(lambda: check(cluster, *quiet), text)
+            assert status == 2
+            assert "no backup is synchronized" in line
+            with pytest.raises(SystemExit):
+                admin(["failover", "equities", "--to", backup, "--yes"])
+            assert f"{backup} transmits, but its multicast reaches no adapter" in capsys.readouterr().err
+        await_text(lambda: check(cluster, *quiet), "OK")
+        with dropped(feed.output_group(active, 1)):
+            text = f"the multicast of {active} reaches no adapter: not received by {backup} for"
+            status, line = await_text(lambda: check(cluster, *quiet), text)
+            assert status == 2
+            assert "no backup is synchronized" in line
+            began = f"critical: the multicast of {active} reaches no adapter: not received by {backup} for"
+            _await_history(capsys, "alert began", began)
+        await_text(lambda: check(cluster, *quiet), "OK")
+        _await_history(capsys, "alert ended", f"the multicast of {active} reaches no adapter")
+
+
+def _await_history(capsys: pytest.CaptureFixture[str], event: str, reason: str) -> None:
+    """Wait until the feed's history has an event whose reason begins with a text."""
+    end_s = time.monotonic() + WAIT_S
+    history = _history(capsys)
+    while not any(each == event and why.startswith(reason) for each, why in history):
+        assert time.monotonic() < end_s, "\n".join(map(str, history))
+        time.sleep(0.2)
+        history = _history(capsys)
+
+
+def _history(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
+    capsys.readouterr()
+    assert admin(["history", "equities", "--json"]) == 0
+    return [(event["event"], event["reason"]) for event in json.loads(capsys.readouterr().out)["events"]]

@@ -105,6 +105,32 @@ def test_backups_in_sync_are_good_fresh_not_failed_and_not_the_holder() -> None:
     assert candidates.backups_in_sync(1, FRESH_NS + 1) == []
 
 
+def test_a_backup_that_no_adapter_hears_is_no_heir_and_does_not_count_as_synchronized() -> None:
+    candidates = attending(a1=report(ACTIVE, unheard=frozenset({2})), a2=report(seq=9), a3=report(seq=5))
+    assert candidates.heirs(1, 0) == [2, 3]  # the third one hears it
+    candidates.report(3, report(seq=5, unheard=frozenset({2})), 0)
+    assert candidates.heirs(1, 0) == [3]
+    assert candidates.synchronized_backups(1, 0) == [3]
+    assert candidates.why_not_heir(2, 1, 0) == (
+        "transmits, but its multicast reaches no adapter; check its interface, or its group on the network"
+    )
+
+
+def test_of_two_equal_candidates_the_one_that_is_heard_becomes_active() -> None:
+    candidates = attending(a2=report(health=0.9), a3=report(unheard=frozenset({2}), health=0.1))
+    assert candidates.best(0) == 3
+
+
+def test_the_only_candidate_becomes_active_whether_it_is_heard_or_not() -> None:
+    candidates = attending(a2=report(), a3=report(ReplicaState.FAILED, unheard=frozenset({2})))
+    assert candidates.best(0) == 2
+
+
+def test_a_detached_backup_does_not_count_as_synchronized() -> None:
+    candidates = attending(a1=report(ACTIVE), a2=report(DETACHED), a3=report(JOINING))
+    assert candidates.synchronized_backups(1, 0) == []
+
+
 def test_an_adapter_is_missing_unless_every_configured_one_is_a_candidate_or_failed() -> None:
     assert Candidates(frozenset(), FRESH_NS).is_adapter_missing(0)
     candidates = attending(a1=report(), a2=report(ReplicaState.FAILED), a3=report(JOINING))

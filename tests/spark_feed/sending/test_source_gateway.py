@@ -19,7 +19,7 @@ import grpc
 import pytest
 import zmq
 
-from tandemfeed.admin_server.command.alerts import Alert, Level, Thresholds, alerts_of
+from tandemfeed.admin_server.alerts import Alert, Level, Thresholds, alerts_of
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
 from tandemfeed.runtime.threads import EXIT_THREAD_FAILED
 from tandemfeed.spark_feed.sending.gateway import listen_address

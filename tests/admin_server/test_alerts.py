@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tandemfeed.admin_server.command.alerts import SECOND, Level, Thresholds, alerts_of
+from tandemfeed.admin_server.alerts import SECOND, Level, Thresholds, alerts_of
 from tandemfeed.v1 import admin_pb2
 
 NOW = 1_800_000_000 * SECOND
@@ -28,7 +28,7 @@ def healthy() -> admin_pb2.FeedStatus:
 
 
 def found(feed: admin_pb2.FeedStatus) -> list[tuple[Level, str]]:
-    return [tuple(alert) for alert in alerts_of(feed, Thresholds())]
+    return [(alert.level, alert.text) for alert in alerts_of(feed, Thresholds())]
 
 
 def test_nothing_is_wrong_with_a_healthy_feed() -> None:
@@ -68,6 +68,27 @@ def kill_backup(feed: admin_pb2.FeedStatus) -> None:
 
 def drain_backup(feed: admin_pb2.FeedStatus) -> None:
     feed.adapters[1].drained_reason, feed.has_no_synchronized_backup = "new memory", True
+
+
+def mute_active(feed: admin_pb2.FeedStatus) -> None:
+    feed.adapters[1].state.adapter_silence_ns[1] = 7 * SECOND
+    feed.adapters[0].state.adapter_silence_ns[2] = SECOND // 100
+
+
+def mute_backup(feed: admin_pb2.FeedStatus) -> None:
+    feed.adapters[0].state.adapter_silence_ns[2] = 7 * SECOND
+
+
+def add_adapter_that_hears_all(feed: admin_pb2.FeedStatus) -> None:
+    row = feed.adapters.add(attending=True, heard_unix_ns=NOW, silence_ns=SECOND // 10)
+    row.adapter.adapter_id, row.adapter.name = 3, "c"
+    row.state.source_silence_ns[1] = SECOND // 100
+    row.state.adapter_silence_ns.update({1: SECOND // 50, 2: SECOND // 50})
+
+
+def break_one_link(feed: admin_pb2.FeedStatus) -> None:
+    mute_active(feed)
+    add_adapter_that_hears_all(feed)
 
 
 def pause_active(feed: admin_pb2.FeedStatus) -> None:
@@ -118,6 +139,9 @@ def fail_backup(feed: admin_pb2.FeedStatus) -> None:
         (kill_backup, Level.CRITICAL, "no backup is synchronized"),
         (drain_backup, Level.WARNING, "no backup is synchronized: all are drained"),
         (pause_active, Level.CRITICAL, "a is connected and silent for 20 s: paused, or overloaded"),
+        (mute_active, Level.CRITICAL, "the multicast of a reaches no adapter: not received by b for 7.0 s"),
+        (mute_backup, Level.WARNING, "the multicast of b reaches no adapter: not received by a for 7.0 s"),
+        (break_one_link, Level.WARNING, "b does not receive the multicast of a for 7.0 s"),
         (lose_active, Level.CRITICAL, "no adapter is active"),
         (fill_disk, Level.WARNING, "a does not journal packets, because its disk is full: 1,234 records lost"),
         (fill_every_disk, Level.CRITICAL, "a does not journal packets"),
@@ -131,6 +155,23 @@ def test_a_fault_is_found(happen: Callable[[admin_pb2.FeedStatus], None], level:
     feed = healthy()
     happen(feed)
     assert any(each is level and what.startswith(text) for each, what in found(feed)), found(feed)
+
+
+@pytest.mark.parametrize("state", ["away", "joining", "failed", "silent"])
+def test_an_adapter_that_is_out_of_the_group_need_not_be_heard(state: str) -> None:
+    feed = healthy()
+    mute_backup(feed)
+    row = feed.adapters[1]
+    match state:
+        case "away":
+            row.attending = False
+        case "joining":
+            row.adapter.replica_state = "joining"
+        case "failed":
+            row.failed_reason = "by hand"
+        case "silent":
+            row.silence_ns = 20 * SECOND
+    assert not [text for _, text in found(feed) if "multicast" in text]
 
 
 def test_a_replaced_gateway_is_no_alarm() -> None:
