@@ -1,4 +1,4 @@
-"""What every process needs from its operating system, each in one place: durable files, threads.
+"""What every process needs from its operating system, each in one place: durable files, threads, signals.
 
 It imports no other package of this project.
 """

@@ -1,8 +1,9 @@
-"""Where threads start and durable writes are made: in one module each, `runtime/threads.py` and `runtime/durable.py`.
+"""Threads are started, files written durably and signals handled in one module each of `runtime`.
 
-A thread that was started elsewhere may die without a trace; a file that was written elsewhere may be gone after a power
-failure. So both are refused in every package. The lists name the modules that do not follow the rule yet: an entry
-whose module follows it must be removed, so that they only become shorter.
+A thread that was started elsewhere may die without a trace, a file that was written elsewhere may be gone after a power
+failure, and a handler that does more than to wake may stop the process for ever. So all three are refused in every
+package. The lists name the modules that do not follow a rule yet: an entry whose module follows it must be removed, so
+that they only become shorter.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 
 from tests.test_import_directions import PACKAGES, ROOT
 
-THREADS, DURABLE = "runtime/threads.py", "runtime/durable.py"
+THREADS, DURABLE, SIGNALS = "runtime/threads.py", "runtime/durable.py", "runtime/signals.py"
 
 # Modules that still start threads by themselves.
 THREADS_TO_MOVE = {
@@ -99,6 +100,11 @@ WRITES_ELSEWHERE = {
     "spark_feed/numbering/driver/class_archive.py": "a cache of Spark's classes, which is made again if it is missing",
 }
 
+# Modules that still handle signals by themselves.
+HANDLERS_TO_MOVE = {
+    "client_lib/commands/running.py",
+}
+
 OS_CALLS = {"fsync", "fdatasync", "sync", "replace", "rename", "renames", "link"}
 NOT_PATHS = {"key_ring"}  # objects whose `replace` has nothing to do with files
 
@@ -143,10 +149,21 @@ def durable_writes(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield f"{owner}.{what.attr}", line
 
 
+def signal_handlers(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Functions that handle signals; a signal may be ignored, or have its usual effect."""
+    for what, call, line in calls_and_bases(tree):
+        if call is not None and dotted(what) in ("signal.signal", "signal.set_wakeup_fd", "signal.sigwait"):
+            handler = dotted(call.args[-1]) if call.args else "?"
+            if handler not in ("signal.SIG_IGN", "signal.SIG_DFL"):
+                yield dotted(what), line
+
+
 RULES: list[tuple[Callable[[ast.Module], Iterator[tuple[str, int]]], str, set[str], set[str]]] = [
     (starts_of_threads, THREADS, THREADS_TO_MOVE, set()),
     (durable_writes, DURABLE, WRITES_TO_MOVE, set(WRITES_ELSEWHERE)),
+    (signal_handlers, SIGNALS, HANDLERS_TO_MOVE, set()),
 ]
+IDS = ["threads", "durable writes", "signal handlers"]
 
 
 def modules_with(rule: Callable[[ast.Module], Iterator[tuple[str, int]]], home: str) -> dict[str, list[str]]:
@@ -160,7 +177,7 @@ def modules_with(rule: Callable[[ast.Module], Iterator[tuple[str, int]]], home: 
     return found
 
 
-@pytest.mark.parametrize(("rule", "home", "to_move", "elsewhere"), RULES, ids=["threads", "durable writes"])
+@pytest.mark.parametrize(("rule", "home", "to_move", "elsewhere"), RULES, ids=IDS)
 def test_only_one_module_does_it(
     rule: Callable[[ast.Module], Iterator[tuple[str, int]]], home: str, to_move: set[str], elsewhere: set[str]
 ) -> None:
@@ -169,7 +186,7 @@ def test_only_one_module_does_it(
     assert not wrong, f"use {home}"
 
 
-@pytest.mark.parametrize(("rule", "home", "to_move", "elsewhere"), RULES, ids=["threads", "durable writes"])
+@pytest.mark.parametrize(("rule", "home", "to_move", "elsewhere"), RULES, ids=IDS)
 def test_a_module_that_follows_the_rule_is_not_listed_any_more(
     rule: Callable[[ast.Module], Iterator[tuple[str, int]]], home: str, to_move: set[str], elsewhere: set[str]
 ) -> None:
@@ -178,24 +195,27 @@ def test_a_module_that_follows_the_rule_is_not_listed_any_more(
 
 
 SAMPLES = [
-    ("import threading\nthreading.Thread(target=print)", 1, 0),
-    ("class Keeper(threading.Thread): pass", 1, 0),
-    ("class Keeper(Thread): pass", 1, 0),
-    ("threading.Timer(1, print)", 1, 0),
-    ("threading.current_thread()", 0, 0),
-    ("def f(thread: threading.Thread) -> None: ...", 0, 0),
-    ("os.fsync(3)", 0, 1),
-    ("os.replace(a, b)", 0, 1),
-    ("draft.replace(path)", 0, 1),
-    ("draft.with_suffix('.x').rename(path)", 0, 1),
-    ("self._map.flush()", 0, 1),
-    ("'text'.replace('a', 'b')", 0, 0),
-    ("at.replace(tzinfo=UTC)", 0, 0),
-    ("sys.stdout.flush()", 0, 0),
+    ("import threading\nthreading.Thread(target=print)", starts_of_threads),
+    ("class Keeper(threading.Thread): pass", starts_of_threads),
+    ("class Keeper(Thread): pass", starts_of_threads),
+    ("threading.Timer(1, print)", starts_of_threads),
+    ("threading.current_thread()", None),
+    ("def f(thread: threading.Thread) -> None: ...", None),
+    ("os.fsync(3)", durable_writes),
+    ("os.replace(a, b)", durable_writes),
+    ("draft.replace(path)", durable_writes),
+    ("draft.with_suffix('.x').rename(path)", durable_writes),
+    ("self._map.flush()", durable_writes),
+    ("'text'.replace('a', 'b')", None),
+    ("at.replace(tzinfo=UTC)", None),
+    ("sys.stdout.flush()", None),
+    ("signal.signal(number, self._on_signal)", signal_handlers),
+    ("signal.set_wakeup_fd(3)", signal_handlers),
+    ("signal.signal(signal.SIGINT, signal.SIG_IGN)", None),
 ]
 
 
-@pytest.mark.parametrize(("source", "thread_count", "write_count"), SAMPLES)
-def test_the_rules_find_what_they_are_for(source: str, thread_count: int, write_count: int) -> None:
+@pytest.mark.parametrize(("source", "finder"), SAMPLES)
+def test_the_rules_find_what_they_are_for(source: str, finder: Callable[[ast.Module], object] | None) -> None:
     tree = ast.parse(source)
-    assert (len(list(starts_of_threads(tree))), len(list(durable_writes(tree)))) == (thread_count, write_count)
+    assert [rule for rule, *_ in RULES if list(rule(tree))] == ([] if finder is None else [finder])

@@ -11,17 +11,15 @@ import json
 import logging
 import os
 import re
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, get_args
 
+from tandemfeed.runtime.signals import StopSignal as StopSignal  # every process has one
 from tandemfeed.transport.calls.credentials import (
     CertificateFiles,
     Credential,
@@ -64,40 +62,6 @@ def configure_logging(component: str, level: str = "info") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(component))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-
-
-class StopSignal:
-    """SIGTERM and SIGINT as an event: wait for it, or poll its file descriptor together with sockets.
-
-    Create it in the main thread.
-    """
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-
-    def fileno(self) -> int:
-        """A file descriptor that is readable once a stop was requested."""
-        return self._fd
-
-    @property
-    def is_set(self) -> bool:
-        """True once a stop was requested."""
-        return self._event.is_set()
-
-    def set(self) -> None:
-        """Request the stop from inside the process."""
-        self._event.set()
-        os.eventfd_write(self._fd, 1)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for a stop request; True if there is one."""
-        return self._event.wait(timeout_s)
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self.set()
 
 
 def announce(event: str, **fields: object) -> None:

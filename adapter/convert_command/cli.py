@@ -17,7 +17,6 @@ from tandemfeed.adapter.convert_command.recordings.independence import InputsCon
 from tandemfeed.adapter.convert_command.recordings.side_by_side import ConversionFailed
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.commands.options import REFUSALS
-from tandemfeed.transport.ending import Ended
 
 REFUSED_HERE = (DocumentError, BadUserFunction, dead_letters.NotADeadLetter, InputsContinueEachOther, ConversionFailed)
 
@@ -47,9 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Ended as ended:
-        print(f"convert: {ended}; nothing was written", file=sys.stderr)
-        return ended.status
     except (*REFUSED_HERE, *READ_ERRORS, *REFUSALS) as refused:
         print(f"convert: {refused}", file=sys.stderr)
         return 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from tandemfeed.adapter.convert_command.recordings.recording import Outcome, con
 from tandemfeed.adapter.convert_command.recordings.side_by_side import convert_side_by_side
 from tandemfeed.adapter.convert_command.recordings.staging import Staging
 from tandemfeed.journal.commands.streams import Streams
-from tandemfeed.transport.ending import ended_by_signals
+from tandemfeed.transport.ending import run_until_signal
 
 BUCKETS_MAX = 256
 JOBS_MAX = 1_024
@@ -126,14 +127,17 @@ def run(documents: Documents, arguments: argparse.Namespace) -> int:
     """Convert the inputs; returns the exit status.
 
     Raises:
-        FormatError, OSError, InputsContinueEachOther, ConversionFailed, Ended: nothing was written.
+        FormatError, OSError, InputsContinueEachOther, ConversionFailed: nothing was written.
     """
     name = arguments.reader or default_reader(documents.source_format)
     if (wrong := _refusal(documents, arguments, name)) or name is None:
         Streams.of_process().note(f"convert: {wrong}")
         return REFUSED
-    with ended_by_signals():
-        return _convert(documents, arguments, name)
+    return run_until_signal(lambda: _convert(documents, arguments, name), _say_why_it_ended)
+
+
+def _say_why_it_ended(number: signal.Signals) -> None:
+    Streams.of_process().note(f"convert: ended by {number.name}; nothing was written")
 
 
 def _convert(documents: Documents, arguments: argparse.Namespace, name: str) -> int:

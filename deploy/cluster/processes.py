@@ -15,10 +15,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
+
+import psutil
 
 from tandemfeed.deploy.command import DISK_VARIABLE, HOST_VARIABLE, LEASH_VARIABLE, NICE_VARIABLE
 from tandemfeed.journal.compiled.compile_report import ACTIVITY
@@ -84,6 +87,15 @@ def _bytecode_settings(folder: Path) -> dict[str, str]:
     if not sys.dont_write_bytecode:
         return {}
     return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+
+
+def kill_processes() -> None:
+    """Kill every process that this process has started, directly or not, and wait for their ends."""
+    while children := psutil.Process().children(recursive=True):
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(children, STOP_TIMEOUT_S)
 
 
 class ManagedProcess:

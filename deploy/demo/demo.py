@@ -8,18 +8,21 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
 from rich.console import Console
 
 from tandemfeed.deploy.cluster.calibration import RATE_MAX, calibrate
-from tandemfeed.deploy.cluster.processes import ProcessFailed
+from tandemfeed.deploy.cluster.processes import ProcessFailed, kill_processes
 from tandemfeed.deploy.cluster.topology import Shape
 from tandemfeed.deploy.demo.play import AHEAD_S, Pace, PlannedFault, play
 from tandemfeed.deploy.demo.report import is_clean, print_report, render_html
 from tandemfeed.deploy.drills.source import make_recording
 from tandemfeed.deploy.faults.table import FAULTS
+from tandemfeed.transport.ending import remove_folder, run_until_signal, undone_by_signal
 from tandemfeed.transport.multicast.sockets import Datagrams
 
 SECONDS = 35.0
@@ -29,7 +32,8 @@ VAR = Path("var")  # in the current folder
 def main(argv: Sequence[str] | None = None) -> int:
     """Play ticks through a cluster on this machine, kill the active adapter twice, and report what a client received.
 
-    Exit status: 0 if no message was lost, repeated, reordered or changed; 1 if one was; 2 if the demo could not run."""
+    Exit status: 0 if no message was lost, repeated, reordered or changed; 1 if one was; 2 if the demo could not run;
+    130 or 143 if SIGINT or SIGTERM ended it."""
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="tandemfeed demo", description=main.__doc__)
     parser.add_argument(
         "--input", type=Path, metavar="FILE", help="play a Parquet, CSV or DBN file (default: generated ticks)"
@@ -76,13 +80,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if value is not None and value <= 0:
             parser.error(f"--{option} is {value:g}; it must be greater than 0")
     console = Console(stderr=True, highlight=False)
+    VAR.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="demo-", dir=VAR)).absolute()
+    with ExitStack() as undone:
+        for undo in (partial(remove_folder, folder), kill_processes):  # the processes first
+            undone.enter_context(undone_by_signal(undo))
+        return run_until_signal(
+            lambda: _play(arguments, folder, console),
+            lambda _: console.print("demo: interrupted; all its processes have ended"),
+        )
+
+
+def _play(arguments: argparse.Namespace, folder: Path, console: Console) -> int:
     began = time.monotonic()
 
     def say(line: str) -> None:
         console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {line}")
 
-    VAR.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="demo-", dir=VAR)).absolute()
     try:
         rate, packets_per_s_max = arguments.rate, float("inf")
         if rate is None:
@@ -107,9 +121,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"[red]demo:[/] {failed}", markup=False)
         console.print(f"logs and journals are in {folder}")
         return 2
-    except KeyboardInterrupt:
-        shutil.rmtree(folder, ignore_errors=True)
-        return 130
     figures = report.figures()
     print_report(report.title, figures)
     arguments.html.parent.mkdir(parents=True, exist_ok=True)

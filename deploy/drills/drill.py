@@ -6,20 +6,20 @@ import argparse
 import inspect
 import json
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, get_args
 
 from rich.console import Console
 
 from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.deploy.cluster.calibration import RATE_MAX, calibrate
-from tandemfeed.deploy.cluster.processes import ProcessFailed
+from tandemfeed.deploy.cluster.processes import ProcessFailed, kill_processes
 from tandemfeed.deploy.cluster.topology import Shape
 from tandemfeed.deploy.demo.demo import VAR
 from tandemfeed.deploy.drills.ledger import is_clean
@@ -28,6 +28,7 @@ from tandemfeed.deploy.drills.rounds import DrillPlan, DrillResult, run_drill
 from tandemfeed.deploy.drills.witness import RECORD, SHAPES
 from tandemfeed.deploy.faults.context import FaultUnavailable, Say
 from tandemfeed.deploy.faults.table import FAULTS
+from tandemfeed.transport.ending import remove_folder, run_until_signal, undone_by_signal
 from tandemfeed.transport.multicast.sockets import Datagrams
 
 ALL = "all"
@@ -40,24 +41,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     and report what a client received.
 
     Exit status: 0 if no message was lost, repeated, reordered or changed; 1 if one
-    was; 2 if a drill could not run; 130 if it was interrupted."""
+    was; 2 if a drill could not run; 130 or 143 if SIGINT or SIGTERM ended it."""
     arguments = _parser().parse_args(argv)
     try:
         plans = _plans(arguments)
     except ValueError as wrong:
         _parser().error(str(wrong))
     console = Console(stderr=True, highlight=False)
+    VAR.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="drill-", dir=VAR)).absolute()
+    with ExitStack() as undone:
+        for undo in (partial(remove_folder, folder), kill_processes):  # the processes first
+            undone.enter_context(undone_by_signal(undo))
+        return run_until_signal(
+            lambda: _drill(arguments, plans, folder, console),
+            lambda _: console.print("drill: interrupted; all its processes have ended"),
+        )
+
+
+def _drill(arguments: argparse.Namespace, plans: list[DrillPlan], folder: Path, console: Console) -> int:
     began = time.monotonic()
 
     def say(line: str) -> None:
         console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {line}")
 
-    VAR.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="drill-", dir=VAR)).absolute()
     rows: list[dict[str, Any]] = []
     results: list[DrillResult] = []
     refused: list[str] = []
-    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         if arguments.rate is None:
             plans = _at_borne_rate(plans, say)
@@ -79,16 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_rounds(result, console)
             if is_clean(result.row) and not arguments.keep:
                 shutil.rmtree(files, ignore_errors=True)
-    except KeyboardInterrupt:
-        shutil.rmtree(folder, ignore_errors=True)
-        console.print("drill: interrupted; all its processes have ended")
-        return 130
     except ProcessFailed as failed:
         shutil.rmtree(folder, ignore_errors=True)
         console.print(f"drill: {failed}", markup=False)
         return 2
-    finally:
-        signal.signal(signal.SIGTERM, previous)
     print_ledger(rows, refused)
     _write(arguments, plans[0].rate, rows, results, refused)
     if any(folder.iterdir()):
@@ -238,10 +242,6 @@ def _write(
         arguments.json.write_text(json.dumps([row | {"settings": settings} for row in rows]) + "\n")
     arguments.html.parent.mkdir(parents=True, exist_ok=True)
     arguments.html.write_text(render_ledger(rows, results, refused, settings))
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -5,17 +5,16 @@ from __future__ import annotations
 import io
 import os
 import select
-import signal
-import socket
 import sys
 import threading
 import time
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Protocol, Self, TextIO
+from typing import Protocol, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tandemfeed.runtime.signals import StopSignal
 
 LINE_INTERVAL_S = 10.0  # between lines of progress where there is no terminal
 _ENDED = select.POLLERR | select.POLLHUP | select.POLLNVAL
@@ -56,47 +55,35 @@ class Streams:
 
 
 class Interruption:
-    """SIGINT and SIGTERM as a request to stop, which also ends a wait. Only the main thread receives signals."""
+    """SIGINT and SIGTERM as a request to stop, which also ends a wait; a second signal ends the process immediately.
+    Only the main thread receives signals."""
 
     def __init__(self) -> None:
-        self.is_requested = False
-        self._wake, self._waker = socket.socketpair()
-        self._wake.setblocking(False)
-        self._waker.setblocking(False)
-        self._before: dict[int, Any] = {}
+        self._stop = StopSignal(second_ends=True, handles_signals=threading.current_thread() is threading.main_thread())
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._wake.close()
-        self._waker.close()
+        self._stop.close()
+
+    @property
+    def is_requested(self) -> bool:
+        """True once a stop was requested."""
+        return self._stop.is_set
 
     def request_stop(self) -> None:
         """Request a stop."""
-        self.is_requested = True
-        self._waker.send(b"\0")
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.is_requested:  # a second signal ends the process immediately
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        self.request_stop()
+        self._stop.set()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s`; True as soon as a stop is requested."""
-        if not self.is_requested and timeout_s > 0:
-            select.select([self._wake], [], [], timeout_s)
-        return self.is_requested
+        return self._stop.wait(timeout_s)
 
     def wait_writable(self, descriptor: int) -> bool:
         """Wait until the descriptor is writable; False if a stop is requested first."""
         while True:
-            _, ready, _ = select.select([self._wake], [descriptor], [])
+            _, ready, _ = select.select([self._stop], [descriptor], [])
             if ready or self.is_requested:
                 return bool(ready)
 

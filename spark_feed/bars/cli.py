@@ -69,6 +69,7 @@ def _follow(arguments: argparse.Namespace, options: BarOptions) -> None:
     """Bars of a live feed, until the process is stopped or a query fails."""
     stop = StopSignal()
     spark = _session(arguments.master)
+    stop.install()
     queries = []
     for kind, message in _messages(arguments).items():
         reader = spark.readStream.format("tandemfeed").options(**_login(arguments), message=message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from tandemfeed.spark_feed.recordings.ingest.ingesting import ingest
 from tandemfeed.spark_feed.recordings.ingest.progress import IngestProgress
 from tandemfeed.spark_feed.recordings.ingest.times import TIME_UNITS
 from tandemfeed.spark_feed.recordings.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
-from tandemfeed.transport.ending import Ended, ended_by_signals
+from tandemfeed.transport.ending import run_until_signal
 from tandemfeed.transport.process_shell import announce
 
 
@@ -33,16 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_ingest(commands.add_parser("ingest", allow_abbrev=False, help="convert Parquet, CSV or DBN files"))
     arguments = parser.parse_args(argv)
     try:
-        with ended_by_signals():
-            manifest = _generate(arguments) if arguments.command == "generate" else _ingest(arguments)
-    except Ended as ended:
-        print(f"tandemfeed ticks: {ended}; nothing was written", file=sys.stderr)
-        return ended.status
+        make = _generate if arguments.command == "generate" else _ingest
+        manifest = run_until_signal(lambda: make(arguments), _say_why_it_ended)
     except (RecordingError, DocumentError, ValueError, OSError) as error:
         print(f"tandemfeed ticks: {error}", file=sys.stderr)
         return 2
     announce("recorded", out=str(arguments.out), **asdict(manifest))
     return 0
+
+
+def _say_why_it_ended(number: signal.Signals) -> None:
+    print(f"tandemfeed ticks: ended by {number.name}; nothing was written", file=sys.stderr)
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:

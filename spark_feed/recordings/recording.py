@@ -19,11 +19,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from tandemfeed.transport.ending import completed_despite_signal, remove_folder, undone_by_signal
 
 NULL_PRICE = (1 << 63) - 1
 PRICE_DIGITS = 9
@@ -156,14 +159,16 @@ def write_recording(
     require_new(folder)
     was_there = folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        manifest = _write_parts(folder, tables, rows_per_file, origin, price_conversion, size_exponent, schema)
-        _write_manifest(folder, manifest)
-    except BaseException:
-        _clear(folder)
-        if not was_there:
-            folder.rmdir()
-        raise
+    with undone_by_signal(partial(remove_folder, folder, is_kept=was_there)):
+        try:
+            manifest = _write_parts(folder, tables, rows_per_file, origin, price_conversion, size_exponent, schema)
+            with completed_despite_signal():
+                _write_manifest(folder, manifest)
+        except BaseException:
+            _clear(folder)
+            if not was_there:
+                folder.rmdir()
+            raise
     return manifest
 
 

@@ -22,6 +22,7 @@ from tandemfeed.adapter.convert_command.documents import load_documents
 from tandemfeed.adapter.convert_command.input.inputs import READ_ERRORS
 from tandemfeed.adapter.convert_command.recordings.independence import Recording
 from tandemfeed.adapter.convert_command.recordings.recording import Outcome, convert_recording, input_of
+from tandemfeed.transport.ending import undone_by_signal
 
 END_S = 10.0  # how long a process may take to end after SIGTERM
 
@@ -101,12 +102,14 @@ class _Worker:
         context = get_context("spawn")
         self.connection, self._theirs = context.Pipe()
         self.number = -1
+        self._undone = ExitStack()
         self._process: BaseProcess = context.Process(
             target=work, args=(self._theirs, reader, arguments), daemon=True, name="convert"
         )
 
     def __enter__(self) -> _Worker:
         self._process.start()
+        self._undone.enter_context(undone_by_signal(self._process.kill))
         self._theirs.close()  # so that the end of the process is the end of the connection
         return self
 
@@ -116,6 +119,7 @@ class _Worker:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+        self._undone.close()
         self.connection.close()
 
     def start(self, number: int, recording: Recording, folder: Path) -> None:

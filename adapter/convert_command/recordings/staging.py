@@ -9,11 +9,15 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
 
 import pyarrow as pa
+
+from tandemfeed.transport.ending import completed_despite_signal, remove_folder, undone_by_signal
 
 PREFIX = ".converting-"
 PART, PARTS = "part-{:05}.parquet", "part-*.parquet"
@@ -28,16 +32,19 @@ class Staging:
     def __init__(self, folder: Path) -> None:
         self._target = folder
         self.folder = folder
+        self._undone = ExitStack()
 
     def __enter__(self) -> Self:
         self._target.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._target))
+        self._undone.enter_context(undone_by_signal(partial(remove_folder, self.folder)))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, reason: BaseException | None, traceback: TracebackType | None
     ) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._undone.close()
 
     def recording(self, number: int) -> Path:
         """The folder of one of several recordings."""
@@ -60,6 +67,10 @@ class Staging:
 
     def publish(self) -> None:
         """Move all files to the output folder."""
+        with completed_despite_signal():
+            self._publish()
+
+    def _publish(self) -> None:
         for path in sorted(self.folder.iterdir()):
             target = self._target / path.name
             if path.is_dir() and path.suffix != ".parquet":  # partitions, to which conversions add

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal.errors import JournalError
+from tandemfeed.runtime.threads import end_process, start_thread
 from tandemfeed.spark_feed.feed_plan import read_feed_plan
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.numbering.driver.java import JavaMissing
@@ -21,7 +20,7 @@ from tandemfeed.spark_feed.numbering.rows.screening import Rules
 from tandemfeed.spark_feed.progress_bar import terminal
 from tandemfeed.spark_feed.recordings.recording import Manifest, RecordingError
 from tandemfeed.transport.metrics import serve_metrics
-from tandemfeed.transport.process_shell import announce, announce_ready, configure_logging
+from tandemfeed.transport.process_shell import StopSignal, announce, announce_ready, configure_logging
 from tandemfeed.transport.settings_file import SettingsError
 
 LOG = logging.getLogger(__name__)
@@ -41,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the job until it ends or is stopped; returns the exit status."""
     configure_logging("source-job", arguments.log_level)
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    stop = StopSignal()
     try:
         feed = read_feed_plan(arguments.feed_description).in_session(arguments.session)
         options = JobOptions(
@@ -62,13 +62,18 @@ def run(arguments: argparse.Namespace) -> int:
         progress = JobProgress(Manifest.read(arguments.recording).record_count, terminal())
         source_job = SourceJob(options, progress=progress)
 
-        def stop(_number: int, _frame: FrameType | None) -> None:
+        def stop_job() -> None:
+            stop.wait()
             source_job.stop()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+        start_thread(stop_job, "stop", end_process)
         serve_metrics(arguments.metrics_port, progress)
-        report = source_job.run(lambda: announce_ready(journal=str(arguments.journal)))
+
+        def on_started() -> None:
+            stop.install()
+            announce_ready(journal=str(arguments.journal))
+
+        report = source_job.run(on_started)
     except USER_ERRORS as error:
         LOG.error("%s", error)
         return 2

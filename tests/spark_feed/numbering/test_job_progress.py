@@ -74,7 +74,8 @@ def test_every_metric_is_exported_under_its_name() -> None:
 
 @pytest.mark.spark
 @pytest.mark.processes
-def test_a_running_job_serves_its_progress(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_running_job_serves_its_progress_until_a_signal_stops_it(tmp_path: Path, number: signal.Signals) -> None:
     make_recording(tmp_path / "recording", 2_000, 400)
     (port,) = free_ports(socket.SOCK_STREAM, 1)
     job = start_job(tmp_path, "--metrics-port", str(port), until_idle=False)
@@ -93,5 +94,5 @@ def test_a_running_job_serves_its_progress(tmp_path: Path) -> None:
         pairs = [line.split() for line in lines if line.startswith(PREFIX)]
         found = {name.removeprefix(PREFIX): float(value) for name, value in pairs}
     assert 0 < found["micro_batch_planning_seconds"] < found["micro_batch_seconds"]
-    job.send_signal(signal.SIGTERM)
+    job.send_signal(number)
     assert job.wait(PATIENCE_S) == 0
