@@ -149,11 +149,8 @@ class LosingDisk(durable.Disk):
     # ---- the copies ----
 
     def _keep_content(self, path: Path) -> None:
-        status = path.stat()
-        copy, pin = self._kept / str(status.st_ino), self._kept / f"{status.st_ino}.pin"
-        if not pin.exists():  # a link keeps the inode, so that its number is not used again
-            with suppress(OSError):
-                os.link(os.path.realpath(path), pin)
+        copy = self._kept / str(path.stat().st_ino)
+        self._pin(path)
         lost = self._lost(path)
         draft = copy.with_suffix(f".{os.getpid()}")
         shutil.copyfile(path, draft)
@@ -172,6 +169,7 @@ class LosingDisk(durable.Disk):
 
     def _forget_unflushed(self, path: Path) -> None:
         """The kernel marks every page that was not on the disk clean."""
+        self._pin(path)
         copy = self._kept / str(path.stat().st_ino)
         kept, present = copy.read_bytes() if copy.exists() else b"", path.read_bytes()
         lost = self._lost(path)
@@ -180,6 +178,13 @@ class LosingDisk(durable.Disk):
             if page != kept[start : start + PAGE]:
                 lost[start // PAGE] = sha256(page).hexdigest()
         self._set_lost(path, lost)
+
+    def _pin(self, path: Path) -> None:
+        """Keep the inode by a link, so that its number is not used again."""
+        pin = self._kept / f"{path.stat().st_ino}.pin"
+        if not pin.exists():
+            with suppress(OSError):
+                os.link(os.path.realpath(path), pin)
 
     def _lost(self, path: Path) -> dict[int, str]:
         """The pages that a failed flush has lost, with the digests of their content."""

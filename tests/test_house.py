@@ -83,13 +83,8 @@ WRITES_TO_MOVE = {
     "journal/persistent_queue/recovery.py",
     "journal/replication/follower/follower_journal.py",
     "journal/transactional/pages/schema.py",
-    # offline
-    "offline/ticks/tick_quarantine.py",
     # spark_feed
     "spark_feed/contributions/pair/log_copy.py",
-    "spark_feed/journaling/pending_batch.py",
-    "spark_feed/numbering/tasks/quarantine.py",
-    "spark_feed/numbering/tasks/running.py",
     "spark_feed/recordings/recording.py",
 }
 
@@ -97,6 +92,7 @@ WRITES_TO_MOVE = {
 WRITES_ELSEWHERE = {
     "benchmarks/journal_baselines.py": "measures what a write and a flush cost without this project's code",
     "journal/compiled/private_cache.py": "a cache of compiled code, which is compiled again if it is missing",
+    "spark_feed/numbering/tasks/running.py": "tasks hand blocks over in memory, and are done again after a crash",
     "spark_feed/numbering/driver/class_archive.py": "a cache of Spark's classes, which is made again if it is missing",
 }
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 
 from tandemfeed.adapter.convert_command.input.inputs import Findings
 from tandemfeed.offline.ticks.rows import RefusedMessage
+from tandemfeed.runtime.durable import make_folder, replace_file
 
 LOG = logging.getLogger(__name__)
 ROWS_MAX = 100_000  # with a place of their own; more are only counted
@@ -77,17 +77,21 @@ class TickQuarantine(Findings):
         return counts
 
     def write(self, folder: Path | None) -> None:
-        """Write the table, if there are rows: whole or not at all. A task that runs again writes the same file."""
+        """Write the table, if there are rows: whole or not at all, and on the disk on return. A task that runs again
+        writes the same file.
+
+        Raises:
+            OSError, FlushFailed
+        """
         if not self.rows:
             return
         LOG.warning("%s: some of it makes no row: %s", self.recording, dict(self.counts))
         if folder is None:
             return
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         name = f"{hashlib.sha256(self.recording.encode()).hexdigest()[:16]}.parquet"
-        partial = folder / f".{name}.{os.getpid()}"
-        pq.write_table(pa.Table.from_pylist(self.rows, SCHEMA), partial)
-        partial.replace(folder / name)
+        table = pa.Table.from_pylist(self.rows, SCHEMA)
+        replace_file(folder / name, lambda file: pq.write_table(table, file))
 
     def _list(self, place: str, reason: str, record: str) -> None:
         if len(self.rows) < ROWS_MAX:

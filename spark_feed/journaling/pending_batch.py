@@ -2,17 +2,21 @@
 
 Spark may run a micro-batch again with its rows in another order. If the driver died while it appended, the journal has
 some of the first run's messages, so that run's blocks must be appended to the end. Invariant: while the journal has
-messages that are not committed, the pending batch has all of them.
+messages that are not committed, the pending batch on the disk has all of them.
+
+A batch that was dropped may be there again after a power failure. It then has the number of a batch that is committed,
+so it is never loaded, and the next one replaces it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
+from tandemfeed.runtime.durable import make_folder, remove_file, replace_file
 from tandemfeed.spark_feed.numbering.rows.encoding import BLOCK_SCHEMA, blocks_in, row_of
 from tandemfeed.spark_feed.numbering.rows.packing import Block
 
@@ -22,21 +26,21 @@ Parts = list[list[Block]]  # for each task of the batch, a block for each source
 
 
 def store_pending(journal: Path, batch_id: int, parts: Sequence[Sequence[Block]]) -> None:
-    """Store a batch: whole or not at all."""
-    journal.mkdir(parents=True, exist_ok=True)
-    partial = journal / f".{NAME}"
+    """Store a batch: whole or not at all, and on the disk on return. Store a loaded one again: only then it is there.
+
+    Raises:
+        OSError, FlushFailed: it may or may not be stored; append nothing of it.
+    """
     schema = BLOCK_SCHEMA.with_metadata({BATCH_ID: str(batch_id).encode()})
-    with partial.open("wb") as file:
+
+    def write(file: BinaryIO) -> None:
         with pa.ipc.new_file(file, schema) as writer:
             for part in parts:
                 for stream, block in enumerate(part):
                     writer.write_batch(row_of(stream, block))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(journal / NAME)
-    folder = os.open(journal, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+
+    make_folder(journal)
+    replace_file(journal / NAME, write)
 
 
 def pending_batch_id(journal: Path) -> int | None:
@@ -49,7 +53,7 @@ def pending_batch_id(journal: Path) -> int | None:
 
 
 def load_pending(journal: Path, batch_id: int, stream_count: int) -> Parts | None:
-    """The stored batch, if it has this number."""
+    """The stored batch, if it has this number. A driver that died may have left it without a flush."""
     if pending_batch_id(journal) != batch_id:
         return None
     with pa.ipc.open_file(journal / NAME) as file:
@@ -60,4 +64,4 @@ def load_pending(journal: Path, batch_id: int, stream_count: int) -> Parts | Non
 
 def drop_pending(journal: Path) -> None:
     """Forget the batch, which is committed."""
-    (journal / NAME).unlink(missing_ok=True)
+    remove_file(journal / NAME)

@@ -185,3 +185,11 @@ def test_a_file_that_was_flushed_after_a_failure_is_still_lost_unless_it_is_writ
         assert (disk.image(tmp_path / "image-1") / "data").read_bytes() == b"old"
         durable.rewrite(path)
         assert (disk.image(tmp_path / "image-2") / "data").read_bytes() == b"new"
+
+
+def test_a_new_file_is_not_taken_for_a_removed_one_whose_flush_failed(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept", FailsAt(1)) as disk:
+        with pytest.raises(FlushFailed):
+            durable.replace_file(folder / "state", b"content")
+        durable.replace_file(folder / "state", b"content")
+        assert (disk.image(tmp_path / "image") / "state").read_bytes() == b"content"

@@ -11,9 +11,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from tandemfeed.spark_feed.journaling.records import SourceJournalError
+
 LOG = Path("sources") / "0"  # of a query with one source
 VERSION = "v1"
 COMPACT = ".compact"
+# Spark does not flush its checkpoint.
+REMEDY = "after a power failure, remove the checkpoint: the source journal knows what is committed"
 
 
 class FoundFiles:
@@ -31,7 +35,7 @@ class FoundFiles:
         """The URIs of the files that were found since the last call; at the first call, of all.
 
         Raises:
-            ValueError: the log has another version.
+            SourceJournalError: the log has another version, or is damaged.
         """
         parts = {int(part.stem): part for part in self._log.glob("[0-9]*")}
         unread = sorted(offset for offset in parts if offset > self._last)
@@ -41,11 +45,15 @@ class FoundFiles:
         return found
 
     def _added(self, part: Path) -> Iterator[str]:
-        version, *entries = part.read_text(encoding="utf-8").splitlines()
+        version, *lines = part.read_text(encoding="utf-8").splitlines() or [""]
         if version != VERSION:
-            raise ValueError(
-                f"{part} has version {version!r}, expected {VERSION!r}: use the Spark of requirements.lock"
+            raise SourceJournalError(
+                f"{part} has version {version!r}, expected {VERSION!r}: use the Spark of requirements.lock; {REMEDY}"
             )
-        for entry in map(json.loads, entries):
+        try:
+            entries = [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise SourceJournalError(f"{part} is damaged ({error}); {REMEDY}") from error
+        for entry in entries:
             if entry["batchId"] > self._last:
                 yield entry["path"]

@@ -29,7 +29,7 @@ from tandemfeed.journal.format.named_position import NamedPosition
 from tandemfeed.spark_feed.feed_plan import FeedPlan
 from tandemfeed.spark_feed.journaling.commit_log import CommitLog
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME, NumberingPlan, SourceJournalError
-from tandemfeed.spark_feed.numbering.driver.found_files import FoundFiles
+from tandemfeed.spark_feed.numbering.driver.found_files import REMEDY, FoundFiles
 from tandemfeed.spark_feed.numbering.driver.progress import JobProgress, listen
 from tandemfeed.spark_feed.numbering.driver.session import Spark, scratch_of, start_session
 from tandemfeed.spark_feed.numbering.rows.column_split import Split
@@ -212,11 +212,11 @@ class SourceJob:
         try:
             while not self._stopping.is_set() and not query.awaitTermination(0.1):
                 pass
-        except Exception:
-            if failure and not isinstance(failure[0], _Stopped):
-                raise failure[0] from None
+        except Exception as error:
             if not failure:
-                raise
+                raise SourceJournalError(f"Spark ended the query of {checkpoint}: {error}\n{REMEDY}") from error
+            if not isinstance(failure[0], _Stopped):
+                raise failure[0] from None
         finally:
             query.stop()
 

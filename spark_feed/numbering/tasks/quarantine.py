@@ -1,13 +1,12 @@
 """The quarantine table: rows that make no message, with file, row and reason, as a folder of Parquet files.
 
 A task writes a file for each file of the recording that has such rows, before it ends. A task that runs again writes
-the same file again. Invariant: when a micro-batch is committed, its refused rows are in the table.
+the same file again. Invariant: when a micro-batch is committed, its refused rows are in the table on the disk.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tandemfeed.runtime.durable import make_folder, replace_file
 from tandemfeed.spark_feed.numbering.rows.screening import Refused
 
 SCHEMA = pa.schema(
@@ -68,13 +68,16 @@ class Quarantine:
             )
 
     def write(self, path: Path) -> None:
-        """Write the table, if there are rows: whole or not at all."""
+        """Write the table, if there are rows: whole or not at all, and on the disk on return.
+
+        Raises:
+            OSError, FlushFailed: commit nothing of the input.
+        """
         if not self._rows:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        pq.write_table(pa.Table.from_pylist(self._rows, SCHEMA), partial)
-        partial.replace(path)
+        make_folder(path.parent)
+        table = pa.Table.from_pylist(self._rows, SCHEMA)
+        replace_file(path, lambda file: pq.write_table(table, file))
 
 
 def quarantined_count(folder: Path, end_record_index: int) -> int:

@@ -7,7 +7,6 @@ batch id of Spark. Never: a task that touches the journal, so a task may run any
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +31,7 @@ from tandemfeed.spark_feed.numbering.tasks.quarantine import Quarantine
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.spark_feed.spark.options import count, required
 from tandemfeed.spark_feed.spark.sink.feed_rows import FeedRows
+from tandemfeed.spark_feed.spark.sink.query_checkpoint import flush_planned, query_of
 
 PACKET_MESSAGES = 16
 ONE_PACKET_RANGE = 1 << 62  # packets end with their batch, not at record indexes
@@ -56,7 +56,8 @@ class FeedWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of one query.
 
     Attributes:
-        query: identifies the query's checkpoint.
+        checkpoint: the folder of the query's checkpoint.
+        query: identifies it.
     """
 
     schema: Any
@@ -69,6 +70,7 @@ class FeedWriter(DataSourceStreamArrowWriter):
     packet_messages_max: int
     kind: str
     rules: Rules
+    checkpoint: Path
     query: str
 
     def rows(self) -> FeedRows:
@@ -112,9 +114,11 @@ class FeedWriter(DataSourceStreamArrowWriter):
                 row_count += each.row_count
             pending = load_pending(self.journal, batchId, len(self.feed.source_stream_ids))
             if pending is None:
+                flush_planned(self.checkpoint, batchId)
                 quarantine.write(self.quarantine / f"batch-{batchId}.parquet")
-                store_pending(self.journal, batchId, parts)
-            writer.append_batch(batchId, pending or parts)
+            parts = parts if pending is None else pending
+            store_pending(self.journal, batchId, parts)
+            writer.append_batch(batchId, parts)
             drop_pending(self.journal)
 
     def _plan(self) -> NumberingPlan:
@@ -161,6 +165,7 @@ def feed_writer(options: Any, schema: Any) -> FeedWriter:
     journal = Path(required(options, "journal")).absolute()
     symbols = options.get("symbols", "")
     feed = read_feed_plan(required(options, "feedDescription")).in_session(_session(options))
+    checkpoint = Path(required(options, "checkpointLocation").removeprefix("file:"))
     writer = FeedWriter(
         schema=schema,
         source_format=source_format,
@@ -172,7 +177,8 @@ def feed_writer(options: Any, schema: Any) -> FeedWriter:
         packet_messages_max=count(options, "packetMessagesMax", PACKET_MESSAGES),
         kind=options.get("message", ""),
         rules=Rules(frozenset(Path(symbols).read_bytes().split()) if symbols else frozenset()),
-        query=_query_of(options),
+        checkpoint=checkpoint,
+        query=query_of(checkpoint),
     )
     writer.rows()  # checks the columns
     if writer.split.column != "kind" or not writer.kind:
@@ -182,21 +188,6 @@ def feed_writer(options: Any, schema: Any) -> FeedWriter:
 
 def _session(options: Mapping[str, str]) -> int:
     return count(options, "session", 1) if options.get("session") else 0
-
-
-def _query_of(options: Any) -> str:
-    """The id of the query that the checkpoint belongs to.
-
-    A new checkpoint counts batches from 0 again, which the journal would take for batches that it has.
-    """
-    checkpoint = required(options, "checkpointLocation").removeprefix("file:")
-    path = Path(checkpoint) / "metadata"
-    try:
-        return str(json.loads(path.read_text())["id"])
-    except FileNotFoundError:
-        raise TableError(
-            f"{path} does not exist: option 'checkpointLocation' must be a folder of this host, set on writeStream"
-        ) from None
 
 
 def _moved(part: Sequence[Block], offset: int) -> list[Block]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from decimal import Decimal
 from pathlib import Path
@@ -32,6 +33,7 @@ from tandemfeed.offline.ticks.source_rows import ROWS_MAX, integers
 from tandemfeed.offline.ticks.tick_source import TickSource
 from tandemfeed.offline.ticks.tick_table import tick_table
 from tandemfeed.spark_feed.spark.errors import TableError
+from tests.losing_disk import losing_disk
 from tests.real_data import shared_file
 
 CHUNK_MESSAGES = 20_000  # at most, of a reader's chunk
@@ -224,6 +226,18 @@ def test_what_makes_no_row_is_in_the_quarantine_table_and_ends_no_query(tmp_path
     assert [row["reason"] for row in found[1:]] == ["wrong_length", "missing"]
     with pytest.raises(TableError, match=r"day\.pcap: some of it makes no row: .*'missing': 4"):
         order_refs(path, damaged="fail", **options)
+
+
+def test_the_quarantine_table_is_on_the_disk_when_its_task_ends_and_is_private(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    capture(work / "day.pcap", mold(1, add_order(1)), b"foreign")
+    with losing_disk(work, tmp_path / "kept") as disk:
+        order_refs(work / "day.pcap", reader="moldudp64", quarantine=work / "quarantine")
+        disk.image(tmp_path / "image")
+    assert [row["place"] for row in pq.read_table(tmp_path / "image" / "quarantine").to_pylist()] != []
+    (file,) = (work / "quarantine").iterdir()
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (work / "quarantine", file)] == [0o700, 0o600]
 
 
 def test_files_of_a_folder_continue_one_another_and_files_alone_do_not(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.numbering.driver.found_files import FoundFiles
 
 
@@ -44,5 +45,13 @@ def test_a_compacted_log_has_all_files_for_a_new_driver_and_the_new_ones_for_a_r
 
 def test_a_log_of_another_version_is_refused(tmp_path: Path) -> None:
     _log(tmp_path, "0", version="v9")
-    with pytest.raises(ValueError, match=r"version 'v9', expected 'v1'"):
+    with pytest.raises(SourceJournalError, match=r"version 'v9', expected 'v1'"):
+        FoundFiles(tmp_path).new()
+
+
+@pytest.mark.parametrize("left", ["", 'v1\n{"path":', "v1\n\0\0\0"])
+def test_a_log_that_a_power_failure_damaged_is_refused_with_what_to_do(tmp_path: Path, left: str) -> None:
+    _log(tmp_path, "0")
+    (tmp_path / "sources" / "0" / "0").write_text(left)
+    with pytest.raises(SourceJournalError, match="after a power failure, remove the checkpoint"):
         FoundFiles(tmp_path).new()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from tandemfeed.spark_feed.numbering.rows.screening import Rules
 from tandemfeed.spark_feed.numbering.tasks import reading
 from tandemfeed.spark_feed.numbering.tasks.quarantine import quarantined_count
 from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
-from tandemfeed.spark_feed.recordings.recording import part_path
+from tandemfeed.spark_feed.recordings.recording import RecordingError, part_path
+from tests.losing_disk import FailsAt, losing_disk
 from tests.spark_feed.source_material import (
     FEED,
     MESSAGES_MAX,
@@ -93,6 +95,37 @@ def test_each_kind_of_bad_row_is_refused_with_file_row_and_reason(tmp_path: Path
     assert json.loads(found[bad["size"]]["record"])["size"] == -5
     assert sum(block.sizes.size for block in parts[1]) == ROWS - len(bad)
     assert all(block[:2] == (ROWS, 2 * ROWS) for block in parts[1])
+
+
+def refused_rows(folder: Path) -> int:
+    return sum(pq.read_table(path).num_rows for path in (folder / "quarantine").glob("*.parquet"))
+
+
+def test_refused_rows_are_on_the_disk_when_their_task_ends_and_only_its_user_may_read_them(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    make_recording(work / "recording", 2 * ROWS, ROWS)
+    change(work / "recording", 1, kind={3: "swap"})
+    with losing_disk(work, tmp_path / "kept") as disk:
+        assert [row["row"] for row in quarantine_of(work)[0]] == [3]
+        assert refused_rows(disk.image(tmp_path / "image")) == 1
+    (file,) = (work / "quarantine").iterdir()
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (work / "quarantine", file)] == [0o700, 0o600]
+
+
+@pytest.mark.parametrize("operation", ["flush", "flush_folder", "rename"])
+def test_rows_that_cannot_be_stored_are_a_problem_of_the_task_which_may_run_again(
+    tmp_path: Path, operation: str
+) -> None:
+    work = tmp_path / "work"
+    make_recording(work / "recording", ROWS, ROWS)
+    change(work / "recording", 0, kind={3: "swap"})
+    matching = "quarantine" if operation == "flush_folder" else "part-00000000"
+    fault = FailsAt(1, operations=(operation,), matching=matching)
+    with losing_disk(work, tmp_path / "kept", fault) as disk:
+        with pytest.raises(RecordingError, match=r"part-00000000\.parquet: .*(could not be flushed|Input/output)"):
+            quarantine_of(work)
+        assert [row["row"] for row in quarantine_of(work)[0]] == [3]
+        assert refused_rows(disk.image(tmp_path / "image")) == 1
 
 
 @pytest.mark.parametrize("name", ["kind", "symbol", "event_at_ns"])

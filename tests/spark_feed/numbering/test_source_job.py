@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -120,6 +121,23 @@ def test_a_job_that_lost_its_checkpoint_completes_the_journal_without_repeating_
     (tmp_path / "checkpoint").rename(tmp_path / "lost")
     _finish(start_job(tmp_path), tmp_path)
     _assert_equal(tmp_path, 4_000)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.processes
+def test_a_checkpoint_that_a_power_failure_damaged_is_refused_and_can_be_removed(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 8_000, 400)
+    journal_without_spark(tmp_path / "recording", tmp_path / "expected")
+    _kill_after(tmp_path, start_job(tmp_path, *SMALL_BATCHES), 3)
+    (tmp_path / "checkpoint" / "offsets" / "0").write_bytes(b"")  # Spark flushes none of its files
+    job = start_job(tmp_path)
+    job.communicate(timeout=PATIENCE_S)
+    assert job.returncode == 2
+    assert "after a power failure, remove the checkpoint" in (tmp_path / "job.log").read_text()
+    shutil.rmtree(tmp_path / "checkpoint")
+    _finish(start_job(tmp_path), tmp_path)
+    _assert_equal(tmp_path, 8_000)
 
 
 @pytest.mark.long

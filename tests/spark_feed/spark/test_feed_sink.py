@@ -203,6 +203,8 @@ def test_a_query_writes_each_row_once_over_restarts(spark: Spark, tmp_path: Path
             .trigger(availableNow=True).start()
         )  # fmt: skip
         query.awaitTermination()
+        planned = ("metadata", f"offsets/{part}", f"sources/0/{part}")  # what `flush_planned` flushes
+        assert all((tmp_path / "checkpoint" / name).is_file() for name in planned)
     assert sorted(sizes_in(tmp_path / "journal")) == list(range(600))
     assert sum(assert_gapless(packets_of(tmp_path / "journal")).values()) == 600
     plan, next_source_seqs = end_session(tmp_path / "journal")
