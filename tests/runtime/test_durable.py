@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 import threading
 from pathlib import Path
@@ -193,3 +194,55 @@ def test_a_new_file_is_not_taken_for_a_removed_one_whose_flush_failed(folder: Pa
             durable.replace_file(folder / "state", b"content")
         durable.replace_file(folder / "state", b"content")
         assert (disk.image(tmp_path / "image") / "state").read_bytes() == b"content"
+
+
+def test_a_flush_reaches_the_kernel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[tuple[str, str]] = []
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(
+            os, name, lambda descriptor, name=name: flushed.append((name, os.readlink(f"/proc/self/fd/{descriptor}")))
+        )
+    durable.replace_file(folder / "state", b"one")
+    durable.sync_folder(folder)
+    drafts, folders = flushed[:1], flushed[1:]
+    assert [name for name, _ in drafts] == ["fdatasync"]
+    assert folders == [("fsync", str(folder))] * 2
+
+
+def test_a_renamed_file_has_its_new_name_after_a_power_failure(folder: Path, tmp_path: Path) -> None:
+    durable.create_file(folder / "a", b"a")
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        durable.rename_file(folder / "a", folder / "c")
+        image = disk.image(tmp_path / "image")
+    assert [each.name for each in image.iterdir()] == ["c"]
+
+
+def test_new_names_in_a_folder_are_durable_after_a_flush_of_what_was_added(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        unflushed = Unflushed()
+        (folder / "a").write_bytes(b"a")
+        unflushed.add_file(folder / "a")
+        unflushed.add_folder(folder)
+        unflushed.flush()
+        image = disk.image(tmp_path / "image")
+    assert [(each.name, each.read_bytes()) for each in image.iterdir()] == [("a", b"a")]
+
+
+def test_a_truncated_file_is_short_after_a_power_failure(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        file = AppendedFile.open(folder / "log")
+        file.append(b"abcdef")
+        file.truncate(2)
+        image = disk.image(tmp_path / "image")
+        file.append(b"xy")
+        file.close()
+    assert (image / "log").read_bytes() == b"ab"
+    assert (folder / "log").read_bytes() == b"abxy"
+
+
+@pytest.mark.parametrize("size", [1, 5_000])  # less than the file's buffer, and more
+def test_what_a_function_writes_to_a_file_is_durable(folder: Path, tmp_path: Path, size: int) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        durable.replace_file(folder / "state", lambda file: [file.write(b"a" * size) for _ in range(3)])
+        image = disk.image(tmp_path / "image")
+    assert (image / "state").read_bytes() == b"a" * 3 * size

@@ -1,0 +1,55 @@
+"""Which shells are mutated, and which tests must detect their mutants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """A module, and the files, folders or node ids of its tests, of which long ones and processes are left out."""
+
+    module: str
+    tests: tuple[str, ...]
+
+
+def _shells(folder: str, names: str, *tests: str) -> tuple[Shell, ...]:
+    return tuple(Shell(f"{folder}/{name}.py", tests) for name in names.split())
+
+
+SHELLS: tuple[Shell, ...] = (
+    *_shells("runtime", "durable threads", "tests/runtime"),
+    *_shells("journal", "store append/chain append/keeper tailer", "tests/journal/append", "tests/journal/check"),
+    *_shells(
+        "journal/persistent_queue",
+        "group_commit upkeep recovery opening blocks/log blocks/members",
+        "tests/journal/persistent_queue",
+    ),
+    *_shells("journal/transactional", "log/log_writer pages/page_store", "tests/journal/transactional"),
+    *_shells(
+        "journal/replication",
+        "follower/follower follower/follower_journal leader/leader",
+        "tests/journal/replication",
+    ),
+    *_shells("transport", "process_shell ending", "tests/transport/test_process_shell.py"),
+    *_shells("transport/calls", "token_source notices/server serving/lanes", "tests/transport/calls"),
+    *_shells("transport/unicast", "doorkeeper publisher", "tests/transport/unicast"),
+    *_shells("client_lib/reading", "cursor reading read_ahead", "tests/client_lib/reading"),
+    *_shells("client_lib/login", "grant_stream", "tests/client_lib/login"),
+    *_shells("client_lib/replay", "worker silence_watch", "tests/client_lib/replay"),
+    *_shells("client_lib/stream/sockets", "feed_sockets", "tests/client_lib/stream"),
+    *_shells("adapter/reporting", "registry guard", "tests/adapter/reporting"),
+    *_shells("adapter/peers", "peer_link", "tests/adapter/peers"),
+    *_shells("adapter/records", "output_journal dead_letter_journal", "tests/adapter/records"),
+    *_shells("admin_server/audit", "log log_file", "tests/admin_server/audit"),
+    *_shells("admin_server/feed", "timekeeper", "tests/admin_server/feed"),
+    *_shells("admin_server/records", "store authority", "tests/admin_server/records"),
+    *_shells("admin_server/policy", "policy_keeper", "tests/admin_server/policy"),
+    *_shells("spark_feed/journaling", "commit_log pending_batch", "tests/spark_feed/numbering"),
+    *_shells("spark_feed/contributions/pair", "log_copy part", "tests/spark_feed/contributions"),
+    *_shells("spark_feed/sending", "source_reports", "tests/spark_feed/sending"),
+    *_shells("spark_feed/spark/live", "channel_feed", "tests/spark_feed/spark"),
+)
+
+# Mutants that no test can notice: module -> the change, as the tool prints it -> the reason.
+EQUIVALENT: dict[str, dict[str, str]] = {}
