@@ -27,7 +27,9 @@ from tandemfeed.adapter.records.replay_service import ReplayService
 from tandemfeed.adapter.reporting.client_metrics import client_metrics
 from tandemfeed.adapter.reporting.grant_inbox import GrantInbox, open_grant_notices
 from tandemfeed.adapter.reporting.lifeline import Lifeline, LifelineUnavailable
+from tandemfeed.adapter.reporting.orders import makes_urgent, role_event
 from tandemfeed.adapter.reporting.registry import AnotherProcessRuns, Registry, own_start
+from tandemfeed.adapter.reporting.report_sender import ReportSender, ReportStream
 from tandemfeed.adapter.reporting.reports import Reporter
 from tandemfeed.adapter.sealed_source import SealedLine
 from tandemfeed.adapter.subscribers import Subscribers
@@ -120,6 +122,7 @@ class AdapterProcess:
         self._protocol = b""
         self._replaced_by = ""  # the process that replaced this one
         self._tokens = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.credential)
+        self._reports = ReportSender(self._next_counters, lambda: self._subscribers.unicast_endpoint)
 
     def run(self) -> None:
         """Serve until the stop signal.
@@ -145,13 +148,13 @@ class AdapterProcess:
             connection.ca_pem,
             self._tokens,
             request,
-            self._on_order,
-            self._on_registered,
-            self._on_server_lost,
-            lambda: self._engine.lease.epoch,
-            self._on_replaced,
-            lambda: {} if self._sealer is None else self._sealer.next_counters(),
-            lambda: self._subscribers.unicast_endpoint,
+            on_order=self._on_order,
+            on_registered=self._on_registered,
+            on_begun=self._on_stream_begun,
+            on_lost=self._on_stream_lost,
+            on_replaced=self._on_replaced,
+            next_counters=self._next_counters,
+            unicast_endpoint=lambda: self._subscribers.unicast_endpoint,
         )
         self._grant_notices = open_grant_notices(rpc.endpoint)
         self._lifeline = self._begin_lifeline()
@@ -199,6 +202,10 @@ class AdapterProcess:
             self._registry.stop()
             self._peers.stop()
             self._loop.close()
+
+    def _next_counters(self) -> Mapping[int, int]:
+        """Each channel's first unused packet counter. May be called from any thread."""
+        return {} if self._sealer is None else self._sealer.next_counters()
 
     def _gauges(self) -> Iterator[Metric]:
         yield from self._reporter.gauges()
@@ -287,7 +294,7 @@ class AdapterProcess:
             peers=self._peers,
             stop=self._stop,
             ask_server=self._ask_server,
-            on_report_due=lambda: self._registry.report(admin_pb2.AdapterReport(state=self._reporter.state())),
+            on_report_due=lambda: self._reports.send(admin_pb2.AdapterReport(state=self._reporter.state())),
             report_interval_ns=registered.sync_interval_ns,
             ask_source=venue.request if venue is not None else None,
             collect_refused=self._dead_letters.collect,
@@ -299,7 +306,7 @@ class AdapterProcess:
 
     def _grant_inbox(self) -> GrantInbox | None:
         notices = self._grant_notices
-        return None if notices is None else GrantInbox(notices, self._engine, self._registry.valid_until_ns)
+        return None if notices is None else GrantInbox(notices, self._engine, self._reports.until_ns)
 
     def _source_line(self, feed: common_pb2.FeedDescription, group: str) -> SourceLine:
         heard = self._connection.multicast.receiver(self._context, group)
@@ -342,36 +349,22 @@ class AdapterProcess:
         self._replaced_by = by
         self._stop.set()
 
-    def _on_server_lost(self) -> None:
-        self._loop.hurry()  # backups may soon have to go on by themselves
-        self._mailbox.post(self._engine.on_admin_disconnected)
+    def _on_stream_begun(self, stream: ReportStream) -> None:
+        self._mailbox.post(lambda _now_ns: self._begin_reports(stream))
 
-    def _on_order(self, order: admin_pb2.AdapterOrder, valid_until_ns: int) -> None:
-        engine, post = self._engine, self._mailbox.post
-        if _makes_urgent(order):
+    def _on_stream_lost(self, stream: ReportStream) -> None:
+        self._loop.hurry()  # backups may soon have to go on by themselves
+        self._mailbox.post(lambda now_ns: self._end_reports(stream, now_ns))
+
+    def _on_order(self, order: admin_pb2.AdapterOrder) -> None:
+        post = self._mailbox.post
+        if makes_urgent(order):
             self._loop.hurry()
-        post(engine.on_admin_message)  # any order shows that the server receives our reports
+        post(self._engine.on_admin_message)  # any order shows that the server receives our reports
+        if (event := role_event(order, self._engine, self._reports)) is not None:
+            post(event)
+            return
         match order.WhichOneof("order"):
-            case "lease_granted":
-                granted = order.lease_granted.epoch
-                post(lambda now_ns: engine.on_lease_granted(granted, valid_until_ns, now_ns))
-            case "lease_renewed":
-                renewed = order.lease_renewed.epoch
-                post(lambda now_ns: engine.on_lease_renewed(renewed, valid_until_ns, now_ns))
-            case "lease_lost":
-                lost = order.lease_lost
-                post(lambda now_ns: engine.on_lease_lost(lost.epoch, lost.reason, now_ns))
-            case "lease_offered":
-                offered = order.lease_offered
-                post(lambda now_ns: engine.on_lease_offered(offered.epoch, offered.after_epoch, valid_until_ns, now_ns))
-            case "hand_over":
-                over = order.hand_over
-                post(lambda now_ns: engine.on_hand_over(over.epoch, over.heir_adapter_id, now_ns))
-            case "failed":
-                reason = order.failed.reason
-                post(lambda now_ns: engine.on_failed(reason, now_ns))
-            case "readmitted":
-                post(engine.on_readmitted)
             case "replay_limited":
                 self._replay_service.pace.limit(order.replay_limited.bytes_per_s)
             case "cluster_changed":
@@ -381,6 +374,14 @@ class AdapterProcess:
                 post(lambda now_ns: self._on_subscriptions_changed(order.subscriptions_changed, now_ns))
 
     # ---- in the loop's thread ----
+
+    def _begin_reports(self, stream: ReportStream) -> list[AdapterEffect]:
+        self._reports.begin(stream, self._engine.lease.epoch)
+        return []
+
+    def _end_reports(self, stream: ReportStream, now_ns: int) -> list[AdapterEffect]:
+        self._reports.end(stream)
+        return self._engine.on_admin_disconnected(now_ns)
 
     def _on_cluster_changed(self, changed: admin_pb2.ClusterChanged, now_ns: int) -> list[AdapterEffect]:
         self._opener.announce(announced_starts(changed.adapters))
@@ -430,7 +431,7 @@ class AdapterProcess:
             case RequestToFail(reason):
                 LOG.warning("requesting to be failed", extra={"why": reason})
                 report = admin_pb2.AdapterReport(fail_reason=reason)
-        self._registry.report(report)
+        self._reports.send(report)
 
     def _meet(self, adapters: list[common_pb2.AdapterDescription]) -> list[int]:
         """Receive the other adapters' groups and follow the other adapters; returns their ids."""
@@ -451,16 +452,6 @@ def _is_served_by_another(registered: admin_pb2.RegisterReply) -> bool:
     return any(
         each.adapter_id != own and each.replica_state == ReplicaState.ACTIVE.value for each in registered.adapters
     )
-
-
-def _makes_urgent(order: admin_pb2.AdapterOrder) -> bool:
-    """True if this adapter becomes active, or no other one is."""
-    match order.WhichOneof("order"):
-        case "lease_granted" | "lease_offered":
-            return True
-        case "cluster_changed":
-            return not order.cluster_changed.active_adapter_id
-    return False
 
 
 def _load_converters(

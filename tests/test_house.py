@@ -23,7 +23,6 @@ THREADS_TO_MOVE = {
     "adapter/records/dead_letter_journal.py",
     "adapter/records/last_values/keeper.py",
     "adapter/reporting/guard.py",
-    "adapter/reporting/registry.py",
     # admin_server
     "admin_server/audit/log.py",
     "admin_server/feed/timekeeper.py",

@@ -1,24 +1,23 @@
-"""The adapter's side of AdapterRegistry: registers, sends reports, and turns the admin server's orders into events.
+"""The adapter's side of AdapterRegistry: registers, attends, and passes the admin server's orders on.
 
 If the server goes away, the registry retries while the adapter continues. With several servers, it finds the active
-one. Lease times are by this process's monotonic clock and count from the sending of the report that an order answers,
-so a delayed order extends no lease.
+one. It sends no reports and counts no lease: the loop does both (`report_sender`), on the streams that it opens here.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import queue
 import secrets
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 import grpc
 
+from tandemfeed.adapter.reporting.report_sender import ReportStream
+from tandemfeed.runtime.threads import OnFailure, end_process, start_thread
 from tandemfeed.transport.calls.admin_servers import TRY_TIMEOUT_S, AdminServers, is_elsewhere
 from tandemfeed.transport.calls.channels import open_channel, status_of
 from tandemfeed.transport.calls.login import AuthenticationRefused
@@ -33,12 +32,10 @@ LOG = logging.getLogger("tandemfeed.adapter.reporting.registry")
 RETRY_PAUSE_S = 0.2  # never longer: a lease holder must be back within the lease's term
 REGISTER_TIMEOUT_S = 10.0
 LOOK_FOR_STOP_S = 0.05
-REPORTS_REMEMBERED = 256  # their sending times: about ten seconds of reports, many lease terms
 # If an earlier process of this adapter died or hung just now, the server may not have noticed it. So the registration
 # is repeated, after pauses that double from RETRY_PAUSE_S up to this: three seconds in all.
 REPLACED_PAUSE_S_MAX = 1.6
 NONCE_SIZE = 16
-MARGIN_PER_TTL = 10  # an adapter ends its lease a tenth of the term early: clocks drift, packets linger
 
 
 class AnotherProcessRuns(Exception):
@@ -46,21 +43,23 @@ class AnotherProcessRuns(Exception):
 
 
 class Registry:
-    """The connection to the admin server.
+    """The connection to the admin server. Owner: its thread, and until `start` the thread that registers.
 
     Args:
         servers: host:port of the admin server, or of all admin servers, separated by commas.
-        on_order: called in the registry's thread with each order and, for lease orders, valid_until_ns.
+        on_order: called in the registry's thread with each order.
         on_registered: called with each reply to a registration, the first one included.
-        on_lost: called in the registry's thread when the stream of reports and orders has ended.
-        held_epoch: returns the epoch of the held lease, 0 for none. A stream begins with the lease's renewal, so that
-            a restarted server finds the holder immediately.
+        on_begun: called in the registry's thread with each new stream, on which nothing has been sent yet. The loop
+            sends the first report, which renews the lease.
+        on_lost: called in the registry's thread when that stream, and the orders, have ended.
         on_replaced: called in the registry's thread, with the admin server's reason, when another process has replaced
             this one. The registry has ended by then, and this process must end.
         next_counters: returns each channel's first unused packet counter, from which a new receiver accepts packets.
+            Called in the registry's thread, as `unicast_endpoint` is.
         unicast_endpoint: returns where this adapter serves unicast clients; empty: nowhere yet.
-        token: returns a valid token.
+        tokens: returns a valid token.
         request: the registration. The registry fills in the process.
+        on_failure: called if the thread ends by an unexpected exception. Without it no lease is renewed or granted.
     """
 
     def __init__(
@@ -69,29 +68,27 @@ class Registry:
         ca_pem: bytes,
         tokens: TokenSource,
         request: admin_pb2.RegisterRequest,
-        on_order: Callable[[admin_pb2.AdapterOrder, int], None],
-        on_registered: Callable[[admin_pb2.RegisterReply], None],
-        on_lost: Callable[[], None],
-        held_epoch: Callable[[], int],
-        on_replaced: Callable[[str], None],
+        *,
+        on_order: Callable[[admin_pb2.AdapterOrder], object],
+        on_registered: Callable[[admin_pb2.RegisterReply], object],
+        on_begun: Callable[[ReportStream], object],
+        on_lost: Callable[[ReportStream], object],
+        on_replaced: Callable[[str], object],
         next_counters: Callable[[], Mapping[int, int]],
         unicast_endpoint: Callable[[], str] = lambda: "",
+        on_failure: OnFailure = end_process,
     ) -> None:
         self._servers = AdminServers(servers, pause_s=RETRY_PAUSE_S, pause_max_s=RETRY_PAUSE_S)
         self._asked = self._servers.current
         self._ca_pem, self._tokens, self._request = ca_pem, tokens, request
-        self._on_order, self._on_registered, self._on_lost = on_order, on_registered, on_lost
-        self._held_epoch, self._on_replaced, self._next_counters = held_epoch, on_replaced, next_counters
-        self._unicast_endpoint = unicast_endpoint
+        self._on_order, self._on_registered = on_order, on_registered
+        self._on_begun, self._on_lost, self._on_replaced = on_begun, on_lost, on_replaced
+        self._next_counters, self._unicast_endpoint = next_counters, unicast_endpoint
+        self._on_failure = on_failure
         request.process_nonce = secrets.token_bytes(NONCE_SIZE)
         request.process_id, request.host = os.getpid(), socket.gethostname()
-        self.is_attending = False  # the stream of reports and orders is open
         self._stopped = threading.Event()
-        self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
-        self._sent_at_ns: dict[int, int] = {}
-        self._report_id = 0
         self._channel: grpc.Channel | None = None
-        self._thread = threading.Thread(target=self._keep_attending, name="registry", daemon=True)
 
     @property
     def server(self) -> str:
@@ -132,27 +129,13 @@ class Registry:
 
     def start(self) -> None:
         """Begin to exchange reports and orders with the server."""
-        self._thread.start()
-
-    def report(self, report: admin_pb2.AdapterReport) -> None:
-        """Send a report if the server is connected; never blocks. The registry fills in its sender and its id."""
-        self._report_id += 1
-        report.incarnation, report.report_id = self._request.resume_incarnation, self._report_id
-        report.unicast_endpoint = self._unicast_endpoint()
-        for channel_id, counter in self._next_counters().items():
-            report.next_packet_counters[channel_id] = counter
-        self._sent_at_ns[self._report_id] = time.monotonic_ns()
-        if len(self._sent_at_ns) > REPORTS_REMEMBERED:
-            self._sent_at_ns.pop(next(iter(self._sent_at_ns)), None)
-        if self.is_attending:  # else reports would pile up during an outage
-            self._reports.put(report)
+        start_thread(self._keep_attending, "registry", self._on_failure)
 
     def stop(self) -> None:
         """Leave: the server sees the stream end."""
         self._stopped.set()
-        self._reports.put(None)
-        if self._channel is not None:
-            self._channel.close()
+        if (channel := self._channel) is not None:
+            channel.close()
 
     # ---- inside ----
 
@@ -169,7 +152,7 @@ class Registry:
         done = threading.Event()
         call.add_done_callback(lambda _call: done.set())
         while not done.wait(LOOK_FOR_STOP_S):
-            if stop is not None and stop.is_set:
+            if self._stopped.is_set() or (stop is not None and stop.is_set):
                 call.cancel()
         reply = call.result()
         self._servers.answered(self._asked)
@@ -205,36 +188,15 @@ class Registry:
 
     def _attend(self) -> None:
         assert self._channel is not None
-        reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
-        self._reports = reports
-        self.is_attending = True
-        self.report(admin_pb2.AdapterReport(renew_epoch=self._held_epoch()))
-        orders = admin_pb2_grpc.AdapterRegistryStub(self._channel).Attend(iter(reports.get, None))
+        stream = ReportStream(self._request.resume_incarnation)
+        orders = admin_pb2_grpc.AdapterRegistryStub(self._channel).Attend(stream.taken())
+        self._on_begun(stream)
         try:
             for order in orders:
-                self._on_order(order, self._order_valid_until_ns(order))
+                self._on_order(order)
         finally:
-            self.is_attending = False
-            reports.put(None)
-            self._on_lost()
-
-    def _order_valid_until_ns(self, order: admin_pb2.AdapterOrder) -> int:
-        lease: admin_pb2.LeaseGranted | admin_pb2.LeaseOffered | admin_pb2.LeaseRenewed
-        match order.WhichOneof("order"):
-            case "lease_granted":
-                lease = order.lease_granted
-            case "lease_offered":
-                lease = order.lease_offered
-            case _:
-                lease = order.lease_renewed
-        return self.valid_until_ns(lease.report_id, lease.ttl_ns)
-
-    def valid_until_ns(self, report_id: int, ttl_ns: int) -> int:
-        """Until when a lease counts that answers one of this adapter's reports. From any thread."""
-        sent_at_ns = self._sent_at_ns.get(report_id)
-        if sent_at_ns is None:
-            return 0  # not a lease order, or one so old that its report is forgotten
-        return sent_at_ns + ttl_ns - ttl_ns // MARGIN_PER_TTL
+            stream.end()
+            self._on_lost(stream)
 
 
 def _another_process(error: Exception) -> str | None:

@@ -13,7 +13,6 @@ import pytest
 from prometheus_client.core import Metric
 from rich.console import Console
 
-from tandemfeed.adapter.reporting.registry import Registry
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.command.output.status_page import print_status
 from tandemfeed.admin_server.feed.streams import Attendance
@@ -28,6 +27,7 @@ from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.notices.adapter import DeathNoticeSender
 from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from tests.adapter.reporting.attending import Attending
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
 from tests.admin_server.cluster_files import CLUSTER, ca_of, channel_as, running_server, secret_of, write_settings
 from tests.admin_server.records.zookeeper_pair import NeverStopped
@@ -143,22 +143,15 @@ def test_status_shows_senders_of_forged_packets_and_counts_each_packet_once() ->
 
 def test_an_adapter_uses_the_announced_term_less_a_margin_of_a_tenth(server: AdminServer) -> None:
     server.brokers["equities"].lease.terms.on_needless_takeover(time.monotonic_ns())
-    orders: queue.SimpleQueue[tuple[admin_pb2.AdapterOrder, int]] = queue.SimpleQueue()
     ca, identity = ca_of(server), "adapter-a"
-    registry = Registry(
+    adapter = Attending(
         server.endpoint,
         ca,
         TokenSource(server.endpoint, ca, identity, secret_of(server, identity)),
         admin_pb2.RegisterRequest(feed="equities", adapter="a", rpc_endpoint="127.0.0.1:1", public_key=bytes(32)),
-        lambda order, valid_until_ns: orders.put((order, valid_until_ns)),
-        lambda _reply: None,
-        lambda: None,
-        lambda: 0,
-        lambda _reason: None,
-        lambda: {1: 1},
     )
-    assert registry.register(NeverStopped()) is not None  # type: ignore[arg-type]
-    registry.start()
+    assert adapter.registry.register(NeverStopped()) is not None  # type: ignore[arg-type]
+    adapter.registry.start()
     begun_ns = time.monotonic_ns()
     give_up_at_s = time.monotonic() + WAIT_S
     valid_until_ns = 0
@@ -166,16 +159,16 @@ def test_an_adapter_uses_the_announced_term_less_a_margin_of_a_tenth(server: Adm
         assert time.monotonic() < give_up_at_s
         report = admin_pb2.AdapterReport()
         report.state.channels.add(channel_id=1, replica_state=ReplicaState.JOINING.value)
-        registry.report(report)
+        adapter.report(report)
         try:
-            order, until_ns = orders.get(timeout=0.1)
+            order = adapter.orders.get(timeout=0.1)
         except queue.Empty:
             continue
         if order.WhichOneof("order") == "lease_granted":
             assert order.lease_granted.ttl_ns == 600 * MS
-            valid_until_ns = until_ns
+            valid_until_ns = adapter.sender.valid_until_ns(order.lease_granted)
     assert begun_ns + 540 * MS <= valid_until_ns <= time.monotonic_ns() + 540 * MS
-    registry.stop()
+    adapter.registry.stop()
 
 
 class RecordsWithoutTerms(Store):

@@ -51,6 +51,7 @@ _ADAPTERS_LEASE = Group(
     (
         "feedcore/lease/admin_contact.py",
         "feedcore/lease/failing.py",
+        "feedcore/lease/holder_clock.py",
         "feedcore/lease/lease_view.py",
         "feedcore/lease/peers.py",
     ),

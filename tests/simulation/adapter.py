@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.lease.holder_clock import HolderClock
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot, PeerState
 from tandemfeed.feedcore.replica.config import PublishMode
 from tandemfeed.feedcore.replica.effects import (
@@ -60,6 +61,7 @@ class AdapterActor:
         is_paused: paused; events wait.
         is_late: sending packets that it decided before it was paused.
         journal: survives the process.
+        holder_clock: of the present life.
     """
 
     def __init__(self, world: World, cluster: Cluster, plan: Plan, own: AdapterPlan) -> None:
@@ -71,6 +73,7 @@ class AdapterActor:
         self.is_late = False
         self.journal = OutputJournal()
         self.engine: AdapterEngine
+        self.holder_clock = HolderClock()
         self.converters: dict[int, ToyConverter] = {}
         self.counters: list[CounterSet] = []  # one per life
         self.from_source: Link = world.link(SOURCE, self.name)
@@ -106,6 +109,7 @@ class AdapterActor:
             return
         self.is_alive, self.is_paused, self._pauses_before_sending = True, False, False
         self.life += 1
+        self.holder_clock = HolderClock()
         self._inbox.clear()
         self._unperformed.clear()
         self._datagrams_waiting = self._busy_until_ns = 0
@@ -175,6 +179,10 @@ class AdapterActor:
         now = self._world.now_ns
         return now + now * self._own.drift_ppm // PPM + self._own.clock_offset_ns
 
+    def stamp(self) -> int:
+        """Note that a report to the admin server is sent now; returns its id."""
+        return self.holder_clock.on_report_sent(self.clock_ns())
+
     @property
     def is_slow(self) -> bool:
         """True while events take time."""
@@ -210,6 +218,23 @@ class AdapterActor:
     def on_peer_state(self, state: PeerState) -> None:
         """Another adapter's state arrives."""
         self._enter((self._take_state, (state,)))
+
+    # ---- events: answers of the lease store to a report ----
+
+    def on_lease_granted(self, epoch: int, report_id: int, ttl_ns: int, now_ns: int) -> list[AdapterEffect]:
+        """A grant arrives."""
+        return self.engine.on_lease_granted(epoch, self.holder_clock.valid_until_ns(report_id, ttl_ns), now_ns)
+
+    def on_lease_renewed(self, epoch: int, report_id: int, ttl_ns: int, now_ns: int) -> list[AdapterEffect]:
+        """A renewal arrives."""
+        return self.engine.on_lease_renewed(epoch, self.holder_clock.valid_until_ns(report_id, ttl_ns), now_ns)
+
+    def on_lease_offered(
+        self, epoch: int, after_epoch: int, report_id: int, ttl_ns: int, now_ns: int
+    ) -> list[AdapterEffect]:
+        """An offer arrives."""
+        until_ns = self.holder_clock.valid_until_ns(report_id, ttl_ns)
+        return self.engine.on_lease_offered(epoch, after_epoch, until_ns, now_ns)
 
     # ---- inside: events ----
 

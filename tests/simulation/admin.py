@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 RETRY_NS = 20 * MS  # how often an adapter that lost its connection retries
-MARGIN_PER_TTL = 10  # as in adapter.registry: the holder's term ends a tenth early
 
 
 class AdminActor:
@@ -149,16 +148,16 @@ class AdminActor:
             return
         self._connecting.remove(who)
         if is_alive:
-            self._world.call(there, self._attend, (adapter, life, adapter.clock_ns()))
+            self._world.call(there, self._attend, (adapter, life, adapter.stamp()))
 
     def _attend(self, who: tuple[AdapterActor, int, int]) -> None:
-        adapter, life, sent_at_ns = who
+        adapter, life, report_id = who
         if not self.is_up or not adapter.is_alive or adapter.life != life:
             return
         adapter_id = adapter.adapter_id
         is_resumed = self._registered.get(adapter_id) == life
         self._registered[adapter_id] = life
-        self._attending[adapter_id] = Attendance(adapter, life, sent_at_ns)
+        self._attending[adapter_id] = Attendance(adapter, life, report_id)
         if is_resumed:
             self.lease.on_resume(adapter_id)
         else:
@@ -175,7 +174,7 @@ class AdminActor:
         """An adapter reports its state."""
         state = adapter.engine.report(adapter.clock_ns(), adapter.life)
         adapter.abstains = state.abstains
-        report = (adapter, adapter.life, adapter.clock_ns(), state)
+        report = (adapter, adapter.life, adapter.stamp(), state)
         self._world.call(self._world.link(adapter.name, ADMIN), self._take_report, report)
 
     def on_renew(self, adapter: AdapterActor, epoch: int) -> None:
@@ -240,8 +239,8 @@ class AdminActor:
                 self._send(attendance.adapter, attendance.adapter.engine.on_readmitted)
 
     def _take_report(self, report: tuple[AdapterActor, int, int, PeerState]) -> None:
-        adapter, life, sent_at_ns, state = report
-        if not self._note(adapter, life, sent_at_ns):
+        adapter, life, report_id, state = report
+        if not self._note(adapter, life, report_id):
             return
         self._send(adapter, adapter.engine.on_admin_message)
         self.session = max(self.session, state.session)
@@ -263,12 +262,12 @@ class AdminActor:
 
     def _ask(self, adapter: AdapterActor, hear: Callable[[int], list[LeaseDecision]]) -> None:
         """Send an adapter's request to the lease core, which replies with decisions."""
-        request = (adapter, adapter.life, adapter.clock_ns(), hear)
+        request = (adapter, adapter.life, adapter.stamp(), hear)
         self._world.call(self._world.link(adapter.name, ADMIN), self._hear, request)
 
     def _hear(self, request: tuple[AdapterActor, int, int, Callable[[int], list[LeaseDecision]]]) -> None:
-        adapter, life, sent_at_ns, hear = request
-        if self._note(adapter, life, sent_at_ns):
+        adapter, life, report_id, hear = request
+        if self._note(adapter, life, report_id):
             self._perform(hear(adapter.adapter_id))
             self._schedule()
 
@@ -289,12 +288,12 @@ class AdminActor:
             return []
         return decisions
 
-    def _note(self, adapter: AdapterActor, life: int, sent_at_ns: int) -> bool:
-        """Note when an adapter sent a message; returns False if its stream has already ended."""
+    def _note(self, adapter: AdapterActor, life: int, report_id: int) -> bool:
+        """Note an adapter's message, which the next order answers; returns False if its stream has already ended."""
         attendance = self._attending.get(adapter.adapter_id)
         if not self.is_up or attendance is None or attendance.life != life:
             return False
-        attendance.reported_at_ns = sent_at_ns
+        attendance.report_id = report_id
         return True
 
     # ---- decisions ----
@@ -331,9 +330,9 @@ class AdminActor:
                 self._grant(decision)
             case Renewed(adapter_id, epoch):
                 attendance = self._attending[adapter_id]
-                until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
                 grants.on_held(adapter_id)
-                self._send(attendance.adapter, attendance.adapter.engine.on_lease_renewed, epoch, until_ns)
+                renewed = (epoch, attendance.report_id, self.lease.terms.ttl_ns)
+                self._send(attendance.adapter, attendance.adapter.on_lease_renewed, *renewed)
             case Vacated(epoch, reason):
                 log("epoch {} is vacant: {}", epoch, reason)
                 terms.on_vacated(epoch, reason)
@@ -347,9 +346,8 @@ class AdminActor:
                 terms.on_offered(epoch)
                 grants.on_offered(heir)
                 self._cluster.checks.hand_overs.on_offered(epoch, after_epoch)
-                until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
-                order = attendance.adapter.engine.on_lease_offered
-                self._send(attendance.adapter, order, epoch, after_epoch, until_ns)
+                offered = (epoch, after_epoch, attendance.report_id, self.lease.terms.ttl_ns)
+                self._send(attendance.adapter, attendance.adapter.on_lease_offered, *offered)
             case OrderedHandOver(holder, epoch, heir):
                 adapter = self._attending[holder].adapter
                 self._send(adapter, adapter.engine.on_hand_over, epoch, heir)
@@ -364,10 +362,6 @@ class AdminActor:
                 if (former_heir := self._attending.get(heir)) is not None:
                     self._send(former_heir.adapter, former_heir.adapter.engine.on_lease_lost, epoch, reason)
 
-    def _term_at_holder_ns(self) -> int:
-        ttl_ns = self.lease.terms.ttl_ns
-        return ttl_ns - ttl_ns // MARGIN_PER_TTL
-
     def _grant(self, granted: Granted) -> None:
         assert granted.epoch <= self._reserved_end, "no run grants enough epochs to need another block"
         attendance = self._attending[granted.adapter_id]
@@ -377,10 +371,10 @@ class AdminActor:
         self._cluster.checks.hand_overs.on_granted(epoch)
         self._cluster.checks.grants.on_grant(granted.adapter_id, self._world.now_ns)
         self._world.log("epoch {} is granted to {}", epoch, adapter.name)
-        until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
-        notice = (adapter, attendance.life, adapter.engine.on_lease_granted, (epoch, until_ns))
+        grant = (epoch, attendance.report_id, self.lease.terms.ttl_ns)
+        notice = (adapter, attendance.life, adapter.on_lease_granted, grant)
         self._world.multicast(self._world.link(ADMIN, adapter.name), deliver, notice)  # may be lost, late or repeated
-        self._send(adapter, adapter.engine.on_lease_granted, epoch, until_ns)
+        self._send(adapter, adapter.on_lease_granted, *grant)
 
     def _announce_later(self, lease: FeedLease) -> None:
         if self.is_up and lease is self.lease:  # the same server

@@ -30,12 +30,12 @@ class Attendance:
     """The open stream of one adapter.
 
     Attributes:
-        reported_at_ns: when the adapter sent its newest message, by its own clock.
+        report_id: the id of the adapter's newest message.
     """
 
     adapter: AdapterActor
     life: int
-    reported_at_ns: int
+    report_id: int
 
 
 def change(

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tandemfeed.adapter.reporting.registry import Registry
 from tandemfeed.admin_server.records.state_folder import SHARED_BY_SERVERS
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.v1 import admin_pb2, common_pb2
+from tests.adapter.reporting.attending import Attending
 from tests.admin_server.cluster_files import ca_of, secret_of
 from tests.admin_server.records.zookeeper_server import ZooKeeperServer
 from tests.admin_server.test_admin_process import ServerProcess
@@ -98,26 +98,22 @@ class FollowingAdapter:
     def __init__(self, pair: Pair, name: str) -> None:
         ca, identity = ca_of(pair.secret_folder), f"adapter-{name}"
         self._adapter_id = "ab".index(name) + 1
-        self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
         self.seen: list[str] = []
         self._held_epoch = 0
         self.incarnations: list[int] = []
-        self._registry = Registry(
+        self._adapter = Attending(
             pair.addresses,
             ca,
             TokenSource(pair.addresses, ca, identity, secret_of(pair.secret_folder, identity)),
             admin_pb2.RegisterRequest(
                 feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1", public_key=os.urandom(32)
             ),
-            lambda order, _valid_until_ns: self.orders.put(order),
-            lambda reply: self.incarnations.append(reply.self.incarnation),
-            lambda: None,
-            lambda: self._held_epoch,
-            lambda reason: None,
-            lambda: {1: 1},
+            on_registered=lambda reply: self.incarnations.append(reply.self.incarnation),
+            held_epoch=lambda: self._held_epoch,
         )
-        assert self._registry.register(NeverStopped()) is not None  # type: ignore[arg-type]
-        self._registry.start()
+        self.orders = self._adapter.orders
+        assert self._adapter.registry.register(NeverStopped()) is not None  # type: ignore[arg-type]
+        self._adapter.registry.start()
         self.behave(ReplicaState.JOINING)
 
     def behave(self, state: ReplicaState, renew_epoch: int = 0) -> None:
@@ -131,7 +127,7 @@ class FollowingAdapter:
         position = common_pb2.MessageStreamState(next_input_seq=50)
         channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
         feed_state = common_pb2.FeedAdapterState(adapter_id=self._adapter_id, channels=[channel])
-        self._registry.report(admin_pb2.AdapterReport(state=feed_state, renew_epoch=renew_epoch))
+        self._adapter.report(admin_pb2.AdapterReport(state=feed_state, renew_epoch=renew_epoch))
 
     def await_order(self, *kinds: str, timeout_s: float = WAIT_S) -> admin_pb2.AdapterOrder | None:
         """The next order of these kinds; None if none arrives. `seen` collects the kinds of all orders, in sequence."""
@@ -165,4 +161,4 @@ class FollowingAdapter:
 
     def vanish(self) -> None:
         """Disappear, as a killed process does."""
-        self._registry.stop()
+        self._adapter.registry.stop()

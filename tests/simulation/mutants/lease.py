@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tandemfeed.feedcore.lease.admin_contact import AdminContact
+from tandemfeed.feedcore.lease.holder_clock import MARGIN_PER_TTL, HolderClock
 from tandemfeed.feedcore.lease.lease_view import LeaseView
 from tandemfeed.feedcore.lease.peers import Peers
 from tandemfeed.feedcore.replica.engine import AdapterEngine
@@ -12,6 +13,7 @@ from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.scenarios import Scenario
 
 FOREVER_NS = 1 << 62
+MS = 1_000_000
 
 
 def _never_ends(right: Method) -> Method:
@@ -23,6 +25,18 @@ def _counts_from_now(right: Method) -> Method:
         return bool(right(self, epoch, max(valid_until_ns, now_ns + 4 * self._renew_every_ns), now_ns))
 
     return on_granted
+
+
+def _records_a_later_time(right: Method) -> Method:
+    return lambda self, now_ns: right(self, now_ns + 100 * MS)
+
+
+def _counts_from_the_newest_report(right: Method) -> Method:
+    return lambda self, report_id, ttl_ns: right(self, self._report_id, ttl_ns)
+
+
+def _counts_the_whole_term(right: Method) -> Method:
+    return lambda self, report_id, ttl_ns: right(self, report_id, ttl_ns) + ttl_ns // MARGIN_PER_TTL
 
 
 def _believes_old_epochs(right: Method) -> Method:
@@ -82,6 +96,26 @@ LEASE = (
         "on_granted",
         _counts_from_now,
         killer="tests.feedcore.lease.test_lease_view:test_a_grant_that_has_expired_on_its_way_is_not_believed",
+    ),
+    Mutant(
+        "a report is recorded as sent later than it was",
+        HolderClock,
+        "on_report_sent",
+        _records_a_later_time,
+    ),
+    Mutant(
+        "a lease counts from the newest report, whichever was answered",
+        HolderClock,
+        "valid_until_ns",
+        _counts_from_the_newest_report,
+        killer="tests.feedcore.lease.test_holder_clock:test_a_lease_counts_from_when_its_report_was_sent_less_a_tenth_of_the_term",
+    ),
+    Mutant(
+        "a lease counts without a margin",
+        HolderClock,
+        "valid_until_ns",
+        _counts_the_whole_term,
+        killer="tests.feedcore.lease.test_holder_clock:test_a_lease_counts_from_when_its_report_was_sent_less_a_tenth_of_the_term",
     ),
     Mutant(
         "grants of old epochs are believed",
