@@ -165,6 +165,13 @@ def replace_file(path: Path, content: bytes | Callable[[BinaryIO], object], mode
     sync_folder(path.parent)
 
 
+def remove_drafts(folder: Path) -> None:
+    """Remove what replacements that a crash interrupted have left. No other process may write to the folder."""
+    for draft in folder.glob(".*.draft"):
+        with suppress(OSError):
+            os.unlink(draft)
+
+
 def create_file(path: Path, content: bytes | Callable[[BinaryIO], object], mode: int = PRIVATE_FILE) -> None:
     """Create a file that must not exist yet; durable on return.
 
@@ -292,14 +299,17 @@ class AppendedFile:
     """A file to which data is appended and flushed, such as a log whose records count.
 
     Owner: one thread at a time. What it contains when it is opened is on the disk, whichever process wrote it. A failed
-    append leaves the file as it was before. If the disk refuses even that, the file has failed: further appends raise.
+    append leaves the file as it was before. If the disk refuses even that, the file has failed: further appends raise
+    until `restore` has written it again.
 
     Attributes:
+        path: where the file is now.
         size: bytes; all of them are on the disk.
     """
 
-    def __init__(self, path: Path, descriptor: int, size: int) -> None:
+    def __init__(self, path: Path, descriptor: int, size: int, mode: int = PRIVATE_FILE) -> None:
         self.path, self.size = path, size
+        self._name, self._mode = path, mode  # the path until `rotate` has moved the file
         self._descriptor = descriptor
         self._failure: FlushFailed | None = None
 
@@ -317,12 +327,17 @@ class AppendedFile:
             except FlushFailed:  # of an earlier process, or in the background: write all of it again, elsewhere
                 replace_file(path, path.read_bytes(), mode)
                 former, descriptor = descriptor, _open_to_append(path, mode)
-                os.close(former)
+                _close_flushed(former)
             sync_folder(path.parent)
-            return cls(path, descriptor, os.fstat(descriptor).st_size)
+            return cls(path, descriptor, os.fstat(descriptor).st_size, mode)
         except BaseException:
             os.close(descriptor)
             raise
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether appends raise until `restore` has written the file again."""
+        return self._failure is not None
 
     def append(self, data: bytes) -> None:
         """Append bytes; they are on the disk on return.
@@ -345,21 +360,78 @@ class AppendedFile:
         """Cut the file; durable on return.
 
         Raises:
-            OSError, FlushFailed
+            OSError: nothing has changed.
+            FlushFailed: it is cut, but after a power failure it may not be; it fails until `restore`.
         """
         os.ftruncate(self._descriptor, size)
-        flush(self._descriptor, self.path)
         self.size = size
+        try:
+            flush(self._descriptor, self.path)
+        except FlushFailed as failed:
+            self._failure = failed
+            raise
+
+    def restore(self) -> None:
+        """After a failure, write the bytes that count again, as a new file, and append to that one.
+
+        Raises:
+            OSError, FlushFailed: the disk still refuses; the file is as it was.
+        """
+        content = _read_whole(self._descriptor, self.size)
+        if len(content) != self.size:
+            raise FlushFailed(self.path, OSError(errno.EIO, f"only {len(content)} of {self.size} bytes can be read"))
+        replace_file(self.path, content, self._mode)
+        former, self._descriptor = self._descriptor, _open_to_append(self.path, self._mode)
+        self._failure = None
+        _close_flushed(former)
+
+    def rotate(self, archive: Path) -> None:
+        """Move the file to another name in its folder, and continue with an empty one under the former name.
+
+        The next file is opened before anything is moved. After an error, nothing is lost: appends continue in the same
+        file, under the name that it has now, and the next call does the rest.
+
+        Args:
+            archive: must not exist.
+
+        Raises:
+            FileExistsError: `archive` exists; nothing has changed.
+            OSError, FlushFailed
+        """
+        if self._failure is not None:
+            raise self._failure
+        is_moved = self.path != self._name
+        if not is_moved and os.path.lexists(archive):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(archive))
+        draft = self._name.with_name(f".{self._name.name}.next")
+        descriptor = _open_to_append(draft, self._mode, os.O_TRUNC)
+        try:
+            flush(descriptor, draft)
+            if not is_moved:
+                DISK.rename(self.path, archive)
+                self.path = archive
+            sync_folder(archive.parent)  # a crash leaves the content under one name, whatever the file system reorders
+            DISK.rename(draft, self._name)
+            sync_folder(archive.parent)
+        except BaseException:
+            _close_flushed(descriptor)
+            with suppress(OSError):
+                os.unlink(draft)
+            raise
+        former, self._descriptor = self._descriptor, descriptor
+        self.path, self.size = self._name, 0
+        _close_flushed(former)
 
     def replace_with(self, target: AppendedFile) -> None:
         """Close this file, and be that one from now on."""
         former, self.path, self.size = self._descriptor, target.path, target.size
+        self._name, self._mode = target._name, target._mode
         self._descriptor, self._failure = target._descriptor, target._failure
-        os.close(former)
+        _close_flushed(former)
 
     def close(self) -> None:
         """Close the file; everything in it is on the disk."""
-        os.close(self._descriptor)
+        _close_flushed(self._descriptor)
 
     def _take_back(self, failed: OSError) -> None:
         """Remove what was appended in part. Its last page holds earlier bytes too, so they are written again."""
@@ -398,8 +470,22 @@ def _write_at(descriptor: int, offset: int, data: bytes | mmap.mmap) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _open_to_append(path: Path, mode: int) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+def _close_flushed(descriptor: int) -> None:
+    """Close a file of which everything is on the disk, so that an error says nothing; Linux closes it all the same."""
+    with suppress(OSError):
+        os.close(descriptor)
+
+
+def _read_whole(descriptor: int, size: int) -> bytes:
+    parts, offset = [], 0
+    while offset < size and (data := os.pread(descriptor, min(PIECE, size - offset), offset)):
+        parts.append(data)
+        offset += len(data)
+    return b"".join(parts)
+
+
+def _open_to_append(path: Path, mode: int, flags: int = 0) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | flags, mode)
 
 
 def _write_whole(path: Path, content: bytes | Callable[[BinaryIO], object], mode: int, flags: int) -> None:

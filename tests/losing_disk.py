@@ -97,7 +97,8 @@ class LosingDisk(durable.Disk):
         Args:
             target: must not exist.
             chance: None: nothing that was not flushed is there. Otherwise each name and each page that was not flushed
-                is there or not, by chance.
+                is there or not, by chance; but a rename has happened or not, as POSIX and journaling file systems
+                promise.
         """
         self._make(self.root, target, chance)
         return target
@@ -119,12 +120,13 @@ class LosingDisk(durable.Disk):
         present = _names_in(folder) if folder.is_dir() else {}
         changed = [name for name in sorted(kept.keys() | present.keys()) if kept.get(name) != present.get(name)]
         after = dict(kept)
-        for name in changed:
+        for names in _renamed_together(changed, kept, present):
             if chance.random() < 0.5:
-                if name in present:
-                    after[name] = present[name]
-                else:
-                    del after[name]
+                for name in names:
+                    if name in present:
+                        after[name] = present[name]
+                    else:
+                        del after[name]
         return after
 
     def _content_after(self, inode: int, path: Path, chance: random.Random | None) -> bytes:
@@ -208,6 +210,22 @@ def _names_in(folder: Path) -> dict[str, int | None]:
         with suppress(FileNotFoundError):
             found[each.name] = None if each.is_dir(follow_symlinks=False) else each.inode()
     return found
+
+
+def _renamed_together(
+    changed: list[str], kept: dict[str, int | None], present: dict[str, int | None]
+) -> list[list[str]]:
+    """The changed names, those in one list that a file has moved between."""
+    groups: list[tuple[set[int], list[str]]] = []
+    for name in changed:
+        inodes = {inode for inode in (kept.get(name), present.get(name)) if inode is not None}
+        names = [name]
+        for group in [each for each in groups if each[0] & inodes]:
+            groups.remove(group)
+            inodes |= group[0]
+            names = [*group[1], *names]
+        groups.append((inodes, names))
+    return [names for _, names in groups]
 
 
 @contextmanager

@@ -24,7 +24,6 @@ THREADS_TO_MOVE = {
     "adapter/records/last_values/keeper.py",
     "adapter/reporting/guard.py",
     # admin_server
-    "admin_server/audit/log.py",
     "admin_server/feed/timekeeper.py",
     "admin_server/identity/issuer_keys.py",
     "admin_server/policy/policy_keeper.py",
@@ -63,7 +62,6 @@ WRITES_TO_MOVE = {
     "adapter/convert_command/output/partitions.py",
     "adapter/convert_command/recordings/staging.py",
     # admin_server
-    "admin_server/audit/log_file.py",
     "admin_server/identity/commands.py",
     "admin_server/records/authority.py",
     "admin_server/records/state_folder.py",

@@ -1,7 +1,8 @@
 """The audit log: one entry for everything that was granted, refused or changed, in a hash chain (`chain`).
 
 `write` returns when its entry is on the disk, so that nothing is acknowledged before; `note` never waits, for decisions
-about leases, which must not wait for a disk. One thread writes: what arrives while it flushes is flushed together.
+about leases, which must not wait for a disk. One thread writes: what arrives while it flushes is flushed together. If
+that thread fails, nothing could be granted any more, so the process ends.
 The log never contains secrets, tokens or keys.
 """
 
@@ -11,7 +12,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from tandemfeed.admin_server.audit.chain import Head, encode_fields
 from tandemfeed.admin_server.audit.log_file import FILE_SIZE_MAX, LogFile
 from tandemfeed.admin_server.audit.refusal_counts import RefusalCounts, Refused
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
+from tandemfeed.runtime.threads import end_process, start_thread
 from tandemfeed.transport.calls.serving.call_context import CallAborted, CallContext
 
 LOG = logging.getLogger("tandemfeed.admin_server.audit")
@@ -36,8 +38,11 @@ REFUSALS = frozenset(
     }
 )
 NOTES_KEPT_MAX = 10_000  # a few MB of memory while the disk is full
+WAITING_MAX = 20_000  # while a flush lasts; writers wait for theirs, so only notes can be so many
 RETRY_INTERVAL_S = 1.0
 HEAD_INTERVAL_NS = 100_000_000  # a truncation within it is not noticed; more often would delay the notes of leases
+HEAD_REFUSED_MANY = 50  # five seconds: not just another writer
+URGENT_TRIES, URGENT_PAUSE_S = 100, 0.02  # at the end of the log, when others may still write to the records
 REASON_LENGTH_MAX = 300
 
 
@@ -58,7 +63,11 @@ class AuditedRecords(Protocol):
         ...
 
     def note_audit_head(self, number: int, digest: str) -> None:
-        """Remember the head of the log; does not wait for the disk."""
+        """Remember the head of the log. Waits neither for the disk nor for another writer.
+
+        Raises:
+            RecordsUnavailable: it is not remembered; another thread may be writing to the records.
+        """
         ...
 
 
@@ -79,27 +88,33 @@ class _Waiting:
 class AuditLog:
     """Writes the log. Safe to call from any thread.
 
+    Owner: `_changed` guards what callers and the writing thread share; what only that thread uses is named.
+
     Args:
         folder: the private folder in which its files are.
+        clock: the time of day, in ns since 1970.
 
     Raises:
         OSError: the files cannot be used.
     """
 
-    def __init__(self, folder: Path, file_size_max: int = FILE_SIZE_MAX) -> None:
-        self.folder = folder
-        self._file = LogFile(folder, file_size_max)
+    def __init__(
+        self, folder: Path, file_size_max: int = FILE_SIZE_MAX, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        self.folder, self._clock = folder, clock
+        self._file = LogFile(folder, file_size_max, clock)
         self._records: AuditedRecords | None = None
-        self._waiting: list[_Waiting] = []
-        self._kept: list[_Waiting] = []  # notes that could not be written; only the writing thread uses them
-        self._lost_count, self._has_failed = 0, False  # used by the writing thread only
-        self._has_kept, self._is_writing, self._is_closed = False, False, False
-        self._head_noted_at_ns, self._is_head_noted = 0, True
-        self._refusals = RefusalCounts()
-        self._recorded: WeakSet[object] = WeakSet()  # calls whose refusal is in the log
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
-        self._thread.start()
+        self._waiting: list[_Waiting] = []
+        self._writing: list[_Waiting] = []  # taken from those that wait, and not done
+        self._lost_count = 0  # notes that were not kept; the log will say how many
+        self._has_kept, self._is_closed = False, False
+        self._refusals = RefusalCounts()
+        # Used by the writing thread only.
+        self._kept: list[_Waiting] = []  # notes that could not be written
+        self._has_failed, self._head_noted_at_ns, self._is_head_noted, self._head_refused_count = False, 0, True, 0
+        self._recorded: WeakSet[object] = WeakSet()  # calls whose refusal is in the log
+        self._thread = start_thread(self._run, "audit", self._on_failure)
         if self._file.damaged is not None:
             kept_as, why = self._file.damaged
             LOG.error("the audit log was damaged at its end", extra={"why": why, "kept_as": kept_as})
@@ -139,11 +154,11 @@ class AuditLog:
 
     def submit(self, event: str, **fields: object) -> Future[None]:
         """Like `write`, for callers that must not block: the outcome comes with the future."""
-        return self._put(_Waiting(encode_fields(time.time_ns(), event, fields), is_kept=False))
+        return self._put(_Waiting(encode_fields(self._clock(), event, fields), is_kept=False))
 
     def note(self, event: str, **fields: object) -> None:
         """Record something soon, without waiting. If the disk is full, it is recorded when there is room."""
-        self._put(_Waiting(encode_fields(time.time_ns(), event, fields), is_kept=True))
+        self._put(_Waiting(encode_fields(self._clock(), event, fields), is_kept=True))
 
     async def settle(self) -> None:
         """Wait until everything noted so far is on the disk: before a call is answered.
@@ -152,7 +167,7 @@ class AuditLog:
             AuditUnavailable: it cannot be written now.
         """
         with self._changed:
-            if not (self._waiting or self._is_writing or self._has_kept):
+            if not (self._waiting or self._writing or self._has_kept):
                 return
         await asyncio.wrap_future(self._put(_Waiting("", is_kept=False)))
 
@@ -194,9 +209,13 @@ class AuditLog:
         with self._changed:
             if self._is_closed:
                 waiting.done.set_exception(AuditUnavailable("the audit log is closed"))
-            else:
+            elif len(self._waiting) < WAITING_MAX:
                 self._waiting.append(waiting)
                 self._changed.notify_all()
+            else:
+                self._lost_count += waiting.is_kept
+                why = f"the audit log is {WAITING_MAX} entries late, which is the limit; check the disk"
+                waiting.done.set_exception(AuditUnavailable(why))
         return waiting.done
 
     def _record(self, refused: Refused, peer: str, fields: Mapping[str, str]) -> None:
@@ -214,20 +233,34 @@ class AuditLog:
     # ---- in the writing thread ----
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not (self._waiting or self._is_closed):
-                    self._changed.wait(self._pause_s())
-                counted = self._refusals.due(None if self._is_closed else time.monotonic_ns())
-                batch, self._waiting, self._is_writing = self._waiting, [], True
-                is_last = self._is_closed
-            batch += [self._repeated(refused, dict(counts)) for refused, counts in counted]
-            self._commit([*self._kept, *batch])
-            with self._changed:
-                self._is_writing, self._has_kept = False, bool(self._kept)
-            self._note_head(is_urgent=is_last)
-            if is_last:
-                return
+        while self._write_next():
+            pass
+
+    def _write_next(self) -> bool:
+        """Write what waits, or wait; False if that was the last."""
+        with self._changed:
+            if not (self._waiting or self._is_closed):
+                self._changed.wait(self._pause_s())
+            counted = self._refusals.due(None if self._is_closed else time.monotonic_ns())
+            self._writing, self._waiting = self._waiting, []
+            is_last, lost_count = self._is_closed, self._lost_count
+        repeated = [self._repeated(refused, dict(counts)) for refused, counts in counted]
+        lost_more = self._commit([*self._kept, *self._writing, *repeated], lost_count)
+        with self._changed:
+            self._writing, self._has_kept = [], bool(self._kept)
+            self._lost_count += lost_more
+        self._note_head(is_urgent=is_last)
+        return not is_last
+
+    def _on_failure(self, name: str, failure: BaseException) -> None:
+        """Called when the writing thread has failed: nothing is acknowledged any more, and this process ends."""
+        with self._changed:
+            self._is_closed = True
+            pending, self._writing, self._waiting = [*self._writing, *self._waiting], [], []
+        for each in pending:
+            if not each.done.done() and each.done.set_running_or_notify_cancel():
+                each.done.set_exception(AuditUnavailable(f"the audit log has failed: {failure}"))
+        end_process(name, failure)
 
     def _pause_s(self) -> float | None:
         if self._kept:
@@ -237,59 +270,67 @@ class AuditLog:
         deadline_ns = self._refusals.next_deadline_ns()
         return None if deadline_ns is None else max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
 
-    @staticmethod
-    def _repeated(refused: Refused, counts: dict[str, object]) -> _Waiting:
+    def _repeated(self, refused: Refused, counts: dict[str, object]) -> _Waiting:
         fields: dict[str, object] = {"code": refused.code, "identity": refused.identity, "address": refused.address}
         fields |= {"reason": refused.reason, "refused": refused.event, **counts}
-        return _Waiting(encode_fields(time.time_ns(), "refused again", fields), is_kept=True)
+        return _Waiting(encode_fields(self._clock(), "refused again", fields), is_kept=True)
 
-    def _commit(self, batch: list[_Waiting]) -> None:
+    def _commit(self, batch: list[_Waiting], lost_count: int) -> int:
+        """Write a batch. Args: lost_count: of notes, to be recorded. Returns: by how much their number changes."""
         entries = [each.encoded for each in batch if each.encoded]
-        if self._lost_count and entries:
-            entries.append(encode_fields(time.time_ns(), "audit notes lost", {"count": self._lost_count}))
+        if lost_count and entries:
+            entries.append(encode_fields(self._clock(), "audit notes lost", {"count": lost_count}))
         try:
             if entries:
                 self._file.append(self._generation(), entries)
         except OSError as failed:
-            self._fail(batch, failed)
-            return
+            return self._fail(batch, failed)
         if self._has_failed:
-            LOG.warning("the audit log can be written again", extra={"lost": self._lost_count})
-        self._kept, self._lost_count = [], 0
+            LOG.warning("the audit log can be written again", extra={"lost": lost_count})
+        self._kept, self._has_failed = [], False
         self._is_head_noted = self._is_head_noted and not entries
-        self._has_failed = False
         for each in batch:
             if each.done.set_running_or_notify_cancel():
                 each.done.set_result(None)
+        return -lost_count if entries else 0
 
-    def _fail(self, batch: list[_Waiting], failed: OSError) -> None:
+    def _fail(self, batch: list[_Waiting], failed: OSError) -> int:
+        """Keep the notes of a batch that could not be written, and refuse the rest; return how many notes are lost."""
         if not self._has_failed:
             self._has_failed = True
             LOG.error("cannot write the audit log; nothing is granted until it can be", extra={"why": str(failed)})
         kept = [each for each in batch if each.is_kept]
         self._kept = kept[-NOTES_KEPT_MAX:]
-        self._lost_count += len(kept) - len(self._kept)
         for each in batch:
             if not each.is_kept and each.done.set_running_or_notify_cancel():
                 each.done.set_exception(AuditUnavailable(f"the audit log cannot be written: {failed}"))
+        return len(kept) - len(self._kept)
 
     def _generation(self) -> int:
         known = self._file.records
         return known if self._records is None else max(known, self._records.generation)
 
     def _note_head(self, *, is_urgent: bool) -> None:
-        """Keep the head in the records, so that a truncation of the log is noticed."""
+        """Keep the head in the records, so that a truncation of the log is noticed. Waits only if it is urgent."""
         now_ns = time.monotonic_ns()
         if self._records is None or self._is_head_noted:
             return
         if not is_urgent and now_ns - self._head_noted_at_ns < HEAD_INTERVAL_NS:
             return
         self._head_noted_at_ns = now_ns
-        try:
-            self._records.note_audit_head(self.head.number, self.head.digest)
-        except RecordsUnavailable as failed:
-            LOG.warning("could not note the head of the audit log in the records", extra={"why": str(failed)})
-        self._is_head_noted = True
+        for _ in range(URGENT_TRIES if is_urgent else 1):
+            try:
+                self._records.note_audit_head(self.head.number, self.head.digest)
+            except RecordsUnavailable as failed:  # usually because another thread writes to them; soon again
+                self._head_refused_count += 1
+                if self._head_refused_count == HEAD_REFUSED_MANY:
+                    why = str(failed)
+                    LOG.warning("cannot record the end of the audit log in the records; retrying", extra={"why": why})
+            else:
+                self._is_head_noted, self._head_refused_count = True, 0
+                return
+            if is_urgent:
+                time.sleep(URGENT_PAUSE_S)
 
 
 def _address_of(peer: str) -> str:

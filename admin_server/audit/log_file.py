@@ -1,13 +1,14 @@
 """The file that the audit log is written to: a group of entries is written and flushed as a whole, or not at all.
 
-Not safe for several threads at once: `log.AuditLog` uses it from one.
+Invariant: an entry that `append` has returned for is in the log after any crash and any error of the disk, and no error
+stops the log for longer than its cause: the file that is due to be replaced takes the next entries until it can be.
 """
 
 from __future__ import annotations
 
-import os
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tandemfeed.admin_server.audit.chain import (
@@ -19,7 +20,9 @@ from tandemfeed.admin_server.audit.chain import (
     encode_entry,
 )
 from tandemfeed.admin_server.audit.files import CURRENT, archived_name, audit_files
+from tandemfeed.runtime.durable import AppendedFile, create_file
 
+LOG = logging.getLogger("tandemfeed.admin_server.audit")
 FILE_SIZE_MAX = 16 << 20  # the last file is read when a server starts, in less than a second
 DAY_NS = 86_400_000_000_000
 
@@ -27,9 +30,12 @@ DAY_NS = 86_400_000_000_000
 class LogFile:
     """The current file of a log, from the last intact entry on.
 
+    Owner: one thread at a time, that of `log.AuditLog`. Other threads may read `head` and `records`.
+
     Args:
         folder: where the log's files are.
         file_size_max: from this size on, the file is replaced by the next.
+        clock: the time of day, in ns since 1970; a file has the entries of one day.
 
     Attributes:
         head: the last entry that is on the disk.
@@ -37,14 +43,21 @@ class LogFile:
         damaged: what followed the last intact entry and was set aside: the file's name, and why; None usually.
     """
 
-    def __init__(self, folder: Path, file_size_max: int = FILE_SIZE_MAX) -> None:
-        self._folder, self._path, self._size_max = folder, folder / CURRENT, file_size_max
+    def __init__(
+        self, folder: Path, file_size_max: int = FILE_SIZE_MAX, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._folder, self._size_max, self._clock = folder, file_size_max, clock
         self.head, self.records = Head(), 0
         self.damaged: tuple[str, str] | None = None
         self._first: Entry | None = None  # of the current file
-        self._size = 0
+        self._cannot_rotate = False  # and that was logged
         self._recover()
-        self._fd = self._open()
+        self._file = AppendedFile.open(folder / CURRENT)
+
+    @property
+    def size(self) -> int:
+        """The size of the current file, in bytes."""
+        return self._file.size
 
     def append(self, records: int, encoded: Sequence[str]) -> None:
         """Append entries, and wait until they are on the disk.
@@ -56,60 +69,69 @@ class LogFile:
         Raises:
             OSError: none of them was appended.
         """
+        if self._file.has_failed:
+            self._file.restore()
         if self._is_full():
-            self._replace()
+            self._begin_next()
         lines, head = [], self.head
         for each in encoded:
             line, head = encode_entry(head, records, each)
             lines.append(line)
-        data = b"".join(lines)
-        try:
-            written = os.write(self._fd, data)
-            if written != len(data):
-                raise OSError(f"{self._path}: the disk is full; {written} of {len(data)} bytes fitted")
-            os.fsync(self._fd)
-        except OSError:
-            os.ftruncate(self._fd, self._size)  # else a part of a group would precede its repetition
-            raise
+        self._file.append(b"".join(lines))
         if self._first is None:
             self._first = decode_entry(lines[0][:-1])
         self.head, self.records = head, max(records, self.records)
-        self._size += len(data)
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        self._file.close()
 
     # ---- inside ----
-
-    def _open(self) -> int:
-        opened = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        _sync_folder(self._folder)
-        return opened
 
     def _is_full(self) -> bool:
         if self._first is None:
             return False
-        return self._size >= self._size_max or self._first.unix_ns // DAY_NS != time.time_ns() // DAY_NS
+        return self._file.size >= self._size_max or self._first.unix_ns // DAY_NS != self._clock() // DAY_NS
 
-    def _replace(self) -> None:
+    def _begin_next(self) -> None:
+        """Begin the next file. If that is impossible now, the present one takes the next entries."""
         assert self._first is not None
-        self._path.rename(self._folder / archived_name(self._first.number))
-        former, self._fd = self._fd, self._open()  # after a failure between the two, `_recover` continues the chain
-        os.close(former)
-        self._first, self._size = None, 0
+        try:
+            self._file.rotate(self._folder / archived_name(self._first.number))
+        except OSError as failed:
+            if not self._cannot_rotate:
+                LOG.error("cannot begin the next file of the audit log; retrying", extra={"why": str(failed)})
+            self._cannot_rotate = True
+            return
+        self._first, self._cannot_rotate = None, False
 
     def _recover(self) -> None:
-        """Read the newest file that has an entry, and set aside what is not intact at the end of the current one."""
+        """Find the last intact entry, and set aside what follows it, in the files from the newest one with entries on.
+
+        What these files have is on the disk afterwards, because entries of a killed server count from now on, even if
+        they were not acknowledged. A file other than the current one can be torn if it was moved and could not be
+        replaced.
+        """
         for path in reversed(audit_files(self._folder)):
-            self._read(path, is_current=path == self._path)
+            self._read(path, is_current=path.name == CURRENT)
             if self.head.number:
                 return
 
     def _read(self, path: Path, *, is_current: bool) -> None:
-        data = path.read_bytes()
-        place, head, why = 0, None, ""
-        while place < len(data) and not why:
+        file = AppendedFile.open(path)
+        try:
+            data = path.read_bytes()
+            intact, why = self._read_entries(data, is_current=is_current)
+            if why:
+                self._set_aside(data[intact:], why)
+                file.truncate(intact)
+        finally:
+            file.close()
+
+    def _read_entries(self, data: bytes, *, is_current: bool) -> tuple[int, str]:
+        """Read the intact entries of a file; return where they end, and why, if that is not its end."""
+        place, head = 0, None
+        while place < len(data):
             end = data.find(b"\n", place)
             try:
                 if end < 0:
@@ -118,32 +140,16 @@ class LogFile:
                 if head is not None:
                     check_continues(entry, head)
             except BadEntry as bad:
-                why = f"entry {head.number + 1 if head else 'at the beginning'}: {bad}"
-                break
+                return place, f"entry {head.number + 1 if head else 'at the beginning'}: {bad}"
             if is_current and self._first is None:
                 self._first = entry
             head, self.records = entry.head, max(self.records, entry.records)
+            self.head = head
             place = end + 1
-        self.head = head or Head()
-        if is_current:
-            self._size = place
-            if why:
-                self._set_aside(data[place:], why)
+        return place, ""
 
     def _set_aside(self, remainder: bytes, why: str) -> None:
-        """Keep what a crash or somebody has damaged in a file of its own; the chain continues before it."""
+        """Keep what a crash or somebody has damaged in a file of its own, before it is removed from the log."""
         kept = self._folder / f"audit-damaged-{time.time_ns()}.bytes"
-        kept.touch(mode=0o600)
-        kept.write_bytes(remainder)
-        with self._path.open("r+b") as opened:
-            opened.truncate(self._size)
-            os.fsync(opened.fileno())
+        create_file(kept, remainder)
         self.damaged = kept.name, why
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import stat
 import threading
 from pathlib import Path
@@ -133,6 +134,107 @@ def test_a_full_disk_takes_back_what_was_appended_in_part(folder: Path, tmp_path
         file.append(b"c")
         file.close()
     assert (folder / "log").read_bytes() == b"ac"
+
+
+def test_a_failed_file_takes_appends_again_after_it_was_written_again(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept", FailsAt(3, 3)) as disk:
+        file = AppendedFile.open(folder / "log")
+        file.append(b"a")
+        with pytest.raises(FlushFailed):
+            file.append(b"b")
+        assert file.has_failed
+        with pytest.raises(FlushFailed):
+            file.restore()
+        file.restore()
+        file.append(b"c")
+        image = disk.image(tmp_path / "image")
+        file.close()
+    assert (folder / "log").read_bytes() == (image / "log").read_bytes() == b"ac"
+    assert [each.name for each in folder.iterdir()] == ["log"]
+
+
+def test_a_cut_that_could_not_be_flushed_is_written_again_before_the_next_append(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept", FailsAt(3)) as disk:
+        file = AppendedFile.open(folder / "log")
+        file.append(b"abc")
+        with pytest.raises(FlushFailed):
+            file.truncate(1)
+        with pytest.raises(FlushFailed):
+            file.append(b"d")
+        file.restore()
+        file.append(b"d")
+        image = disk.image(tmp_path / "image")
+        file.close()
+    assert (folder / "log").read_bytes() == (image / "log").read_bytes() == b"ad"
+
+
+def test_a_rotated_file_is_kept_under_the_other_name_and_the_next_begins_empty(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        file = AppendedFile.open(folder / "log")
+        for number in range(3):
+            file.append(b"%d" % number)
+            file.rotate(folder / f"log.{number}")
+        file.append(b"last")
+        image = disk.image(tmp_path / "image")
+        file.close()
+    found = {each.name: each.read_bytes() for each in image.iterdir()}
+    assert found == {"log.0": b"0", "log.1": b"1", "log.2": b"2", "log": b"last"}
+    assert file.path == folder / "log"
+
+
+@pytest.mark.parametrize(
+    ("operation", "first"), [("flush", 1), ("flush_folder", 1), ("flush_folder", 2), ("rename", 1), ("rename", 2)]
+)
+def test_a_rotation_that_fails_leaves_a_file_that_takes_appends_and_the_next_call_does_the_rest(
+    folder: Path, tmp_path: Path, operation: str, first: int
+) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        file = AppendedFile.open(folder / "log")
+        file.append(b"a")
+        disk.fault = FailsAt(first, operations=(operation,))
+        with pytest.raises(OSError):  # noqa: PT011
+            file.rotate(folder / "archive")
+        file.append(b"b")
+        assert b"".join(each.read_bytes() for each in disk.image(tmp_path / "image").iterdir()) == b"ab"
+        file.rotate(folder / "archive")
+        file.append(b"c")
+        image = disk.image(tmp_path / "image-2")
+        file.close()
+    assert {each.name: each.read_bytes() for each in image.iterdir()} == {"archive": b"ab", "log": b"c"}
+
+
+def test_a_rotation_never_replaces_a_file(folder: Path) -> None:
+    durable.create_file(folder / "archive", b"another")
+    file = AppendedFile.open(folder / "log")
+    file.append(b"a")
+    with pytest.raises(FileExistsError):
+        file.rotate(folder / "archive")
+    file.append(b"b")
+    file.close()
+    assert {each.name: each.read_bytes() for each in folder.iterdir()} == {"archive": b"another", "log": b"ab"}
+
+
+def test_drafts_that_a_crash_has_left_are_removed(folder: Path) -> None:
+    (folder / ".key.17.4711.draft").write_bytes(b"secret")
+    (folder / "key").write_bytes(b"secret")
+    durable.remove_drafts(folder)
+    assert [each.name for each in folder.iterdir()] == ["key"]
+
+
+def test_a_rename_that_was_not_flushed_has_happened_as_a_whole_or_not_at_all(folder: Path, tmp_path: Path) -> None:
+    durable.create_file(folder / "log", b"first")
+    seen = set()
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        durable.create_file(folder / "draft", b"second")
+        durable.DISK.rename(folder / "log", folder / "archive")
+        durable.DISK.rename(folder / "draft", folder / "log")
+        for seed in range(20):
+            image = disk.image(tmp_path / f"image-{seed}", random.Random(seed))
+            seen.add(tuple(sorted((each.name, each.read_bytes()) for each in image.iterdir())))
+    assert seen == {
+        (("draft", b"second"), ("log", b"first")),
+        (("archive", b"first"), ("log", b"second")),
+    }
 
 
 def test_what_failed_to_be_flushed_is_not_forgotten_and_fails_again(folder: Path, tmp_path: Path) -> None:

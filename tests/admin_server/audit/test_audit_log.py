@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,17 +13,21 @@ from pathlib import Path
 
 import pytest
 
+from tandemfeed.admin_server.audit import log as audit_log
 from tandemfeed.admin_server.audit import log_file
 from tandemfeed.admin_server.audit.chain import Head
 from tandemfeed.admin_server.audit.files import audit_files
 from tandemfeed.admin_server.audit.log import AuditLog, AuditUnavailable
 from tandemfeed.admin_server.audit.verification import Verification, verify
+from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.store import Store
+from tests.admin_server.conftest import EndedProcess
+from tests.losing_disk import losing_disk
 
 
-def written(folder: Path, *events: str, file_size_max: int = 1 << 20) -> Head:
+def written(folder: Path, *events: str, file_size_max: int = 1 << 20, clock: Callable[[], int] = time.time_ns) -> Head:
     """Write these events to the log of a folder, one after the other; return its head."""
-    log = AuditLog(folder, file_size_max)
+    log = AuditLog(folder, file_size_max, clock)
     for event in events:
         log.write(event, identity="reader")
     log.close()
@@ -52,11 +57,10 @@ def test_entries_continue_over_files_and_starts_in_one_chain(tmp_path: Path) -> 
     assert {oct(path.stat().st_mode & 0o777) for path in audit_files(tmp_path)} == {"0o600"}
 
 
-def test_a_file_of_another_day_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(tmp_path, "a", "b")
+def test_a_file_of_another_day_is_not_continued(tmp_path: Path) -> None:
     now_ns = time.time_ns()
-    monkeypatch.setattr(time, "time_ns", lambda: now_ns + log_file.DAY_NS)
-    written(tmp_path, "c")
+    written(tmp_path, "a", "b", clock=lambda: now_ns)
+    written(tmp_path, "c", clock=lambda: now_ns + log_file.DAY_NS)
     assert [path.name for path in audit_files(tmp_path)] == ["audit-000000000001.jsonl", "audit.jsonl"]
     assert not verify(tmp_path).problems
 
@@ -65,15 +69,15 @@ def test_concurrent_writers_share_flushes_and_each_entry_is_there_when_it_is_ack
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[int] = []
-    fsync = os.fsync
+    flush = os.fdatasync
 
-    def slow_fsync(descriptor: int) -> None:
+    def slow_flush(descriptor: int) -> None:
         time.sleep(0.002)  # a slow disk
-        fsync(descriptor)
+        flush(descriptor)
         flushed.append(descriptor)
 
     log = AuditLog(tmp_path)
-    monkeypatch.setattr(os, "fsync", slow_fsync)
+    monkeypatch.setattr(os, "fdatasync", slow_flush)
 
     def write(place: int) -> bool:
         log.write("subscribed", place=place)
@@ -81,7 +85,7 @@ def test_concurrent_writers_share_flushes_and_each_entry_is_there_when_it_is_ack
 
     with ThreadPoolExecutor(32) as callers:
         assert all(callers.map(write, range(400)))
-    assert len(flushed) < 200, "entries that arrive during a flush are flushed together"
+    assert 0 < len(flushed) < 200, "entries that arrive during a flush are flushed together"
     log.close()
     assert verify(tmp_path, log.head).entry_count == 400
 
@@ -176,7 +180,7 @@ def test_while_the_disk_is_full_nothing_is_acknowledged_and_notes_are_kept(
     write, is_full = os.write, [False]
 
     def write_if_room(descriptor: int, data: bytes) -> int:
-        if is_full[0] and b"previous" in data:
+        if is_full[0] and b"previous" in bytes(data):
             write(descriptor, data[:10])  # a full disk may take a part
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, data)
@@ -195,3 +199,89 @@ def test_while_the_disk_is_full_nothing_is_acknowledged_and_notes_are_kept(
     assert not verify(tmp_path, log.head).problems
     with pytest.raises(AuditUnavailable, match="closed"):
         log.write("too late")
+
+
+class FailingFile:
+    """A log file whose appends raise what no disk does, or wait."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self.reached, self.go = threading.Event(), threading.Event()
+        self.head, self.records, self.close = log.head, 0, log._file.close
+
+    def append(self, records: int, encoded: list[str]) -> None:
+        self.reached.set()
+        assert self.go.wait(30)
+        raise ValueError("broken")
+
+
+def test_a_log_whose_thread_fails_refuses_what_waits_and_what_comes_and_ends_the_process(
+    tmp_path: Path, ended_process: EndedProcess
+) -> None:
+    log = AuditLog(tmp_path)
+    log._file = broken = FailingFile(log)  # type: ignore[assignment]
+    first = log.submit("taken")
+    assert broken.reached.wait(30)
+    second = log.submit("waits")
+    broken.go.set()
+    for each in (first, second):
+        with pytest.raises(AuditUnavailable, match="the audit log has failed: broken"):
+            each.result(30)
+    with pytest.raises(AuditUnavailable, match="closed"):
+        log.write("too late")
+    log.close()
+    assert ended_process.reasons() == ["audit: broken"]
+
+
+def test_notes_that_a_slow_disk_cannot_take_are_bounded_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_log, "WAITING_MAX", 3)
+    reached, go = threading.Event(), threading.Event()
+
+    def wait(operation: str, path: Path) -> None:
+        if not reached.is_set():
+            reached.set()
+            assert go.wait(30)
+
+    log = AuditLog(tmp_path)
+    with losing_disk(tmp_path, tmp_path.with_name("kept"), wait):
+        log.note("taken")
+        assert reached.wait(30)
+        for place in range(5):
+            log.note(f"note {place}")
+        with pytest.raises(AuditUnavailable, match="the audit log is 3 entries late, which is the limit"):
+            log.write("refused")
+        go.set()
+        log.close()
+    assert events(tmp_path) == ["taken", "note 0", "note 1", "note 2", "audit notes lost"]
+    assert json.loads((tmp_path / "audit.jsonl").read_text().splitlines()[-1])["count"] == 2
+
+
+class BusyRecords:
+    """Records that another thread writes to, until they are free."""
+
+    generation = 0
+
+    def __init__(self) -> None:
+        self.tries, self.is_free, self.heads = 0, False, list[int]()
+
+    def audit_head(self) -> None:
+        return None
+
+    def note_audit_head(self, number: int, digest: str) -> None:
+        self.tries += 1
+        if not self.is_free and self.tries < 3:
+            raise RecordsUnavailable("database is locked")
+        self.heads.append(number)
+
+
+def test_a_head_that_could_not_be_recorded_is_recorded_later(tmp_path: Path) -> None:
+    log, records = AuditLog(tmp_path), BusyRecords()
+    log.use_records(records)
+    log.write("only")
+    deadline = time.monotonic() + 30
+    while not records.heads:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    log.close()
+    assert records.heads == [1]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
+from tandemfeed.admin_server.audit.verification import noted_head
 from tandemfeed.admin_server.command.admin_command import main as admin
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
@@ -49,6 +51,14 @@ def run(server: AdminServer, *arguments: str) -> int:
         return admin(["audit", *arguments, *options, "--secret-file", str(folder / "secrets" / "operator.secret")])
     except SystemExit as exited:
         return int(exited.code or 0)
+
+
+def await_known_head(server: AdminServer) -> None:
+    """Wait until the records know the end of the log, which the server records a moment after it has written it."""
+    deadline = time.monotonic() + 30
+    while noted_head(server.folder.path) != server._audit.head:
+        assert time.monotonic() < deadline, "the server does not record the head of its log"
+        time.sleep(0.005)
 
 
 def test_a_grant_says_who_got_what_when_and_by_which_rule(server: AdminServer) -> None:
@@ -100,6 +110,7 @@ def test_the_commands_show_and_verify_the_log(server: AdminServer, capsys: pytes
     path.write_text("".join(lines).replace("reader", "nobody", 1))
     assert run(server, "verify-server") == 1
     assert "audit.jsonl, line " in capsys.readouterr().out
+    await_known_head(server)
     path.write_text("".join(lines[:1]))
     assert admin(["audit", "verify", "--state", str(folder), "--json"]) == 1, "the records know the head"
     assert "the end is missing" in json.loads(capsys.readouterr().out)["problems"][0]
