@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -348,3 +350,138 @@ def test_what_a_function_writes_to_a_file_is_durable(folder: Path, tmp_path: Pat
         durable.replace_file(folder / "state", lambda file: [file.write(b"a" * size) for _ in range(3)])
         image = disk.image(tmp_path / "image")
     assert (image / "state").read_bytes() == b"a" * 3 * size
+
+
+class RecordingDisk(durable.Disk):
+    """The real disk, which also lists what is written again."""
+
+    def __init__(self) -> None:
+        self.rewritten: list[tuple[int, int]] = []
+
+    def rewrite(self, descriptor: int, offset: int, data: bytes) -> None:
+        self.rewritten.append((offset, len(data)))
+        super().rewrite(descriptor, offset, data)
+
+
+@pytest.mark.parametrize(
+    ("size", "arguments", "end", "pages"),
+    [
+        (10_000, (), None, [(0, 10_000)]),
+        (10_000, (5_000,), None, [(4_096, 5_904)]),
+        (10_000, (0,), 100, [(0, 4_096)]),
+        (10_000, (0,), 9_000, [(0, 10_000)]),
+        (20_000, (0, (9_000, 9_001)), 1, [(0, 4_096), (8_192, 4_096)]),
+        (durable.PIECE + 5_000, (4_096,), None, [(4_096, durable.PIECE), (durable.PIECE + 4_096, 904)]),
+        (0, (), None, []),
+    ],
+)
+@pytest.mark.parametrize("can_write_directly", [True, False])
+def test_a_range_is_written_again_by_whole_pages_and_keeps_its_bytes(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    arguments: tuple[Any, ...],
+    end: int | None,
+    pages: list[tuple[int, int]],
+    can_write_directly: bool,
+) -> None:
+    disk, written = RecordingDisk(), []
+    monkeypatch.setattr(durable, "DISK", disk)
+    real_write = os.pwrite
+
+    def pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        is_direct = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT
+        if is_direct and not can_write_directly:
+            raise OSError(errno.EINVAL, "no direct writes here")
+        written.append((offset, len(data), bool(is_direct)))
+        return real_write(descriptor, data, offset)
+
+    path, content = folder / "data", os.urandom(size)
+    path.write_bytes(content)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    durable.rewrite(path, *arguments, end=end)
+    assert path.read_bytes() == content
+    assert disk.rewritten == pages
+    whole = [(offset, count - count % durable.PAGE, True) for offset, count in pages if count >= durable.PAGE]
+    if can_write_directly:
+        rest = [(o + c - c % durable.PAGE, c % durable.PAGE, False) for o, c in pages if c % durable.PAGE]
+        assert sorted(written) == sorted(whole + rest)
+    else:
+        assert written == [(offset, count, False) for offset, count in pages]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_direct_write_that_fails_is_a_failed_flush_and_the_bytes_can_still_be_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    path, content = folder / "data", os.urandom(8_192)
+    path.write_bytes(content)
+    real_write = os.pwrite
+
+    def pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            real_write(path_descriptor, b"\0" * len(data), offset)  # the page cache no longer has them
+            raise OSError(number, os.strerror(number))
+        return real_write(descriptor, data, offset)
+
+    path_descriptor = os.open(path, os.O_WRONLY)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(FlushFailed, match="could not be flushed"):
+        durable.rewrite(path)
+    os.close(path_descriptor)
+    assert path.read_bytes() == content
+
+
+def test_nothing_here_leaves_a_descriptor_open(folder: Path, tmp_path: Path) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = count()
+    (folder / "log").write_bytes(b"left by a killed process\n")
+    with losing_disk(folder, tmp_path / "kept", FailsAt(1)):
+        AppendedFile.open(folder / "log").close()  # written again, elsewhere
+    AppendedFile.open(folder / "log").close()
+    durable.create_file(folder / "a", b"a")
+    with pytest.raises(FileExistsError):
+        durable.create_file(folder / "a", b"b")
+    durable.replace_file(folder / "a", b"b")
+    durable.replace_file(folder / "a", lambda file: file.write(b"c"))
+    durable.flush_file(folder / "a")
+    durable.rewrite(folder / "a")
+    durable.rename_file(folder / "a", folder / "b")
+    durable.remove_file(folder / "b")
+    durable.make_folder(folder / "x" / "y")
+    with pytest.raises(OSError, match="No such file"):
+        AppendedFile.open(folder / "none" / "log")
+    assert count() == before
+
+
+def test_a_file_that_cannot_be_created_whole_is_not_there(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept", FailsAt(1)), pytest.raises(FlushFailed):
+        durable.create_file(folder / "key", b"one")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_missing_file_is_removed_without_a_flush(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        durable.remove_file(folder / "none")
+        assert disk.flushes == []
+
+
+def test_a_disk_that_takes_nothing_is_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable.Disk, "write", lambda disk, descriptor, data: 0)
+    with pytest.raises(OSError, match="No space left"):
+        durable.replace_file(folder / "state", b"one")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_file_that_failed_for_good_says_which_flush_failed(folder: Path, tmp_path: Path) -> None:
+    with losing_disk(folder, tmp_path / "kept", FailsAt(2, 2)):
+        file = AppendedFile.open(folder / "log")
+        failures = []
+        for _ in range(2):
+            with pytest.raises(FlushFailed) as raised:
+                file.append(b"b")
+            failures.append(raised.value)
+        file.close()
+    assert failures[0] is failures[1]

@@ -66,3 +66,11 @@ def test_a_process_of_which_a_thread_failed_does_not_end_with_status_0() -> None
     assert [exit_status(), exit_status(2)] == [0, 2]
     start_thread(fail, "worker", mark_unhealthy).join(30)
     assert [exit_status(), exit_status(2)] == [EXIT_THREAD_FAILED, 2]
+
+
+def test_the_log_says_which_thread_failed_when_it_fails_and_when_the_process_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start_thread(fail, "worker", mark_unhealthy).join(30)
+    assert threads.exit_status() == threads.EXIT_THREAD_FAILED
+    assert "ended because thread worker failed: broken" in caplog.text
