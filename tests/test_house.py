@@ -48,7 +48,6 @@ THREADS_TO_MOVE = {
     "deploy/drills/witness.py",
     # journal
     "journal/persistent_queue/upkeep.py",
-    "journal/transactional/log/log_writer.py",
     # transport
     "transport/calls/notices/server.py",
     "transport/calls/serving/loop_thread.py",
@@ -79,7 +78,6 @@ WRITES_TO_MOVE = {
     "journal/persistent_queue/opening.py",
     "journal/persistent_queue/recovery.py",
     "journal/replication/follower/follower_journal.py",
-    "journal/transactional/pages/schema.py",
     # spark_feed
     "spark_feed/contributions/pair/log_copy.py",
     "spark_feed/recordings/recording.py",

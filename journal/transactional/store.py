@@ -16,6 +16,7 @@ from tandemfeed.journal.transactional.administration import QueueStatus
 from tandemfeed.journal.transactional.errors import (
     DuplicateGlobalId,
     ForeignStore,
+    StoreFailed,
     StoreFull,
     StoreLocked,
     StoreReadOnly,
@@ -43,6 +44,7 @@ from tandemfeed.journal.transactional.transactions.transaction_state import (
     TransactionState,
 )
 from tandemfeed.journal.transactional.transactions.two_phase import PreparedTransaction, decide, describe, restore
+from tandemfeed.runtime import durable
 
 LOCK_NAME = "store.lock"
 
@@ -109,15 +111,18 @@ class TransactionalStore:
         """Open a store, creating it if needed, and recover.
 
         Args:
-            folder: used by this store only. It is created if missing, but its parent is not.
+            folder: used by this store only. It is created if missing, for this user only, but its parent is not.
             limits: what the store may use.
 
         Raises:
             StoreLocked, ForeignStore, NewerStore, StoreReadOnly, StoreCorrupt, StoreFull: nothing was changed.
+            StoreFailed: the disk refuses what the last process left; nothing was lost.
         """
         folder = Path(folder)
         try:
-            folder.mkdir(exist_ok=True)
+            if not folder.exists():
+                folder.mkdir(mode=durable.PRIVATE_FOLDER)
+            durable.sync_folder(folder.parent)
             if not (folder / LOCK_NAME).exists():
                 # Leave no lock in a foreign folder. But never open the file of a store that this process may have open:
                 # closing any descriptor of its file would drop the locks that SQLite has on it.
@@ -128,6 +133,8 @@ class TransactionalStore:
             except BaseException:
                 os.close(descriptor)
                 raise
+        except durable.FlushFailed as error:
+            raise StoreFailed(f"{folder}: what the last process left cannot be made durable: {error}") from error
         except (FileExistsError, NotADirectoryError) as error:
             raise ForeignStore(f"{folder} is not a folder: choose another place for the store") from error
         except OSError as error:
@@ -139,7 +146,7 @@ class TransactionalStore:
                 raise StoreReadOnly(
                     f"{folder}: {error.strerror}. Make the folder and its files writable for this user"
                 ) from error
-            raise
+            raise StoreFailed(f"{folder}: {error.strerror}. See the system log for disk errors") from error
 
     # --- transactions ---
 
@@ -350,7 +357,7 @@ class TransactionalStore:
 
 def _locked(path: Path) -> int:
     """Lock the folder; the lock ends with this process."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, durable.PRIVATE_FILE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, 0)

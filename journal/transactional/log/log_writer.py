@@ -1,22 +1,25 @@
 """The log writer: one thread that merges the work of many transactions into one flush.
 
 Its queue is bounded; callers wait while it is full. A group that fails is undone, and its items are retried one by one,
-because transactions that consume succeed even on a full disk. Invariant: the future of an operation is done only after
-its rows are durable and its effect is in the state.
+because transactions that consume succeed even on a full disk. After an I/O error nothing is tried again: the store has
+failed. Invariant: the future of an operation is done only after its rows are durable and its effect is in the state.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections import deque
 from collections.abc import Sequence
-from threading import Condition, Lock, Thread, current_thread
+from contextlib import suppress
+from threading import Condition, Lock, current_thread
 
 from tandemfeed.journal.transactional.errors import (
     CallFromLogWriter,
     StoreClosed,
     StoreFailed,
     StoreFull,
+    StoreLocked,
     TransactionalStoreError,
 )
 from tandemfeed.journal.transactional.limits import TAKEN_MARK_DELAY_S, StoreLimits
@@ -29,6 +32,7 @@ from tandemfeed.journal.transactional.log.log_operations import (
 )
 from tandemfeed.journal.transactional.memory.store_state import StoreState
 from tandemfeed.journal.transactional.pages.page_store import PageStore
+from tandemfeed.runtime.threads import start_thread
 
 
 class LogWriter:
@@ -49,8 +53,7 @@ class LogWriter:
         self.transactions_committed = 0  # durable steps: commits, prepares and decisions
         self.checkpoints_made = 0
         self.checkpoints_failed = 0
-        self._thread = Thread(target=self._run, name="transactional-log-writer", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "transactional-log-writer", lambda _, error: self._fail((), error))
 
     # --- called by clients ---
 
@@ -223,13 +226,14 @@ class LogWriter:
         operation.future.set_result(None)
 
     def _checkpoint(self, operation: LogOperation | None) -> None:
-        """Make a checkpoint. A failed one is retried after the next group: the log still has everything."""
+        """Make a checkpoint. One that finds no space, or another reader, is retried after the next group: the log still
+        has everything."""
         try:
             if self._pages.checkpoint():
                 self.checkpoints_made += 1
             else:
                 self.checkpoints_failed += 1
-        except (StoreFull, StoreFailed) as error:
+        except (StoreFull, StoreLocked) as error:
             self.checkpoints_failed += 1
             if operation is not None:
                 operation.future.set_exception(error)
@@ -246,6 +250,8 @@ class LogWriter:
         with self._state.changed:
             self._state.failure = failure
             self._state.changed.notify_all()
+        with suppress(sqlite3.Error):
+            self._pages.give_up()
         with self._wake:
             self._closing = True
             waiting, self._waiting = list(self._waiting), deque()

@@ -2,11 +2,16 @@
 
 Only one connection writes or makes checkpoints, under one lock. This is simple, and avoids SQLite's WAL-reset bug
 (before 3.51.3), which needs two. Readers fetch all rows of a query together, so no reader delays a checkpoint.
+
+After an I/O error nothing more is written: what SQLite writes again through the page cache need not reach the disk, and
+a checkpoint would then empty the log, which has it. The reading connection cannot write, so closing it last makes no
+checkpoint; the next opening first makes everything durable (recovery.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,6 +23,7 @@ from tandemfeed.journal.transactional.errors import StoreCorrupt, StoreFailed, S
 from tandemfeed.journal.transactional.limits import StoreLimits
 from tandemfeed.journal.transactional.log.changes import Changes, Positions
 from tandemfeed.journal.transactional.pages.disk_reserve import DiskReserve
+from tandemfeed.journal.transactional.pages.recovery import LOG_SUFFIX, make_durable
 from tandemfeed.journal.transactional.pages.schema import (
     FILE_NAME,
     PAGE_SIZE,
@@ -29,7 +35,9 @@ from tandemfeed.journal.transactional.pages.schema import (
     explained,
 )
 from tandemfeed.journal.transactional.transactions.contents import Entry
+from tandemfeed.runtime import durable
 
+LOG = logging.getLogger("tandemfeed.journal")
 Row = tuple[int, ...]
 
 
@@ -38,11 +46,12 @@ class PageStore:
 
     def __init__(self, folder: Path, limits: StoreLimits) -> None:
         self.path = folder / FILE_NAME
-        self._log_path = folder / f"{FILE_NAME}-wal"
+        self._log_path = folder / (FILE_NAME + LOG_SUFFIX)
         self._write_lock, self._read_lock = Lock(), Lock()
         self._limits = limits
-        self._may_grow = True
+        self._may_grow, self._has_failed = True, False
         self._reserve = DiskReserve(folder, limits.log_bytes_max)
+        make_durable(self.path, PAGE_SIZE)
         try:
             reserved_end = self._open()
         except StoreFull:
@@ -59,16 +68,17 @@ class PageStore:
         try:
             if not check_file(self.path):
                 create(self.path)
-            for _ in range(2):
-                opened.append(connect(self.path, cache_bytes=self._limits.page_cache_bytes))
+            for may_write in (True, False):
+                opened.append(connect(self.path, cache_bytes=self._limits.page_cache_bytes, may_write=may_write))
             self._writer, self._reader = opened
             check_version(self.path, self._reader.execute("PRAGMA user_version").fetchone()[0])  # the log's may differ
             self._probe()
             self._reader.execute("PRAGMA query_only=ON")
+            durable.sync_folder(self.path.parent)  # the log may be new; SQLite ignores an error of this flush
             reserved_end: int = self._reader.execute("SELECT position_reserved_end FROM counter").fetchone()[0]
             return reserved_end
         except BaseException as error:
-            for database in opened:
+            for database in opened:  # the reading one last
                 database.close()
             if isinstance(error, sqlite3.Error):
                 raise explained(error, self.path) from error
@@ -141,7 +151,7 @@ class PageStore:
         if not self._reserve.is_disk_low():
             return False  # the limit reached is store_bytes_max
         self._reserve.spend()
-        with contextlib.suppress(TransactionalStoreError):
+        with contextlib.suppress(StoreFull):
             self.checkpoint()
         self._grow(allowed=False)
         return True
@@ -162,7 +172,12 @@ class PageStore:
             return 0
 
     def checkpoint(self) -> bool:
-        """Copy the log into the database and empty it; False if another program's read prevented that."""
+        """Copy the log into the database and empty it; False if another program's read prevented that.
+
+        Raises:
+            StoreFull: the log still has everything; try again.
+            StoreFailed and others: the log still has everything; only `give_up` and `close` may follow.
+        """
         with self._write_lock:
             try:
                 self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()  # the long part: reads continue
@@ -171,6 +186,12 @@ class PageStore:
             except sqlite3.Error as error:
                 raise explained(error, self.path) from error
             return not busy
+
+    def give_up(self) -> None:
+        """Write nothing more, not even by closing: a flush has failed."""
+        with self._write_lock:
+            self._has_failed = True
+            self._writer.close()
 
     # --- reading ---
 
@@ -210,10 +231,19 @@ class PageStore:
         return body
 
     def close(self) -> None:
-        """Make a final checkpoint and close the files."""
+        """Make a final checkpoint and close the files. A checkpoint that fails leaves the log to the next opening."""
+        try:
+            if not self._has_failed:
+                self.checkpoint()
+        except TransactionalStoreError as error:
+            LOG.warning("%s: could not empty the log before closing: %s", self.path, error)
+            self.give_up()
         with self._write_lock, self._read_lock:
+            if self._has_failed:
+                self._reader.close()
+                return
             self._reader.close()
-            self._writer.close()  # the last connection makes the last checkpoint
+            self._writer.close()  # the last connection deletes the log, once it is empty
 
 
 def _insert(database: sqlite3.Connection, changes: Changes) -> None:

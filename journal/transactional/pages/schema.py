@@ -17,6 +17,7 @@ from tandemfeed.journal.transactional.errors import (
     StoreReadOnly,
     TransactionalStoreError,
 )
+from tandemfeed.runtime.durable import PRIVATE_FILE, flush_file, rename_file
 
 FILE_NAME = "store.db"
 APPLICATION_ID = int.from_bytes(b"TFTS", "big")
@@ -110,10 +111,15 @@ def check_version(path: Path, version: int) -> None:
 
 
 def create(path: Path) -> None:
-    """Create an empty store under a temporary name, and rename it once it is complete and on the disk."""
+    """Create an empty store under a temporary name, and rename it once it is complete and on the disk.
+
+    Raises:
+        FlushFailed: the store is there, but after a power failure it may not be.
+    """
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
-    database = sqlite3.connect(unfinished, isolation_level=None)
+    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))
+    database = sqlite3.connect(unfinished, isolation_level=None)  # its log will have the same mode
     try:
         database.execute(f"PRAGMA page_size={PAGE_SIZE}")
         database.execute("PRAGMA synchronous=FULL")
@@ -123,17 +129,18 @@ def create(path: Path) -> None:
         database.execute("PRAGMA journal_mode=WAL")
     finally:
         database.close()
-    unfinished.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    flush_file(unfinished)
+    rename_file(unfinished, path)
 
 
-def connect(path: Path, *, cache_bytes: int) -> sqlite3.Connection:
-    """A connection that never waits for locks and makes no automatic checkpoints."""
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
+def connect(path: Path, *, cache_bytes: int, may_write: bool = True) -> sqlite3.Connection:
+    """A connection that never waits for locks and makes no automatic checkpoints.
+
+    Args:
+        may_write: False: it changes nothing, and its end makes no checkpoint.
+    """
+    source = path.absolute().as_uri() + ("" if may_write else "?mode=ro")
+    database = sqlite3.connect(source, isolation_level=None, check_same_thread=False, timeout=0.0, uri=True)
     try:
         if database.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
             raise StoreFailed(f"{path}: the file system does not support SQLite's write-ahead log: use a local disk")

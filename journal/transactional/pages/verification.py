@@ -41,7 +41,7 @@ def problems_of(path: Path) -> list[str]:
         StoreCorrupt: so much is wrong that it cannot be read.
     """
     try:
-        database = connect(path, cache_bytes=CACHE_BYTES)
+        database = connect(path, cache_bytes=CACHE_BYTES, may_write=False)
         try:
             database.execute("PRAGMA query_only=ON")
             database.execute("BEGIN")  # one consistent snapshot
