@@ -8,11 +8,14 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import lmdb
 import numpy as np
 from numpy.typing import NDArray
+
+from tandemfeed.runtime.threads import end_process, start_thread
 
 KEY = struct.Struct(">Q")
 LMDB_SIZE_MAX = 4 << 30
@@ -120,9 +123,7 @@ def producers_rate(producers: int, seconds: float, make: Callable[[int], Callabl
             count += 1
         counts[number] = count
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(producers)]
-    for thread in threads:
-        thread.start()
+    threads = [start_thread(partial(run, number), f"producer-{number}", end_process) for number in range(producers)]
     ends_at = time.perf_counter() + seconds
     began = time.perf_counter()
     start.wait()

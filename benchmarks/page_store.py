@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from tandemfeed.journal.transactional import TransactionalStore
+from tandemfeed.runtime.threads import end_process, start_thread
 
 BODY_SIZES = (96, 1024)
 PRODUCERS = (1, 4, 16)
@@ -119,8 +120,7 @@ class GroupCommit:
     def __init__(self, pages: PageStore) -> None:
         self._pages = pages
         self._work: queue.SimpleQueue[tuple[bytes, threading.Event] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="writer")
-        self._thread.start()
+        self._thread = start_thread(self._run, "writer", end_process)
 
     def commit(self, body: bytes) -> None:
         """Put a message; durable on return."""
@@ -157,10 +157,8 @@ def transactions_per_s(commit: Callable[[], object], producers: int, seconds: fl
             commit()
             counts[place] += 1
 
-    threads = [threading.Thread(target=produce, args=(place,)) for place in range(producers)]
     began_ns = time.monotonic_ns()
-    for thread in threads:
-        thread.start()
+    threads = [start_thread(partial(produce, place), f"producer-{place}", end_process) for place in range(producers)]
     stop.wait(seconds)
     stop.set()
     for thread in threads:

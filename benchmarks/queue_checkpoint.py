@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tandemfeed.journal.persistent_queue import PersistentQueue
+from tandemfeed.runtime.threads import end_process, start_thread
 
 INTERVALS_ITEMS = (1_000, 10_000, 100_000, 1_000_000)
 ITEM_SIZE = 96
@@ -48,9 +49,8 @@ def _work(folder: Path, interval_items: int, seconds: float, pipe: Connection) -
             held = [entry[0] for _ in range(BATCH) if (entry := queue.get(0.01)) is not None]
             queue.done_many(item_id for item_id in held if item_id % KEPT_SHARE)
 
-    threads = [threading.Thread(target=run, daemon=True) for run in (*[produce] * PRODUCERS, consume)]
-    for thread in threads:
-        thread.start()
+    for number, run in enumerate((*[produce] * PRODUCERS, consume)):
+        start_thread(run, f"{run.__name__}-{number}", end_process)
     is_over.wait(WARM_UP_S)
     before, began = queue.statistics(), time.perf_counter()
     is_over.wait(seconds)

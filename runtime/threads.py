@@ -16,6 +16,7 @@ LOG = logging.getLogger("tandemfeed.threads")
 OnFailure = Callable[[str, BaseException], object]
 EXIT_THREAD_FAILED = 70  # EX_SOFTWARE of sysexits(3)
 _failed: dict[str, BaseException] = {}  # only ever added to; a dict is safe to read from any thread
+_watchers: list[Callable[[], object]] = []  # likewise
 
 
 def start_thread(
@@ -45,14 +46,30 @@ def start_thread(
 def mark_unhealthy(name: str, failure: BaseException) -> None:
     """The process continues without this thread; its health says so from now on."""
     LOG.error("thread failed; this process is unhealthy", extra={"failed_thread": name}, exc_info=failure)
-    _failed[name] = failure
+    _record(name, failure)
 
 
 def end_process(name: str, failure: BaseException) -> None:
     """The process cannot work without this thread: stop it, as SIGTERM would. `failed_threads` has the reason."""
     LOG.critical("thread failed; stopping this process", extra={"failed_thread": name}, exc_info=failure)
-    _failed[name] = failure
+    _record(name, failure)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def watch_threads(on_failed: Callable[[], object]) -> None:
+    """Call a function, in the thread that failed, whenever `failed_threads` has one more; now if it has any."""
+    _watchers.append(on_failed)
+    if _failed:
+        on_failed()
+
+
+def _record(name: str, failure: BaseException) -> None:
+    _failed[name] = failure
+    for on_failed in list(_watchers):
+        try:
+            on_failed()
+        except Exception:  # such as that of a server that has ended
+            LOG.exception("could not report a failed thread", extra={"failed_thread": name})
 
 
 def failed_threads() -> dict[str, BaseException]:

@@ -28,11 +28,6 @@ THREADS_TO_MOVE = {
     "admin_server/identity/issuer_keys.py",
     "admin_server/policy/policy_keeper.py",
     "admin_server/records/zookeeper_election.py",
-    # benchmarks
-    "benchmarks/client/subscriber.py",
-    "benchmarks/journal_baselines.py",
-    "benchmarks/page_store.py",
-    "benchmarks/queue_checkpoint.py",
     # client_lib
     "client_lib/login/grant_stream.py",
     "client_lib/reading/read_ahead.py",
@@ -41,19 +36,8 @@ THREADS_TO_MOVE = {
     "client_lib/replay/silence_watch.py",
     "client_lib/replay/worker.py",
     "client_lib/stream/sockets/feed_sockets.py",
-    # deploy
-    "deploy/cluster/cluster_watch.py",
-    "deploy/cluster/network.py",
-    "deploy/cluster/processes.py",
-    "deploy/drills/witness.py",
     # journal
     "journal/persistent_queue/upkeep.py",
-    # transport
-    "transport/calls/notices/server.py",
-    "transport/calls/serving/loop_thread.py",
-    "transport/calls/token_source.py",
-    "transport/scheduling.py",
-    "transport/unicast/doorkeeper.py",
 }
 
 # Modules that still flush, replace or rename files by themselves.

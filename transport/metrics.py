@@ -1,14 +1,15 @@
-"""A process's Prometheus metrics: the counters of the cores, and its gauges."""
+"""A process's Prometheus metrics: the counters of the cores, its gauges, and its failed threads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.runtime.threads import failed_threads
 
 
 class CounterCollector(Collector):
@@ -30,6 +31,18 @@ class CounterCollector(Collector):
             yield from self._gauges()
 
 
+class ThreadCollector(Collector):
+    """The failed threads of the process, which every process exports."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Their present number, by name; 0 without a name while there is none."""
+        help_text = "Threads that failed unexpectedly; the process must be restarted."
+        failed = GaugeMetricFamily("tandemfeed_failed_threads", help_text, labels=["thread"])
+        for name in failed_threads() or ("",):
+            failed.add_metric([name], float(bool(name)))
+        yield failed
+
+
 def serve_metrics(port: int, *collectors: Collector) -> None:
     """Serve Prometheus metrics on 127.0.0.1, in a separate thread. With port 0, do nothing.
 
@@ -38,7 +51,7 @@ def serve_metrics(port: int, *collectors: Collector) -> None:
     """
     if port:
         registry = CollectorRegistry()
-        for collector in collectors:
+        for collector in (ThreadCollector(), *collectors):
             registry.register(collector)
         try:
             start_http_server(port, addr="127.0.0.1", registry=registry)

@@ -26,8 +26,10 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Literal, TypeVar
+
+from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 
 # After this time, the interpreter switches to a waiting thread. With its default of 5 ms, a call could delay an
 # adapter's loop, or a grant of the admin server, for that long; their own turns are far shorter.
@@ -149,7 +151,7 @@ def _start_threads_that_end_last() -> None:
     """
     processors = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
     for processor in processors[:LAST_THREADS_MAX]:
-        threading.Thread(target=_end_last, args=(processor,), name=f"last-{processor}", daemon=True).start()
+        start_thread(partial(_end_last, processor), f"last-{processor}", mark_unhealthy)
 
 
 def _end_last(processor: int) -> None:

@@ -21,6 +21,7 @@ import zmq
 from tandemfeed.client_lib import Client
 from tandemfeed.client_lib.commands.running import client_of
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_HEADER, OUTPUT_MAGIC
+from tandemfeed.runtime.threads import end_process, start_thread
 from tandemfeed.transport.multicast.zeromq import ZeromqReceiver
 from tandemfeed.transport.process_shell import add_connection_arguments, connection_from
 from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
@@ -151,9 +152,7 @@ def many(feed: Client, options: argparse.Namespace) -> dict[str, object]:
                 break
         counts.append(count)
 
-    threads = [threading.Thread(target=read) for _ in range(options.subscriptions)]
-    for thread in threads:
-        thread.start()
+    threads = [start_thread(read, f"reader-{number}", end_process) for number in range(options.subscriptions)]
     time.sleep(WARM_UP_S)
     begin.set()
     wall_ns, processor_ns = time.monotonic_ns(), time.process_time_ns()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import grpc
 
 from tandemfeed.deploy.cluster.processes import ProcessFailed
+from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
 from tandemfeed.transport.calls.token_source import TokenSource
@@ -50,7 +51,8 @@ class ClusterWatch:
         self._tokens(ADMIN_SERVER)  # logs in
         self._channel = open_channel(admin, ca_pem, ADMIN_SERVER, self._tokens)
         self._updates: grpc.Call | None = None
-        threading.Thread(target=self._keep_reading, name=f"watch-{feed}", daemon=True).start()
+        self._failure: BaseException | None = None
+        start_thread(self._keep_reading, f"watch-{feed}", self._on_failed)
 
     @property
     def backups(self) -> list[str]:
@@ -82,6 +84,8 @@ class ClusterWatch:
 
         def is_met() -> bool:
             self._check()
+            if self._failure is not None:
+                raise ProcessFailed(f"the watch on {self.feed} has failed: {self._failure!r}") from self._failure
             return condition()
 
         with self._changed:
@@ -112,6 +116,13 @@ class ClusterWatch:
         server = "" if self.is_connected else "the admin server cannot be reached; last known: "
         states = ", ".join(f"{name} {state or 'unknown'}" for name, state in sorted(self.states.items()))
         return f"feed {self.feed}: {server}active adapter {self.active or 'none'}, epoch {self.epoch}, states {states}"
+
+    def _on_failed(self, name: str, failure: BaseException) -> None:
+        """What this object says is not the present state any more, so every wait fails."""
+        mark_unhealthy(name, failure)
+        with self._changed:
+            self._failure, self.is_connected = failure, False
+            self._changed.notify_all()
 
     def _keep_reading(self) -> None:
         while not self._is_closed.is_set():

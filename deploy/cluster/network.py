@@ -19,12 +19,12 @@ import ctypes
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
 from tandemfeed.deploy.isolation import CLONE_NEWNET, STATE_VARIABLE
+from tandemfeed.runtime.threads import start_thread
 
 SUBNET = "10.77.0"
 OWN_ADDRESS = f"{SUBNET}.1"
@@ -231,15 +231,7 @@ def _in_thread(do: Callable[[], T]) -> T:
     results: list[T] = []
     failures: list[BaseException] = []
 
-    def run() -> None:
-        try:
-            results.append(do())
-        except BaseException as failure:  # noqa: BLE001  # raised again below
-            failures.append(failure)
-
-    thread = threading.Thread(target=run, name="namespace")
-    thread.start()
-    thread.join()
+    start_thread(lambda: results.append(do()), "namespace", lambda _, failure: failures.append(failure)).join()
     if failures:
         raise failures[0]
     return results[0]

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +26,7 @@ import psutil
 
 from tandemfeed.deploy.command import DISK_VARIABLE, HOST_VARIABLE, LEASH_VARIABLE, NICE_VARIABLE
 from tandemfeed.journal.compiled.compile_report import ACTIVITY
+from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL_LINES = 15
@@ -125,6 +127,7 @@ class ManagedProcess:
         self._logged = JsonLines()
         self._changed = threading.Condition()
         self._is_ended = False
+        self._failure: BaseException | None = None  # of a thread that reads what the process writes
         self._compiled_at = -math.inf  # when it last reported that it compiles
         self._on_ended, self._on_log = on_ended, on_log
         self._process = subprocess.Popen(
@@ -139,9 +142,8 @@ class ManagedProcess:
         stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None
         assert stderr is not None
-        self._log_reader = threading.Thread(target=self._keep_log, args=(stderr,), name=f"log-{name}", daemon=True)
-        self._log_reader.start()
-        threading.Thread(target=self._read, args=(stdout,), name=f"read-{name}", daemon=True).start()
+        self._log_reader = start_thread(partial(self._keep_log, stderr), f"log-{name}", self._on_failed)
+        start_thread(partial(self._read, stdout), f"read-{name}", self._on_failed)
 
     @property
     def pid(self) -> int:
@@ -256,11 +258,13 @@ class ManagedProcess:
     def _await(self, lines: JsonLines, event: str, since: int, timeout_s: float) -> dict[str, Any]:
         began_at = time.monotonic()
         with self._changed:
-            while (found := lines.find(event, since)) is None and not self._is_ended:
+            while (found := lines.find(event, since)) is None and not self._is_ended and self._failure is None:
                 left_s = max(began_at, self._compiled_at) + timeout_s - time.monotonic()
                 if left_s <= 0:
                     break
                 self._changed.wait(left_s)
+        if found is None and self._failure is not None:
+            raise self.failed(f"cannot be followed any more: {self._failure!r}") from self._failure
         if found is None:
             late = f"did not report {event!r} within {timeout_s:.0f} s"
             raise self.failed(late if self.is_running else f"ended before it reported {event!r}")
@@ -276,6 +280,13 @@ class ManagedProcess:
         self._process.wait()
         if self._on_ended is not None:
             self._on_ended()
+
+    def _on_failed(self, name: str, failure: BaseException) -> None:
+        """Tell those who wait for a line that none will come; every later wait fails as well."""
+        mark_unhealthy(name, failure)
+        with self._changed:
+            self._failure = failure
+            self._changed.notify_all()
 
     def _keep_log(self, stderr: IO[str]) -> None:
         with self.log.open("a", buffering=1) as log:

@@ -23,6 +23,7 @@ from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
 from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
 from tandemfeed.deploy.drills.application import READERS, Application, read, read_in_coroutine
+from tandemfeed.runtime.threads import end_process, start_thread
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
@@ -53,7 +54,7 @@ class EndRequest:
         self._is_requested = threading.Event()
         self._session = 0
         self._give_up_at_s = 0.0
-        threading.Thread(target=self._read, name="stdin", daemon=True).start()
+        start_thread(self._read, "stdin", end_process)
 
     def is_met(self, subscription: Subscription[Any]) -> bool:
         """True if a request has come, and either its messages have all been delivered or its time is over."""
@@ -81,7 +82,7 @@ class EndRequest:
                     time.sleep(WATCH_INTERVAL_S)
             subscription.stop()
 
-        threading.Thread(target=watch, name="watch", daemon=True).start()
+        start_thread(watch, "watch", end_process)
 
     def _read(self) -> None:
         for line in sys.stdin:

@@ -12,7 +12,6 @@ import grpc
 
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal import JournalError
-from tandemfeed.runtime.threads import exit_status
 from tandemfeed.spark_feed.contributions.book import Limits
 from tandemfeed.spark_feed.contributions.gateway import ContributionCollector, ContributionGateway
 from tandemfeed.spark_feed.contributions.options import ContributionOptions
@@ -94,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except grpc.RpcError as error:
         LOG.error("admin server %s", failure_text(error, connection.admin, connection.ca_pem))
         return EXIT_REFUSED
-    return exit_status()
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,7 +10,6 @@ from pathlib import Path
 import grpc
 
 from tandemfeed.journal.errors import JournalError
-from tandemfeed.runtime.threads import exit_status
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.sending.faults import FaultPlan
 from tandemfeed.spark_feed.sending.gateway import (
@@ -95,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except grpc.RpcError as error:
         LOG.error("admin server %s", failure_text(error, connection.admin, connection.ca_pem))
         return 2
-    return exit_status()
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -20,10 +20,11 @@ from tandemfeed.transport.calls.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.calls.channels import open_channel, status_of
 from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, TokenFile
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
-from tandemfeed.transport.calls.tokens import PROOF_VALID_S, SEPARATOR, key_to_text, make_proof
+from tandemfeed.transport.calls.tokens import PROOF_VALID_S, SEPARATOR, key_to_text, life_of, make_proof
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 MECHANISM = "SCRAM-SHA-256"
+PROOF_KEPT_NS = PROOF_VALID_S * 1_000_000_000 // 2
 
 
 class AuthenticationRefused(Exception):
@@ -32,20 +33,31 @@ class AuthenticationRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A token, when it expires (wall clock), and the key that it is bound to."""
+    """A token, and the key that it is bound to.
+
+    Attributes:
+        expires_unix_ns: by the server's wall clock.
+        life_ns: for how long the token is valid from the login on, whatever the clocks say.
+    """
 
     token: str = field(repr=False)
     expires_unix_ns: int
     key: Ed25519PrivateKey = field(repr=False)
-    _proofs: dict[str, tuple[str, int]] = field(default_factory=dict, repr=False)  # by server: proof, when to renew
+    life_ns: int = 0
+    _proofs: dict[str, tuple[str, int]] = field(default_factory=dict, repr=False)  # by server: proof, when made
 
-    def bearer(self, server_name: str) -> str:
-        """What to send to this server; of no use at another one. Thread-safe."""
-        now_ns = time.time_ns()
-        proof, renew_at_ns = self._proofs.get(server_name, ("", 0))
-        if now_ns >= renew_at_ns:
-            proof = make_proof(self.key, server_name)
-            self._proofs[server_name] = proof, now_ns + PROOF_VALID_S * 1_000_000_000 // 2
+    def bearer(self, server_name: str, now_unix_ns: int | None = None) -> str:
+        """What to send to this server; of no use at another one. Thread-safe.
+
+        Args:
+            now_unix_ns: the wall clock's time; None: that of this host. After a step either way, the proof is made
+                again, because it is valid by this clock.
+        """
+        now_ns = time.time_ns() if now_unix_ns is None else now_unix_ns
+        proof, made_at_ns = self._proofs.get(server_name, ("", now_ns - PROOF_KEPT_NS))
+        if not 0 <= now_ns - made_at_ns < PROOF_KEPT_NS:
+            proof = make_proof(self.key, server_name, now_unix_s=now_ns // 1_000_000_000)
+            self._proofs[server_name] = proof, now_ns
         return f"{self.token}{SEPARATOR}{proof}"
 
 
@@ -90,7 +102,7 @@ def _asker(ca_pem: bytes, identity: str, credential: Credential, *, is_only: boo
             raise
         if identity not in ("", reply.identity):
             raise AuthenticationRefused(f"the credential is that of {reply.identity}, not of {identity}")
-        return Login(reply.token, reply.expires_unix_ns, key)
+        return _made(reply, key)
 
     return ask
 
@@ -114,7 +126,7 @@ def _log_in_with_secret(
             client.set_server_final(finished.server_final)
         except scramp.ScramException as refused:
             raise AuthenticationRefused(f"{identity}: {refused}") from refused
-    return Login(finished.token, finished.expires_unix_ns, key)
+    return _made(finished, key)
 
 
 def _log_in_with_certificate(
@@ -139,6 +151,11 @@ def _log_in_with_token(
     request = admin_pb2.LogInWithTokenRequest(token=file.read(), public_key=_public(key))
     with open_channel(address, ca_pem, ADMIN_SERVER) as channel:
         return admin_pb2_grpc.AuthenticationStub(channel).LogInWithToken(request, **call)
+
+
+def _made(reply: admin_pb2.LogInReply | admin_pb2.FinishAuthenticationReply, key: Ed25519PrivateKey) -> Login:
+    life_ns = life_of(reply.token) or max(0, reply.expires_unix_ns - time.time_ns())
+    return Login(reply.token, reply.expires_unix_ns, key, life_ns)
 
 
 def _public(key: Ed25519PrivateKey) -> bytes:

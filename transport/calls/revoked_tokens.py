@@ -2,19 +2,23 @@
 
 The admin server decides which, and sends them to the adapters of a feed, which have no policy. A server keeps the last
 that it received, so a revocation holds while no admin server can be reached.
+
+A revocation is forgotten when all that it covers has expired: by the monotonic clock, because a wall clock that is set
+ahead for a while must not make a process forget what still counts when it is set back.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tandemfeed.v1 import admin_pb2
 
 TOKEN_VALID_NS = 3_600 * 1_000_000_000
 CLOCK_DIFFERENCE_NS = 120 * 1_000_000_000  # between the admin servers that issue tokens
 KEPT_NS = TOKEN_VALID_NS + 2 * CLOCK_DIFFERENCE_NS  # after the time of a revocation; then what it covers has expired
+KEPT_IN_RECORDS_NS = 24 * TOKEN_VALID_NS  # by the wall clock, which is seldom wrong by a day
 IDENTITY_COUNT_MAX = 1_000  # each adapter receives all of them at each change of its cluster
 EVERYBODY = ""
 
@@ -23,12 +27,26 @@ class RevokedTokens:
     """By identity, the time before which its tokens are refused. Safe to call from any thread.
 
     Beyond IDENTITY_COUNT_MAX identities, the tokens of all identities are refused, which makes callers log in again.
+
+    Args:
+        issued_before_unix_ns: what was recorded before.
+        now_unix_ns: the wall clock, by which tokens are issued.
+        now_ns: the monotonic clock.
     """
 
-    def __init__(self, issued_before_unix_ns: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        issued_before_unix_ns: Mapping[str, int] | None = None,
+        *,
+        now_unix_ns: Callable[[], int] = time.time_ns,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._now_unix_ns, self._now_ns = now_unix_ns, now_ns
         self._lock = threading.Lock()
         self._issued_before: dict[str, int] = {}
-        self._add(dict(issued_before_unix_ns or {}))
+        self._learned_at_ns: dict[str, int] = {}
+        oldest = now_unix_ns() - KEPT_IN_RECORDS_NS
+        self._add({who: before for who, before in (issued_before_unix_ns or {}).items() if before > oldest})
 
     def revoke(self, identities: Iterable[str]) -> None:
         """Refuse what these identities were issued until now. EVERYBODY stands for all of them.
@@ -36,7 +54,7 @@ class RevokedTokens:
         Another admin server may have issued a token by a clock that is ahead, so the time is set ahead, too. Tokens
         that are issued from now on state that time (`not_before`), or a later one.
         """
-        ahead = time.time_ns() + CLOCK_DIFFERENCE_NS
+        ahead = self._now_unix_ns() + CLOCK_DIFFERENCE_NS
         self._add(dict.fromkeys(identities, ahead))
 
     def receive(self, revoked: Iterable[admin_pb2.TokensRevoked]) -> None:
@@ -64,12 +82,14 @@ class RevokedTokens:
         ]
 
     def _add(self, revoked: dict[str, int]) -> None:
-        oldest = time.time_ns() - KEPT_NS
+        now_ns = self._now_ns()
         with self._lock:
-            merged = dict(self._issued_before)
+            merged, learned_at_ns = dict(self._issued_before), self._learned_at_ns
             for identity, issued_before in revoked.items():
-                merged[identity] = max(issued_before, merged.get(identity, 0))
-            merged = {identity: issued_before for identity, issued_before in merged.items() if issued_before > oldest}
+                if issued_before > merged.get(identity, 0):
+                    merged[identity], learned_at_ns[identity] = issued_before, now_ns
+            merged = {who: before for who, before in merged.items() if now_ns - learned_at_ns[who] <= KEPT_NS}
             if len(merged) > IDENTITY_COUNT_MAX:
                 merged = {EVERYBODY: max(merged.values())}
+            self._learned_at_ns = {who: learned_at_ns.get(who, now_ns) for who in merged}
             self._issued_before = merged  # replaced as a whole, because readers do not lock

@@ -16,12 +16,13 @@ import base64
 import binascii
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from jwt.types import Options
 
 from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
 from tandemfeed.v1 import common_pb2
@@ -32,6 +33,8 @@ PROOF_VALID_S = 300  # callers make a new one after half of it, so clocks may di
 SEPARATOR = "~"  # not in a JWT
 KEY_SIZE = 32
 KEY_ID_SIZE = 8  # of the digest of a key
+# A token may state a later time of issue than now, because this host's clock may be late. Its end is checked here.
+_TIMES: Options = {"verify_exp": False, "verify_iat": False}
 
 
 class TokenRefused(Exception):
@@ -74,13 +77,20 @@ class TokenVerifier:
         server_name: this server's name (`transport.calls.server_names`).
         keys: as in `trust`; none: refuse everything until `trust` is called, for a server that must know its own
             address before it can register and learn the keys.
+        now_unix_ns: the wall clock, by which keys, tokens and proofs end.
 
     Attributes:
         revoked: the tokens to refuse although they have not expired.
     """
 
-    def __init__(self, server_name: str, keys: Iterable[common_pb2.TokenKey] = ()) -> None:
-        self._server_name = server_name
+    def __init__(
+        self,
+        server_name: str,
+        keys: Iterable[common_pb2.TokenKey] = (),
+        *,
+        now_unix_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._server_name, self._now_unix_ns = server_name, now_unix_ns
         self.revoked = RevokedTokens()
         self._keys: dict[str, tuple[Ed25519PublicKey, int]] = {}  # by key id; until when it is accepted, 0: no end
         self.trust(keys)
@@ -135,8 +145,9 @@ class TokenVerifier:
                 self._key(key_id),
                 algorithms=[TOKEN_ALGORITHM],
                 issuer=TOKEN_ISSUER,
-                options={"require": ["exp", "sub"], "verify_iat": False},  # this host's clock may be late
+                options={"require": ["exp", "sub"], **_TIMES},
             )
+            self._require_not_over(claims)
         except jwt.PyJWTError as refused:
             raise TokenRefused(str(refused)) from refused
         caller = Caller(
@@ -155,21 +166,31 @@ class TokenVerifier:
         if not self._keys:
             raise TokenRefused("this server is not registered yet")
         key, until_unix_ns = self._keys.get(key_id, (None, 0))
-        if key is None or 0 < until_unix_ns <= time.time_ns():
+        if key is None or 0 < until_unix_ns <= self._now_unix_ns():
             raise TokenRefused("it was signed with a key that is not accepted")
         return key
 
     def _verify_proof(self, proof: str, key: Ed25519PublicKey) -> None:
         try:
-            jwt.decode(
+            claims = jwt.decode(
                 proof,
                 key,
                 algorithms=[TOKEN_ALGORITHM],
                 audience=self._server_name,
-                options={"require": ["exp", "aud"], "strict_aud": True},
+                options={"require": ["exp", "aud"], "strict_aud": True, **_TIMES},
             )
+            self._require_not_over(claims)
         except jwt.PyJWTError as refused:
             raise TokenRefused(f"no proof of its key for {self._server_name}: {refused}") from refused
+
+    def _require_not_over(self, claims: Mapping[str, Any]) -> None:
+        """Check the end of a token's or proof's life, RFC 7519 section 4.1.4."""
+        try:
+            over_for_s = self._now_unix_ns() / 1e9 - float(claims["exp"])
+        except (TypeError, ValueError) as bad:
+            raise jwt.DecodeError(f"its end {claims['exp']!r} is not a number") from bad
+        if not over_for_s < 0:
+            raise jwt.ExpiredSignatureError(f"it expired {over_for_s:,.0f} s ago by this host's clock")
 
 
 def sign_token(claims: Mapping[str, Any], key: Ed25519PrivateKey) -> str:
@@ -183,9 +204,25 @@ def key_id_of(public_key_raw: bytes) -> str:
     return hashlib.sha256(public_key_raw).digest()[:KEY_ID_SIZE].hex()
 
 
-def make_proof(key: Ed25519PrivateKey, server_name: str, *, valid_s: int = PROOF_VALID_S) -> str:
-    """The proof, for one server, that the caller has the key that its token is bound to."""
-    return jwt.encode({"aud": server_name, "exp": int(time.time()) + valid_s}, key, algorithm=TOKEN_ALGORITHM)
+def make_proof(
+    key: Ed25519PrivateKey, server_name: str, *, valid_s: int = PROOF_VALID_S, now_unix_s: float | None = None
+) -> str:
+    """The proof, for one server, that the caller has the key that its token is bound to.
+
+    Args:
+        now_unix_s: the wall clock's time; None: that of this host.
+    """
+    now_s = time.time() if now_unix_s is None else now_unix_s
+    return jwt.encode({"aud": server_name, "exp": int(now_s) + valid_s}, key, algorithm=TOKEN_ALGORITHM)
+
+
+def life_of(token: str) -> int:
+    """For how long a token is valid, in ns; 0 if it does not say so. Its issuer's clock need not be this host's."""
+    try:
+        claims = jwt.decode(token, options={"verify_signature": False})
+        return max(0, int((float(claims["exp"]) - float(claims["iat"])) * 1e9))
+    except (jwt.PyJWTError, KeyError, TypeError, ValueError):
+        return 0
 
 
 def binding(public_key_raw: bytes) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from tandemfeed.runtime.threads import mark_unhealthy, start_thread
+
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"  # the name that libzmq asks at, in every context
 CONNECTION_COUNT_MAX = 256  # one I/O thread encrypts for them; and far below the usual limit of 1,024 open files
 CONNECTION_COUNT_ROOM = CONNECTION_COUNT_MAX * 3 // 4  # new ones are accepted again below this
@@ -40,8 +42,8 @@ class _Question(NamedTuple):
     until_ns: int
 
 
-class Doorkeeper(threading.Thread):
-    """Runs from `start` until `stop`.
+class Doorkeeper:
+    """Its thread runs from `start` until `stop`, and owns both sockets from then on.
 
     Args:
         context: of the socket; it has no other socket that listens.
@@ -57,7 +59,6 @@ class Doorkeeper(threading.Thread):
         is_admitted: Callable[[bytes], bool],
         on_crowd: Callable[[bool], None],
     ) -> None:
-        super().__init__(name="unicast-doorkeeper", daemon=True)
         self._is_admitted, self._on_crowd = is_admitted, on_crowd
         self._zap: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         self._zap.linger = 0
@@ -67,9 +68,29 @@ class Doorkeeper(threading.Thread):
         self._parked: dict[tuple[bytes, bytes], _Question] = {}  # the oldest first
         self._is_stopping = threading.Event()
         self._is_crowded = False
+        self._thread: threading.Thread | None = None
 
-    def run(self) -> None:
-        """Answer questions and count connections."""
+    def start(self) -> None:
+        """Begin to answer. If the thread fails, no further client is admitted, and the process is unhealthy."""
+        self._thread = start_thread(self._run, "unicast-doorkeeper", mark_unhealthy)
+
+    def stop(self) -> None:
+        """End the thread, and close the sockets."""
+        self._is_stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            self._close()
+
+    # ---- inside ----
+
+    def _run(self) -> None:
+        try:
+            self._answer_until_stopped()
+        finally:
+            self._close()
+
+    def _answer_until_stopped(self) -> None:
         poller = zmq.Poller()
         poller.register(self._zap, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
@@ -79,14 +100,10 @@ class Doorkeeper(threading.Thread):
             if self._take_questions() == PORTION:
                 self._is_stopping.wait(PAUSE_S)
             self._answer_parked(time.monotonic_ns())
-        self._zap.close()
 
-    def stop(self) -> None:
-        """End the thread."""
-        self._is_stopping.set()
-        self.join()
-
-    # ---- inside ----
+    def _close(self) -> None:
+        self._zap.close(linger=0)
+        self._monitor.close(linger=0)
 
     def _count_connections(self) -> None:
         while True:

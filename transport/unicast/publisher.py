@@ -132,6 +132,7 @@ class UnicastPublisher:
         """Close the socket and end the thread; unsent datagrams are dropped."""
         self.socket.disable_monitor()
         self._doorkeeper.stop()
+        self.socket.close(linger=0)
         self._context.destroy(linger=0)
         if self._listener is not None:
             self._listener.close()

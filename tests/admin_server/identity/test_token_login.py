@@ -126,12 +126,14 @@ def test_keys_rotate_without_a_restart(server: AdminServer, issuer: ToyIssuer, t
 def test_the_token_file_is_read_at_each_login(server: AdminServer, issuer: ToyIssuer, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(issuer.token())
-    source = TokenSource(server.endpoint, ca_of(server), "", TokenFile(file))
+    clock_s = [0]
+    source = TokenSource(server.endpoint, ca_of(server), "", TokenFile(file), now_ns=lambda: clock_s[0] * 1_000_000_000)
     first = source(ADMIN_SERVER)
     file.write_text(issuer.token(valid_s=-60))
-    source._renew_at_ns = 0
+    clock_s[0] += TOKEN_VALID_S // 2
     with pytest.raises(AuthenticationRefused):
         source(ADMIN_SERVER)
+    clock_s[0] += 1
     file.write_text(issuer.token())
     assert source(ADMIN_SERVER) != first
 

@@ -408,10 +408,12 @@ def test_a_gateway_whose_reports_fail_unexpectedly_ends_with_a_sentence_and_a_st
 ) -> None:
     module = tmp_path / "a_bug.py"
     module.write_text(
-        "from tandemfeed.spark_feed.sending.command import main\n"
+        "import sys\n"
+        "from tandemfeed.deploy import command\n"
         "from tandemfeed.spark_feed.sending.source_reports import SourceReporter\n"
         "def _bug(*_):\n    raise LookupError('a test says so')\n"
         "SourceReporter._report_to = _bug\n"
+        "def main(arguments):\n    sys.argv[1:] = ['source-gateway', *arguments]\n    return command.main()\n"
     )
     done = subprocess.run(
         _command("a_bug:main", *_gateway_arguments(tmp_path, admin)), cwd=ROOT, capture_output=True, text=True,

@@ -106,6 +106,36 @@ def test_a_login_makes_a_new_proof_before_the_last_one_expires(monkeypatch: pyte
     assert session.bearer(ADMIN_SERVER) != first
 
 
+HOUR_S = 3_600
+
+
+@pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S])
+def test_after_a_step_of_both_clocks_a_login_is_accepted_without_a_new_one(step_s: int) -> None:
+    clock_s = [1_000_000_000]
+    verifier = TokenVerifier(ADMIN_SERVER, announced(ISSUER_KEY), now_unix_ns=lambda: clock_s[0] * 1_000_000_000)
+    session = Login(token(exp=clock_s[0] + 2 * HOUR_S), 0, CALLER_KEY)
+    for _ in range(3):
+        assert verifier.verify(session.bearer(ADMIN_SERVER, clock_s[0] * 1_000_000_000)).identity == "ann"
+        clock_s[0] += PROOF_VALID_S // 2 - 1
+    clock_s[0] += step_s
+    assert verifier.verify(session.bearer(ADMIN_SERVER, clock_s[0] * 1_000_000_000)).identity == "ann"
+
+
+def test_a_clock_that_is_set_right_again_gives_proofs_that_are_accepted() -> None:
+    right_s = 1_000_000_000
+    verifier = TokenVerifier(ADMIN_SERVER, announced(ISSUER_KEY), now_unix_ns=lambda: right_s * 1_000_000_000)
+    session = Login(token(exp=right_s + HOUR_S), 0, CALLER_KEY)
+    with pytest.raises(TokenRefused, match=r"no proof of its key .* expired 3,300 s ago by this host's clock"):
+        verifier.verify(session.bearer(ADMIN_SERVER, (right_s - HOUR_S) * 1_000_000_000))
+    assert verifier.verify(session.bearer(ADMIN_SERVER, right_s * 1_000_000_000)).identity == "ann"
+
+
+@pytest.mark.parametrize("end", [None, "soon", [1]])
+def test_a_token_without_an_end_is_refused(end: Any) -> None:
+    with pytest.raises(TokenRefused):
+        verify(token(exp=end) + SEPARATOR + make_proof(CALLER_KEY, ADMIN_SERVER))
+
+
 @given(st.binary(min_size=32, max_size=32))
 def test_a_key_is_read_from_its_text(key: bytes) -> None:
     assert key_from_text(key_to_text(key)) == key

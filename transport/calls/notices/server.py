@@ -10,8 +10,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
+from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 from tandemfeed.transport.calls.notices import TAKEOVER_S
 from tandemfeed.transport.calls.notices.layout import (
     DEATH_SIZE,
@@ -56,10 +58,9 @@ class ServerNotices:
             LOG.warning("cannot use the UDP port; a killed adapter will be noticed and replaced later", extra=extra)
             return
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
-        self._thread = threading.Thread(
-            target=self._receive, args=(self._socket, on_death), name="death-notices", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_thread(
+            partial(self._receive, self._socket, on_death), "death-notices", mark_unhealthy
+        )  # without it, calls still report deaths
 
     def close(self) -> None:
         """Finish what is left, and stop receiving and sending. A second call does nothing."""
@@ -99,9 +100,10 @@ class ServerNotices:
         rest = _Rest()
         heard = [receiver.fileno(), self._stop_fd]
         with receiver:
-            while self._stop_fd not in (ready := select.select(heard, [], [], rest.pause_s())[0]):
+            while self._stop_fd not in (ready := _readable(heard, rest.pause_s())):
                 if ready and (incarnation := self.verify_death(receiver.recv(DEATH_SIZE + 1))) is not None:
-                    rest.add(on_death(incarnation))
+                    with _logged("could not report the death of an adapter"):
+                        rest.add(on_death(incarnation))
                 if rest.pause_s() == 0:
                     rest.call_all()
             rest.call_all()
@@ -125,10 +127,25 @@ class _Rest:
 
     def call_all(self) -> None:
         while self._actions:
-            try:
+            with _logged("could not finish what the death of an adapter requires"):
                 self._actions.pop(0)()
-            except Exception:  # e.g. of a full disk; later deaths must be heard
-                LOG.exception("could not finish what the death of an adapter requires")
+
+
+@contextlib.contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Log a failure, such as of a full disk, and continue: later deaths must be heard."""
+    try:
+        yield
+    except Exception:
+        LOG.exception(what)
+
+
+def _readable(descriptors: list[int], timeout_s: float | None) -> list[int]:
+    """As of `select`, which refuses descriptors from 1,024 on."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1_000)]
 
 
 def _send_nothing(_: GrantNotice) -> None:

@@ -1,4 +1,7 @@
-"""The standard health service (grpc.health.v1), for whoever asks; a watcher costs memory, not a thread."""
+"""The standard health service (grpc.health.v1), for any caller; a watcher costs memory, not a thread.
+
+Once a thread of the process has failed, no service is serving any more (`runtime.threads`).
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,19 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # gr
 
     def __init__(self) -> None:
         self._statuses: dict[str, Any] = {}
+        self._is_failed = False
         self._changes: set[asyncio.Event] = set()
 
     def set(self, status: Any, *services: str) -> None:
         """Set services' status."""
-        self._statuses |= dict.fromkeys(services, status)
+        self._statuses |= dict.fromkeys(services, Status.NOT_SERVING if self._is_failed else status)
         for changed in self._changes:
             changed.set()
+
+    def fail(self) -> None:
+        """Report every service as not serving, for good."""
+        self._is_failed = True
+        self.set(Status.NOT_SERVING, *self._statuses)
 
     async def Check(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """The status of a service."""

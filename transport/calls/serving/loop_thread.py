@@ -8,6 +8,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from tandemfeed.runtime.threads import end_process, start_thread
+
 Result = TypeVar("Result")
 END_TIMEOUT_S = 5.0
 _LOCK = threading.Lock()
@@ -33,8 +35,7 @@ def serving_loop() -> asyncio.AbstractEventLoop:
     with _LOCK:
         if not _LOOPS:
             loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=loop.run_forever, name="calls", daemon=True)
-            thread.start()
+            thread = start_thread(loop.run_forever, "calls", end_process)
             atexit.register(_end, loop, thread)
             _LOOPS.append(loop)
         return _LOOPS[0]

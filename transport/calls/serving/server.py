@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
+from tandemfeed.runtime.threads import watch_threads
 from tandemfeed.transport.calls.channels import MESSAGE_SIZE_MAX, PING_TIMEOUT_OPTIONS
 from tandemfeed.transport.calls.serving.call_context import CallAborted, CallContext
 from tandemfeed.transport.calls.serving.handling import CallHandling, Gate
@@ -131,6 +132,7 @@ def serve(
     for address, _ in ports:
         _check_listen_address(address)
     health.set(health_pb2.HealthCheckResponse.SERVING, "", *service_names)
+    watch_threads(lambda: serving_loop().call_soon_threadsafe(health.fail))
     server, endpoints = run_on_loop(_start(handling, ports))
     return RpcServer(endpoints[0], "".join(endpoints[1:]), server, handling, health, tuple(service_names))
 

@@ -51,10 +51,12 @@ def finished() -> Deaths:
 
 @pytest.fixture
 def server(deaths: Deaths, finished: Deaths) -> Iterator[tuple[ServerNotices, str]]:
-    """A server at a free port, and that port. The rest for incarnation 13 fails."""
+    """A server at a free port, and that port. What it does about incarnation 12 fails, and the rest for 13."""
 
     def on_death(incarnation: int) -> Callable[[], None]:
         deaths.put(incarnation)
+        if incarnation == 12:
+            refuse()
         return refuse if incarnation == 13 else partial(finished.put, incarnation)
 
     notices, endpoint = ServerNotices(), free_endpoint()
@@ -112,9 +114,9 @@ def test_the_rest_is_done_after_the_deaths_and_a_failure_stops_nothing(
 ) -> None:
     notices, endpoint = server
     sender = DeathNoticeSender(endpoint)
-    for incarnation in (7, 13, 8):
+    for incarnation in (12, 7, 13, 8):
         sender.send(notices.key(incarnation), incarnation)
-    assert [deaths.get(timeout=WAIT_S) for _ in range(3)] == [7, 13, 8]
+    assert [deaths.get(timeout=WAIT_S) for _ in range(4)] == [12, 7, 13, 8]
     assert [finished.get(timeout=WAIT_S) for _ in range(2)] == [7, 8]
     sender.send(notices.key(9), 9)
     assert deaths.get(timeout=WAIT_S) == 9
