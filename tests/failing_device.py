@@ -37,12 +37,14 @@ class FailingDevice:
     Args:
         place: a folder for this test.
         size: of the disk in bytes.
+        is_thin: its store gives space to a page only when it is first written. Then `fail` may be called while files
+            are being written, but pages of zeros that were written before are not refused.
     """
 
-    def __init__(self, place: Path, size: int = 64 * MB) -> None:
+    def __init__(self, place: Path, size: int = 64 * MB, *, is_thin: bool = False) -> None:
         self._store, self.folder = place / "store", place / "disk"
         self._image, self._filling = self._store / "image", self._store / "filling"
-        self._size = size
+        self._size, self._is_thin = size, is_thin
 
     def __enter__(self) -> Self:
         self._require_tools()
@@ -58,6 +60,8 @@ class FailingDevice:
             self._unused = self._unused_blocks()
             with self._image.open("r+b") as image:
                 os.posix_fallocate(image.fileno(), 0, self._size)
+            if self._is_thin:
+                self._free_zeros()
             self._mount()
         except BaseException:
             self.__exit__()
@@ -70,7 +74,8 @@ class FailingDevice:
 
     def fail(self) -> None:
         """From now on the disk refuses writes (ENOSPC, as the kernel passes it on)."""
-        self._free_zeros()
+        if not self._is_thin:
+            self._free_zeros()
         with self._filling.open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(PAGE))

@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.crash.face_cases import cases as face_cases
+from tests.crash.face_cases import left_out
 from tests.crash.journal_cases import CASES
 
 CHUNK = 20
@@ -91,5 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not sys.stderr.isatty() and done.total() % 1_000 < CHUNK:
                 print(f"{done.total()}/{len(seeds)} cases", file=sys.stderr, flush=True)
     text = ", ".join(f"{count} {kind}" for kind, count in sorted(done.items()))
+    for kind, why in left_out().items():
+        print(f"left out: {kind} ({why})")
     print(f"{done.total()} cases ({text}) in {time.monotonic() - began:.0f} s, {len(failed)} failed {failed[:20]}")
     return 1 if failed else 0
