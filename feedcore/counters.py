@@ -33,6 +33,7 @@ class Counter(Enum):
     DIGESTS_EQUAL = "Conversion-state comparisons that agreed."
     DIGESTS_UNEQUAL = "Conversion-state comparisons that found a difference."
     LEASE_LAPSED = "Times this adapter stopped transmitting as active because its lease ran out."
+    OWN_PAUSES = "Pauses of this adapter's own process; it judges no other by the silence meanwhile."
     INBOX_DROPPED = "Datagrams dropped because a subscription's inbox was full; they are requested like lost ones."
     MERGE_DELIVERED = "Application messages delivered."
     MERGE_DUPLICATES = "Packets with no message that was not delivered already."

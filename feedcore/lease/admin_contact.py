@@ -46,6 +46,10 @@ class AdminContact:
         """Note that the stream to the server broke."""
         self._is_broken = True
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused, and so heard nothing."""
+        self._heard_at_ns += pause_ns
+
     def is_in_contact(self, now_ns: int) -> bool:
         """True while an admin server is in contact."""
         return not self._is_broken and now_ns - self._heard_at_ns < self._config.contact_ns

@@ -180,6 +180,13 @@ class Channel:
         for tracker in self.trackers.values():
             tracker.seek_end(now_ns)
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused: the active was not silent meanwhile, and gaps were not open."""
+        self.active.heard_at_ns += pause_ns
+        self.hand_over.on_own_pause(pause_ns)
+        for tracker in self.trackers.values():
+            tracker.on_own_pause(pause_ns)
+
     # ---- queries ----
 
     @property

@@ -35,6 +35,8 @@ class ReplicaConfig:
 
     Attributes:
         heartbeat_interval_ns: how often every stream announces its next `message_seq` and its history.
+        pause_after_ns: an adapter that is called this much later than it asked for was itself paused, so it judges no
+            other by the silence meanwhile.
         idle_heartbeat_interval_ns: the same, once `idle_after_count` heartbeats in a row have said the same. Every
             reader of the channel is woken by each heartbeat.
         detach_after_ns: a backup becomes DETACHED when the active has been silent for this long.
@@ -61,6 +63,7 @@ class ReplicaConfig:
     heartbeat_interval_ns: int = 10 * MS
     idle_heartbeat_interval_ns: int = 25 * MS
     idle_after_count: int = 20
+    pause_after_ns: int = 20 * MS
     detach_after_ns: int = 100 * MS
     proceed_after_ns: int = 200 * MS
     throttle_message_count: int = 1_000
@@ -82,6 +85,8 @@ class ReplicaConfig:
     def __post_init__(self) -> None:
         assert self.idle_heartbeat_interval_ns >= self.heartbeat_interval_ns
         assert self.detach_after_ns > 3 * self.idle_heartbeat_interval_ns  # survives three lost heartbeats
+        # A pause of this process that is not noticed, and a heartbeat of the active's that is not read yet after it.
+        assert self.detach_after_ns > self.pause_after_ns + 2 * self.idle_heartbeat_interval_ns
         assert self.proceed_after_ns >= self.detach_after_ns  # only a detached backup may proceed
         assert self.announce_every_ns < self.ack_timeout_ns  # survives a lost announcement
         assert self.promotion_patience_ns > self.heartbeat_interval_ns  # survives a lost EPOCH_ENDED

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.hiccup import OwnPauses
 from tandemfeed.feedcore.lease.admin_contact import AdminContact
 from tandemfeed.feedcore.lease.failing import is_repeated, should_leave
 from tandemfeed.feedcore.lease.lease_view import LeaseView
@@ -61,6 +62,8 @@ class AdapterEngine:
         self._offer: tuple[int, int, int] | None = None  # (epoch, previous epoch, valid until)
         self._has_accepted = False  # accepted that offer; not while abstaining
         self._ask_to_fail_at_ns = 0
+        self._pauses = OwnPauses(config.replica.pause_after_ns)
+        self._served_at_ns = now_ns  # the time of the last event
 
     @property
     def session(self) -> int:
@@ -280,11 +283,14 @@ class AdapterEngine:
         return self._on_replicas(ChannelReplica.on_stop)
 
     def next_deadline_ns(self) -> int | None:
-        """When to call `on_timer` next; None: not before another event."""
+        """When to call `on_timer` next; None: not before another event. The shell that asks calls it then, so an engine
+        that is called much later was paused with its process."""
         due = [replica.next_deadline_ns() for replica in self.replicas.values()]
         due += [self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns()]
         is_early = self._offer is not None and not self._has_accepted
-        return earliest(*due, self._contact.abstains_until_ns if is_early else None)
+        deadline_ns = earliest(*due, self._contact.abstains_until_ns if is_early else None)
+        self._pauses.expect(deadline_ns, self._served_at_ns)
+        return deadline_ns
 
     @property
     def is_catching_up(self) -> bool:
@@ -354,6 +360,9 @@ class AdapterEngine:
 
     def _fence(self, now_ns: int) -> list[AdapterEffect]:
         """Stop being active if the lease has run out. Runs first in every event: the process may have been paused."""
+        if now_ns >= self._pauses.noticed_at_ns:
+            self._on_own_pause(self._pauses.take(now_ns))
+        self._served_at_ns = now_ns
         lease = self.lease
         if not lease.is_held or lease.may_transmit(now_ns):
             return []
@@ -366,6 +375,15 @@ class AdapterEngine:
                 return []
         self.counters.add(Counter.LEASE_LAPSED)
         return self._lose(f"the lease on epoch {lease.epoch} ran out", now_ns)
+
+    def _on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused: what others did meanwhile waits in its queues, so their silence does not count. The
+        lease is not extended, nor is a promise, and a peer's old state is not taken for a recent one."""
+        self.counters.add(Counter.OWN_PAUSES)
+        self._contact.on_own_pause(pause_ns)
+        self._sessions.on_own_pause(pause_ns)
+        for stream in self.source_heard_at_ns:
+            self.source_heard_at_ns[stream] += pause_ns
 
     def _promote(self, now_ns: int) -> list[AdapterEffect]:
         self._promote_at_ns = None

@@ -25,6 +25,12 @@ class HandOver:
         """Wait to begin `epoch`, which this adapter holds, where `after_epoch` ends."""
         self._offer = epoch, after_epoch, now_ns + self._patience_ns
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused, and could not hear that the old epoch ended: wait as much longer."""
+        if self._offer is not None:
+            epoch, after_epoch, until_ns = self._offer
+            self._offer = epoch, after_epoch, until_ns + pause_ns
+
     @property
     def is_awaited(self) -> bool:
         """True while an epoch that this adapter holds has not begun here."""

@@ -168,6 +168,11 @@ class ChannelReplica:
 
     # ---- time ----
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused: nothing that others did meanwhile has arrived yet."""
+        self.channel.on_own_pause(pause_ns)
+        self._role.on_own_pause(pause_ns)
+
     def on_timer(self, now_ns: int) -> list[AdapterEffect]:
         """Do everything that is due: source gaps, the role's timers, saving the state, a heartbeat."""
         channel = self.channel

@@ -65,6 +65,14 @@ class SessionReplicas:
             for stream in channel.source_stream_ids:
                 self.readers.setdefault(stream, (converter, []))[1].append(replica)
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused."""
+        self.heard_at_ns += pause_ns
+        if self.adapter_heard_at_ns is not None:
+            self.adapter_heard_at_ns += pause_ns
+        for replica in self.replicas.values():
+            replica.on_own_pause(pause_ns)
+
     @property
     def is_complete(self) -> bool:
         """True if this adapter has applied all of the session."""
@@ -190,6 +198,12 @@ class Sessions:
         if self._config.session_state is SessionState.RESET:
             return self._initial[channel_id]
         return self._converters[channel_id].snapshot() if epoch else None
+
+    def on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused: the rest of a session, and other adapters' change of session, have as much longer."""
+        self._begun_at_ns += pause_ns
+        for each in (self.current, *self.coming.values()):
+            each.on_own_pause(pause_ns)
 
     def resume_final_heartbeats(self, heartbeats: Iterable[OutputPacket], now_ns: int) -> None:
         """Take the final heartbeats that this adapter's previous process sent in earlier sessions."""

@@ -25,6 +25,7 @@ def engine_config(plan: Plan, adapter_id: int, session: int, previous_process_en
         replica=ReplicaConfig(
             heartbeat_interval_ns=timing.heartbeat_interval_ns,
             idle_heartbeat_interval_ns=timing.heartbeat_interval_ns * 3 // 2,
+            pause_after_ns=timing.heartbeat_interval_ns,
             detach_after_ns=5 * timing.heartbeat_interval_ns,
             proceed_after_ns=10 * timing.heartbeat_interval_ns,
             promotion_patience_ns=5 * timing.heartbeat_interval_ns,

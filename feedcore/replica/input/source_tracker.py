@@ -152,6 +152,13 @@ class SourceTracker:
         ranges += self._due_tail(now_ns)
         return RequestSource(self.source_stream_id, ranges, self._session) if ranges else None
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused, and what is missing may wait in its queues."""
+        if self._gap_since_ns is not None:
+            self._gap_since_ns += pause_ns
+        if self._given_up_at_ns is not None:
+            self._given_up_at_ns += pause_ns
+
     def lost(self, now_ns: int) -> tuple[int, int] | None:
         """The first gap, (first, last) inclusive, if it has been open for long enough to be declared lost."""
         if self._gap_since_ns is None or self.next_source_seq is None:

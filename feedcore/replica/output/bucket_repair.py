@@ -63,6 +63,10 @@ class BucketRepair:
         self._line.set_buckets(answer)
         return True
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused, and the answer may wait in its queues."""
+        self._due_at_ns += pause_ns
+
     def is_late(self, now_ns: int) -> bool:
         """True if the answer did not arrive, or its position was not reached, in time."""
         return bool(self.buckets) and now_ns >= self._due_at_ns

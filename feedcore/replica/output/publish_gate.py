@@ -83,6 +83,10 @@ class PublishGate:
             self._announce_at_ns = now_ns + self._config.announce_every_ns
             self._announce([self._held[place][0] for place in range(min(len(self._held), REANNOUNCED_MAX))])
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused, and acknowledgements may wait in its queues."""
+        self._held = deque((packet, since_ns + pause_ns) for packet, since_ns in self._held)
+
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` has something to do."""
         return min(self._announce_at_ns, self._held[0][1] + self._config.ack_timeout_ns) if self._held else None

@@ -140,6 +140,9 @@ class Deciding(Role):
 
     # ---- time ----
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        self._gate.on_own_pause(pause_ns)
+
     def on_timer(self, now_ns: int) -> Next:
         self._gate.on_timer(now_ns)
         self._declare_losses(now_ns)

@@ -76,6 +76,10 @@ class PositionedBackup(BackupRole):
         return front is not None and now_ns - self._front_since_ns >= self.channel.config.stuck_after_ns
 
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        self._front_since_ns += pause_ns
+
+
 class Following(PositionedBackup):
     """Owns the repair of differing buckets, how long something has been outstanding, and the limit of a catch-up."""
 
@@ -183,6 +187,14 @@ class Following(PositionedBackup):
         return self.leave(f"buckets {self._repair.buckets[:8]} differ and could not be set", now_ns)
 
     # ---- time ----
+
+    def on_own_pause(self, pause_ns: int) -> None:
+        super().on_own_pause(pause_ns)
+        self._repair.on_own_pause(pause_ns)
+        if self._catch_up_by_ns is not None:
+            self._catch_up_by_ns += pause_ns
+        if self._blocked_since_ns is not None:
+            self._blocked_since_ns += pause_ns
 
     def on_timer(self, now_ns: int) -> Next:
         self.request_runs(now_ns)

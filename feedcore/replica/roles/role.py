@@ -136,6 +136,9 @@ class Role:
         """Do what is due in this role."""
         return None
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused: what the role waits for may be in its queues, so it waits as much longer."""
+
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` has something to do."""
         return None

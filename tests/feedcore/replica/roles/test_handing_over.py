@@ -112,6 +112,7 @@ def test_an_heir_that_lost_its_place_begins_at_its_last_position() -> None:
     assert not heir.engine.is_catching_up, "it holds the lease"
     due_ns = heir.engine.next_deadline_ns()
     assert due_ns is not None
+    heir.engine.on_timer(due_ns)
     heir.engine.on_timer(34 * MS + heir.engine.config.replica.promotion_patience_ns)
     assert heir.state is ReplicaState.ACTIVE
 
