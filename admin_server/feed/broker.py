@@ -86,7 +86,8 @@ class FeedBroker:
         self._state = FeedState(feed, records, audit, self.key_ring, self.rights.revoked, token_keys)
         self.operations = FeedOperations(feed, self._state, records)
         self._timekeeper = Timekeeper(feed.name, self._state, self.key_ring)
-        self.gateways = ContributionGateways(feed, records, self._state.note, self._state.announce)
+        state = self._state
+        self.gateways = ContributionGateways(feed, records, state.note, state.announce, state.resumed_at_ns)
         self._state.ended_source_starts = self.gateways.ended_starts
         self._disabled: frozenset[str] = frozenset()
         self._timekeeper.start()

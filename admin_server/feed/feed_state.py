@@ -108,6 +108,12 @@ class FeedState:
         """The last epoch that may be granted now."""
         return self._keeper.reserved_end
 
+    def resumed_at_ns(self) -> int:
+        """When this server's last pause ended; 0: it was never paused."""
+        with self._changed:
+            self.lease.note_time(time.monotonic_ns())
+            return self.lease.resumed_at_ns
+
     @property
     def is_stopped(self) -> bool:
         """Whether `stop` was called."""
@@ -482,7 +488,9 @@ class FeedState:
 
     def _check(self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest, process: ProcessStart) -> None:
         """Raise unless this process may register."""
-        self.processes.check(adapter, process, self._attending.get(adapter.adapter_id), request.replace)
+        self.lease.note_time(time.monotonic_ns())
+        attendance, resumed_at_ns = self._attending.get(adapter.adapter_id), self.lease.resumed_at_ns
+        self.processes.check(adapter, process, attendance, is_replacing=request.replace, resumed_at_ns=resumed_at_ns)
 
     def _described(self, adapter_id: int) -> common_pb2.AdapterDescription:
         """A copy of an adapter's description, with its starts that are valid now."""

@@ -97,6 +97,11 @@ class Candidates:
         candidate.report, candidate.reported_at_ns, candidate.is_stale = report, now_ns, False
         return True
 
+    def on_own_pause(self, pause_ns: int) -> None:
+        """This process was paused: the reports of that time wait in its queues, so the known ones are not older."""
+        for candidate in self._attending.values():
+            candidate.reported_at_ns += pause_ns
+
     def invalidate_report(self, adapter_id: int) -> None:
         """Disregard the adapter's last report; only its next one counts."""
         if (candidate := self._attending.get(adapter_id)) is not None:

@@ -9,6 +9,9 @@ Invariant: while a holder may rely on its lease and its stream is open, no other
 heir may rely on an offer, only the heir can succeed the holder. No epoch is ever promised to two adapters. After a
 restart of the store only an expired term ends the restored lease, until its holder renews it, because the newest
 recorded holder may not be the newest actual holder.
+
+A pause of the store is not a silence of adapters: their reports and renewals wait in its queues. So it adds the pause
+to every time that it waits for them (`feedcore.hiccup`), before it ends a term or chooses a candidate.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from tandemfeed.admin_server.lease.lease_decisions import (
 )
 from tandemfeed.admin_server.lease.lease_terms import LeaseConfig, Terms
 from tandemfeed.admin_server.lease.takeovers import Takeover, TakeoverReason, Takeovers
+from tandemfeed.feedcore.hiccup import OwnPauses
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 
 __all__ = ["FeedLease", "Granted", "LeaseConfig", "LeaseDecision", "Offer", "Vacated"]
@@ -67,6 +71,7 @@ class FeedLease:
         next_epoch_number: the next epoch to grant or offer; no lower one is ever promised again.
         terms: the length of lease terms.
         takeovers: the takeovers so far, with their reasons.
+        resumed_at_ns: when the store's last pause ended; 0: it was never paused.
     """
 
     def __init__(self, config: LeaseConfig, adapters: frozenset[int] = frozenset()) -> None:
@@ -85,6 +90,9 @@ class FeedLease:
         self._awaited_holder = 0  # held the restored lease and has not returned, but may still be active
         self._expired_holder = 0  # its term passed: taken for dead, unless the same process reports again
         self._late_until_ns = 0  # until then, twice the term would have been enough for that process
+        self._pauses = OwnPauses(config.pause_after_ns)
+        self._served_at_ns = self.resumed_at_ns = 0
+        self._extended_ns = 0  # by how much pauses of the store have extended the present term
 
     def restore(
         self,
@@ -120,6 +128,7 @@ class FeedLease:
 
     def on_attend(self, adapter_id: int, now_ns: int) -> list[LeaseDecision]:
         """The stream of a new adapter process began; the process holds no lease."""
+        self.note_time(now_ns)
         self._forget(adapter_id)
         decisions = self._withdraw_from(adapter_id, "the adapter restarted")
         decisions += self._end_of_holder(adapter_id, TakeoverReason.PROCESS_ENDED, now_ns)
@@ -132,6 +141,7 @@ class FeedLease:
 
     def on_gone(self, adapter_id: int, now_ns: int, *, has_ended: bool = False) -> list[LeaseDecision]:
         """An adapter's stream ended. Args: has_ended: its process, and not only the stream, is known to have ended."""
+        self.note_time(now_ns)
         self.candidates.leave(adapter_id)
         if self._expired_holder == adapter_id:
             self._expired_holder = 0  # it really was gone, so the takeover was necessary
@@ -154,6 +164,7 @@ class FeedLease:
         unheard: frozenset[int] = frozenset(),
     ) -> list[LeaseDecision]:
         """An adapter reported its state."""
+        self.note_time(now_ns)
         report = CandidateReport(state, next_message_seq, health, history_epoch, abstains, session, unheard)
         if not self.candidates.report(adapter_id, report, now_ns):
             return []
@@ -164,6 +175,7 @@ class FeedLease:
 
     def renew(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
         """An adapter asks for renewal. If it holds the lease, the last decision is `Renewed`; if not, there is none."""
+        self.note_time(now_ns)
         self._note_alive(adapter_id, now_ns)
         decisions: list[LeaseDecision] = []
         if self._is_offered(adapter_id, epoch, now_ns):
@@ -174,12 +186,34 @@ class FeedLease:
         self.holder = adapter_id
         until_ns, noted = self.terms.begin(now_ns)
         self._until_ns = max(self._until_ns, until_ns)
-        self._is_unproven, self._awaited_holder = False, 0
+        self._is_unproven, self._awaited_holder, self._extended_ns = False, 0, 0
         self.takeovers.on_continued()
         return [*decisions, *noted, Renewed(adapter_id, epoch)]
 
+    # ---- time ----
+
+    def note_time(self, now_ns: int) -> None:
+        """Take the time of an event, as every event does; if this process was paused before it, wait as much longer."""
+        pause_ns = self._pauses.take(now_ns)
+        self._served_at_ns = now_ns
+        if not pause_ns:
+            return
+        self.resumed_at_ns = now_ns
+        # What waits in the queues is read soon. In all, a term is extended by its own length, as after a restart, so a
+        # store that is always late still ends the term of a holder that is gone.
+        extension_ns = min(max(pause_ns, self.config.read_ns), self.config.term_ns - self._extended_ns)
+        self._extended_ns += extension_ns
+        if extension_ns:
+            self._until_ns = max(self._until_ns, now_ns + extension_ns)
+            if self.offer is not None:
+                self.offer.until_ns = max(self.offer.until_ns, now_ns + extension_ns)
+        if self._waiting_since_ns is not None:
+            self._waiting_since_ns += pause_ns
+        self.candidates.on_own_pause(pause_ns)
+
     def on_timer(self, now_ns: int) -> list[LeaseDecision]:
         """A term, an offer or a grace period may have ended."""
+        self.note_time(now_ns)
         decisions: list[LeaseDecision] = []
         if self.holder and now_ns >= self._until_ns:
             self.candidates.invalidate_report(self.holder)  # it dates from before the term ended
@@ -193,10 +227,13 @@ class FeedLease:
         return decisions + self._consider(now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """When `on_timer` may have something to do."""
-        if not self.holder:
-            return self._due_ns
-        return self._until_ns if self.offer is None else min(self._until_ns, self.offer.until_ns)
+        """When `on_timer` may have something to do. The shell that asks calls it then, so a store that is called much
+        later was paused with its process."""
+        deadline_ns = self._due_ns
+        if self.holder:
+            deadline_ns = self._until_ns if self.offer is None else min(self._until_ns, self.offer.until_ns)
+        self._pauses.expect(deadline_ns, self._served_at_ns)
+        return deadline_ns
 
     # ---- planned changes ----
 
@@ -207,6 +244,7 @@ class FeedLease:
             to: the heir; None: the best synchronised backup.
             is_failing: the holder will be failed afterwards.
         """
+        self.note_time(now_ns)
         refused = self._refusal_to_hand_over(to, now_ns)
         if refused is not None:
             return [refused]
@@ -218,6 +256,7 @@ class FeedLease:
 
     def on_offer_accepted(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
         """The heir has received the offer, so the holder is ordered to end its epoch without a wait for the heir."""
+        self.note_time(now_ns)
         offer = self.offer
         if offer is None or offer.is_accepted or (offer.heir, offer.epoch) != (adapter_id, epoch):
             return []
@@ -228,6 +267,7 @@ class FeedLease:
 
     def on_released(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
         """The holder has given up its epoch: the lease goes to the heir, or without an heir to the best candidate."""
+        self.note_time(now_ns)
         if adapter_id != self.holder or epoch != self.epoch:
             return []
         if self.offer is not None and now_ns < self.offer.until_ns:
@@ -237,6 +277,7 @@ class FeedLease:
 
     def next_epoch(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
         """The holder asks for a new epoch for itself. Nothing is granted to other adapters, or during a hand-over."""
+        self.note_time(now_ns)
         is_holder = (adapter_id, epoch) == (self.holder, self.epoch) and now_ns < self._until_ns
         if not is_holder or self._is_unproven or self.offer is not None:
             return []
@@ -382,7 +423,7 @@ class FeedLease:
         self.holder = self._last_holder = adapter_id
         self.epoch, self.offer = epoch, None
         self._until_ns, noted = self.terms.begin(now_ns)
-        self._awaited_holder = 0
+        self._awaited_holder = self._extended_ns = 0
         self.takeovers.on_granted(adapter_id, epoch, now_ns)
         return [*noted, Granted(adapter_id, epoch)]
 

@@ -34,6 +34,9 @@ class LeaseConfig:
         allowance_ns: added to the term at the store, so that the holder has stopped when the store's term ends.
         grace_ns: how long a poor candidate waits for a better one while an adapter of the feed is missing.
         first_grace_ns: the same at a feed's very first start, when no adapter has a journal.
+        pause_after_ns: a store that is called this much later than it asked for was itself paused, so it takes no
+            adapter for silent because of that time. Scheduling usually takes less, even on a busy machine.
+        read_ns: how long a store that was paused waits at least, to read what waits in its queues.
         quiet_ns: after this time without a needless takeover, the term is halved.
     """
 
@@ -42,7 +45,12 @@ class LeaseConfig:
     grace_ns: int = 2_000 * MS
     first_grace_ns: int = 500 * MS
     fresh_ns: int = 400 * MS
+    pause_after_ns: int = 10 * MS
+    read_ns: int = 25 * MS
     quiet_ns: int = 60 * SECOND
+
+    def __post_init__(self) -> None:
+        assert self.pause_after_ns <= self.read_ns < self.term_ns
 
     @property
     def term_ns(self) -> int:

@@ -79,8 +79,12 @@ class JsonLines:
         Args:
             since: how many lines to skip, counted from the first line of the process.
         """
+        return next(iter(self.find_all(event, since)), None)
+
+    def find_all(self, event: str, since: int = 0) -> list[dict[str, Any]]:
+        """The kept lines with this event."""
         skipped = max(0, since - (self.count - len(self._kept)))
-        return next((line for line in islice(self._kept, skipped, None) if line.get("event") == event), None)
+        return [line for line in islice(self._kept, skipped, None) if line.get("event") == event]
 
 
 def _bytecode_settings(folder: Path) -> dict[str, str]:
@@ -192,6 +196,11 @@ class ManagedProcess:
             ProcessFailed: it ended first, or the time is over.
         """
         return self._await(self._logged, event, since, timeout_s)
+
+    def logged(self, event: str, *, since: int = 0) -> list[dict[str, Any]]:
+        """The lines with this event in its log so far; `since` as in `await_log`."""
+        with self._changed:
+            return self._logged.find_all(event, since)
 
     def send_line(self, line: str) -> None:
         """Write a line to its standard input.

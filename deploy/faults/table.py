@@ -15,7 +15,7 @@ from tandemfeed.deploy.faults.links import (
     loss_on_both_lines,
     loss_on_one_line,
 )
-from tandemfeed.deploy.faults.pauses import pause_active, slow_backup
+from tandemfeed.deploy.faults.pauses import pause_active, pause_admin, pause_backup, slow_backup
 from tandemfeed.deploy.faults.planned import FILL_MESSAGES, disk_full, hand_over, replace_keys
 
 FORGED_PER_SECOND = 5_000.0  # a quarter of what the client receives anyway; two cores can carry it besides the cluster
@@ -33,6 +33,8 @@ FAULTS = {
     "pause-active": Fault(
         pause_active, "SIGSTOP the active until its lease has ended", 8.0, stall_aim_ms=VANISH_GOAL_MS
     ),
+    "pause-backup": Fault(pause_backup, "SIGSTOP a backup for 3 s", 12.0),
+    "pause-admin": Fault(pause_admin, "SIGSTOP the admin server for 3 s", 12.0),
     "slow-backup": Fault(slow_backup, "slow a backup down to a tenth for 3 s", 8.0),
     "cut-active-from-admin": Fault(
         cut_active_from_admin,

@@ -200,7 +200,7 @@ class Sessions:
         return self._converters[channel_id].snapshot() if epoch else None
 
     def on_own_pause(self, pause_ns: int) -> None:
-        """This process was paused: the rest of a session, and other adapters' change of session, have as much longer."""
+        """This process was paused: the rest of a session, and the other adapters, have as much longer."""
         self._begun_at_ns += pause_ns
         for each in (self.current, *self.coming.values()):
             each.on_own_pause(pause_ns)

@@ -149,7 +149,8 @@ class AdapterActor:
         self._pauses_before_sending = True
 
     def resume(self, _: object = None) -> None:
-        """Resume: first send the packets that were about to be sent, then process the waiting events."""
+        """Resume: first send the packets that were about to be sent, then do what is due, and only then, which is the
+        worst order, process the waiting events."""
         self._pauses_before_sending = False
         if not self.is_alive or not self.is_paused:
             return
@@ -159,6 +160,7 @@ class AdapterActor:
         self.is_late = True
         self._perform(effects)
         self.is_late = False
+        self._run((self.engine.on_timer, ()))
         waiting, self._inbox = self._inbox, deque()
         self._datagrams_waiting = 0
         for event in waiting:

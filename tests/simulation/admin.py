@@ -6,9 +6,10 @@ the queues and the database of `admin_server.feed.broker.FeedBroker`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandemfeed.admin_server.feed.feed_state import ANNOUNCE_PAUSE_NS
 from tandemfeed.admin_server.lease.lease_core import FeedLease, LeaseConfig
@@ -53,10 +54,14 @@ class AdminActor:
             ttl_ns=timing.lease_ttl_ns,
             allowance_ns=timing.lease_ttl_ns // 10,
             grace_ns=timing.grace_ns,
+            pause_after_ns=timing.lease_ttl_ns // 30,  # as the defaults of both
+            read_ns=timing.lease_ttl_ns // 12,
             fresh_ns=max(timing.lease_ttl_ns, 4 * timing.sync_interval_ns),
         )
         self._adapter_ids = frozenset(own.adapter_id for own in plan.adapters)
         self.is_up = True
+        self._paused_at_ns: int | None = None
+        self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.lease = FeedLease(self._config, self._adapter_ids)
         self._attending: dict[int, Attendance] = {}
         self._connecting: list[tuple[AdapterActor, int]] = []  # adapters that are connecting
@@ -81,7 +86,8 @@ class AdminActor:
         """The process dies, and loses its newest notes. With `is_silent` its host dies too, so that no stream ends."""
         if not self.is_up:
             return
-        self.is_up = False
+        self.is_up, self._paused_at_ns = False, None
+        self._inbox.clear()
         lost = min(notes_lost, len(self._notes))
         del self._notes[len(self._notes) - lost :]
         how = "vanishes" if is_silent else "dies"
@@ -110,6 +116,39 @@ class AdminActor:
                 self.on_connect(adapter)
         self._schedule()
 
+    def pause(self) -> None:
+        """Pause: what arrives waits, and nothing that is due is done."""
+        if self.is_up and self._paused_at_ns is None:
+            self._paused_at_ns = self._world.now_ns
+            self._world.log("the admin server is paused")
+
+    def resume(self, _: object = None) -> None:
+        """Resume: first do what is due, and only then, which is the worst order, take what waits."""
+        if self._paused_at_ns is None:
+            return
+        self._world.log("the admin server resumes")
+        self._cluster.checks.grants.on_paused(self._world.now_ns - self._paused_at_ns)
+        self._paused_at_ns = None
+        deadline_ns = self.lease.next_deadline_ns()
+        is_late = deadline_ns is not None and self._world.now_ns - deadline_ns >= self._config.pause_after_ns
+        if (pauses := self._cluster.checks.pauses) is not None and not is_late:
+            pauses.on_unnoticed(self._world.now_ns)
+        self._perform(self.lease.on_timer(self._world.now_ns))
+        self._schedule()
+        waiting, self._inbox = self._inbox, deque()
+        for each in waiting:
+            self._world.after(0, self._take_waiting, each)
+
+    def _take_waiting(self, entry: tuple[Callable[[Any], None], Any]) -> None:
+        action, argument = entry
+        action(argument)
+
+    def _waits(self, action: Callable[[Any], None], argument: Any) -> bool:
+        """True if the server is paused; then it will take the message later."""
+        if self._paused_at_ns is not None:
+            self._inbox.append((action, argument))
+        return self._paused_at_ns is not None
+
     # ---- connections ----
 
     def on_connect(self, adapter: AdapterActor) -> None:
@@ -130,6 +169,8 @@ class AdminActor:
         adapter.on_message(adapter.life, adapter.engine.on_admin_disconnected)
 
     def _leave(self, who: tuple[AdapterActor, int]) -> None:
+        if self._waits(self._leave, who):
+            return
         adapter, life = who
         attendance = self._attending.get(adapter.adapter_id)
         if self.is_up and attendance is not None and attendance.life == life:
@@ -143,7 +184,10 @@ class AdminActor:
         adapter, life = who
         there, back = self._world.link(adapter.name, ADMIN), self._world.link(ADMIN, adapter.name)
         is_alive = adapter.is_alive and adapter.life == life
-        if is_alive and (not self.is_up or adapter.is_paused or any((there.cuts, there.holds, back.cuts, back.holds))):
+        is_answering = self.is_up and self._paused_at_ns is None
+        if is_alive and (
+            not is_answering or adapter.is_paused or any((there.cuts, there.holds, back.cuts, back.holds))
+        ):
             self._world.after(RETRY_NS, self._try_to_connect, who)
             return
         self._connecting.remove(who)
@@ -151,6 +195,8 @@ class AdminActor:
             self._world.call(there, self._attend, (adapter, life, adapter.stamp()))
 
     def _attend(self, who: tuple[AdapterActor, int, int]) -> None:
+        if self._waits(self._attend, who):
+            return
         adapter, life, report_id = who
         if not self.is_up or not adapter.is_alive or adapter.life != life:
             return
@@ -201,7 +247,7 @@ class AdminActor:
 
     def hand_over(self, heir: int | None) -> None:
         """An operator orders a planned hand-over; None: to the best candidate."""
-        if self.is_up:
+        if self.is_up and not self._waits(self.hand_over, heir):
             self._perform(self._hand_over(heir))
             self._schedule()
 
@@ -213,6 +259,8 @@ class AdminActor:
         )
 
     def _take_request_to_fail(self, request: tuple[AdapterActor, int, str]) -> None:
+        if self._waits(self._take_request_to_fail, request):
+            return
         adapter, life, reason = request
         attendance, now_ns = self._attending.get(adapter.adapter_id), self._world.now_ns
         if not self.is_up or attendance is None or attendance.life != life:
@@ -225,6 +273,8 @@ class AdminActor:
         self._cluster.checks.grants.forget(adapter.adapter_id)
         self._failed[adapter.adapter_id] = reason
         self._world.log("{} is failed: {}", adapter.name, reason)
+        if (pauses := self._cluster.checks.pauses) is not None:
+            pauses.on_failed(adapter, reason)
         self._send(adapter, adapter.engine.on_failed, reason)
         self._perform(self.lease.fail(adapter.adapter_id, reason, now_ns))
         self._schedule()
@@ -239,6 +289,8 @@ class AdminActor:
                 self._send(attendance.adapter, attendance.adapter.engine.on_readmitted)
 
     def _take_report(self, report: tuple[AdapterActor, int, int, PeerState]) -> None:
+        if self._waits(self._take_report, report):
+            return
         adapter, life, report_id, state = report
         if not self._note(adapter, life, report_id):
             return
@@ -266,6 +318,8 @@ class AdminActor:
         self._world.call(self._world.link(adapter.name, ADMIN), self._hear, request)
 
     def _hear(self, request: tuple[AdapterActor, int, int, Callable[[int], list[LeaseDecision]]]) -> None:
+        if self._waits(self._hear, request):
+            return
         adapter, life, report_id, hear = request
         if self._note(adapter, life, report_id):
             self._perform(hear(adapter.adapter_id))
@@ -312,7 +366,7 @@ class AdminActor:
     def _wake(self, when: int) -> None:
         if self._wake_at_ns == when:
             self._wake_at_ns = None
-            if self.is_up:
+            if self.is_up and self._paused_at_ns is None:
                 self._perform(self.lease.on_timer(self._world.now_ns))
                 self._schedule()
 
@@ -336,6 +390,8 @@ class AdminActor:
             case Vacated(epoch, reason):
                 log("epoch {} is vacant: {}", epoch, reason)
                 terms.on_vacated(epoch, reason)
+                if (pauses := self._cluster.checks.pauses) is not None:
+                    pauses.on_vacated(epoch, reason, self._holder_of(epoch), self._world.now_ns)
                 grants.on_vacated(has_passed=reason in PASSED)
             case TermNoted(ttl_ns):
                 log("the term of a lease is {} ms", ttl_ns // MS)
@@ -362,6 +418,10 @@ class AdminActor:
                 if (former_heir := self._attending.get(heir)) is not None:
                     self._send(former_heir.adapter, former_heir.adapter.engine.on_lease_lost, epoch, reason)
 
+    def _holder_of(self, epoch: int) -> AdapterActor | None:
+        owner = dict(self._notes).get(epoch)
+        return next((each for each in self._cluster.adapters if each.adapter_id == owner), None)
+
     def _grant(self, granted: Granted) -> None:
         assert granted.epoch <= self._reserved_end, "no run grants enough epochs to need another block"
         attendance = self._attending[granted.adapter_id]
@@ -377,6 +437,8 @@ class AdminActor:
         self._send(adapter, adapter.on_lease_granted, *grant)
 
     def _announce_later(self, lease: FeedLease) -> None:
+        if self._waits(self._announce_later, lease):
+            return
         if self.is_up and lease is self.lease:  # the same server
             self._announce_roles()
 

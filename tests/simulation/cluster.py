@@ -22,6 +22,7 @@ from tests.simulation.checkers.events import EventChecker
 from tests.simulation.checkers.grants import GrantChecker
 from tests.simulation.checkers.hand_overs import HandOverChecker
 from tests.simulation.checkers.losses import LossChecker
+from tests.simulation.checkers.pauses import PauseChecker
 from tests.simulation.checkers.sessions import SessionChecker
 from tests.simulation.checkers.states import ConvergenceChecker, StateChecker
 from tests.simulation.checkers.terms import TermChecker
@@ -94,6 +95,7 @@ class Checks:
         fresh_ns = max(plan.timing.lease_ttl_ns, 4 * plan.timing.sync_interval_ns)
         self.grants = GrantChecker(fresh_ns, max(plan.timing.grace_ns, LeaseConfig().first_grace_ns))
         self.hand_overs = HandOverChecker()
+        self.pauses = PauseChecker(plan) if plan.has_lone_pauses else None
         # The next two check only plans with one session, because session changes follow other rules.
         self.losses = LossChecker(plan) if not plan.new_sessions else None
         self.events: dict[tuple[str, int], EventChecker] = {}  # by client and channel, once the client has started
@@ -224,6 +226,8 @@ class Cluster:
         is_active = bool(packet.flags & FROM_ACTIVE_BIT)
         self.checks.terms.on_transmit(adapter, packet)
         self.checks.sessions.on_transmit(packet)
+        if self.checks.pauses is not None:
+            self.checks.pauses.on_transmit(adapter, packet, self.world.now_ns)
         if self.checks.acked is not None:
             self.checks.acked.on_transmit(adapter, packet)
         self.checks.of[packet.session].content.on_transmit(packet, is_active=is_active, journal=adapter.journal)
@@ -251,6 +255,8 @@ class Cluster:
 
     def on_lost(self, adapter: AdapterActor, lost: RunsLost) -> None:
         """An active declares source messages lost."""
+        if self.checks.pauses is not None:
+            self.checks.pauses.on_lost(adapter, lost)
         if self.checks.losses is not None:
             sent_at_ns = self.source.sent_at_ns[FIRST_SESSION, lost.source_stream_id, lost.first_source_seq]
             self.checks.losses.on_lost(adapter, lost, sent_at_ns, self.world.now_ns)
@@ -282,6 +288,8 @@ class Cluster:
         """A channel of an adapter changed its state."""
         self.checks.terms.on_moved(adapter, effect.new)
         self.checks.hand_overs.on_moved(adapter, effect, self.world.now_ns)
+        if self.checks.pauses is not None:
+            self.checks.pauses.on_moved(adapter, effect, self.world.now_ns)
 
     def _on_merge_effect(self, client: ClientActor, channel: int, effect: MergeEffect) -> None:
         if self._trace:
@@ -306,6 +314,7 @@ class Cluster:
         world.weather = CALM
         world.heal_all()
         self.admin.restart()
+        self.admin.resume()
         for adapter in self.adapters:
             adapter.garble(0)
             adapter.is_damaging = False

@@ -70,6 +70,7 @@ KINDS = {  # relative frequency of each kind of fault
     FaultKind.HOLD: 2,
     FaultKind.ADMIN_CRASH: 2,
     FaultKind.ADMIN_VANISH: 1,
+    FaultKind.ADMIN_PAUSE: 2,
     FaultKind.SOURCE_STOP: 1,
     FaultKind.SOURCE_RESET: 1,
     FaultKind.CORRUPT: 1,
@@ -92,7 +93,7 @@ def draw_plan(seed: int, scenario: Scenario | None = None) -> Plan:
         scenario = chance.choice(list(Scenario))
     plan = _with_sessions(plan, size) if scenario is None else apply_scenario(scenario, plan, chance)
     plan = _with_shared_streams(plan)
-    return plan if plan.journal_gaps else _patient(plan)
+    return plan if plan.journal_gaps or scenario is Scenario.PAUSES else _patient(plan)
 
 
 def _patient(plan: Plan) -> Plan:
@@ -273,6 +274,8 @@ def _draw_fault(
         amount = int(kind is FaultKind.CUT and chance.random() < 0.5)
     elif kind in (FaultKind.ADMIN_CRASH, FaultKind.ADMIN_VANISH):
         whom, amount = ADMIN, chance.choice((0, 0, 1, 3))
+    elif kind is FaultKind.ADMIN_PAUSE:
+        whom = ADMIN
     elif kind is FaultKind.GARBLE:
         amount = chance.choice((1, 2, 3))
     elif kind is FaultKind.CORRUPT:

@@ -35,6 +35,9 @@ class FaultInjector:
         elif kind in (FaultKind.ADMIN_CRASH, FaultKind.ADMIN_VANISH):
             cluster.admin.crash(fault.amount, is_silent=kind is FaultKind.ADMIN_VANISH)
             world.after(fault.length_ns, cluster.admin.restart)
+        elif kind is FaultKind.ADMIN_PAUSE:
+            cluster.admin.pause()
+            world.after(fault.length_ns, cluster.admin.resume)
         elif kind is FaultKind.SOURCE_STOP:
             world.log("the source stops for {} ms", fault.length_ns // 1_000_000)
             cluster.source.stop_for(fault.length_ns)

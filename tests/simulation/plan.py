@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 import msgspec
 
@@ -32,13 +33,17 @@ class FaultKind(Enum):
     CUT = "cut"  # `whom` and `other` cannot reach each other; connections break; with `amount` 1 both ends notice
     HOLD = "hold"  # like CUT, but connections survive, and their messages arrive late
     ADMIN_CRASH = "admin crash"  # the admin server dies and streams end; it restarts, without its last `amount` notes
+    ADMIN_PAUSE = "admin pause"  # the admin server is paused: what it is sent waits in its queues
     ADMIN_VANISH = "admin vanish"  # like ADMIN_CRASH, but its host vanishes: streams fall silent instead of ending
-    SOURCE_STOP = "source stop"  # the feed source sends nothing and answers nothing
+    SOURCE_STOP = "source stop"  # the feed source is paused: it sends nothing and answers nothing
     SOURCE_RESET = "source reset"  # packets of an old session appear on the source's groups
     CORRUPT = "corrupt"  # bucket `amount` of a backup's conversion state changes by itself
     HAND_OVER = "hand over"  # an operator orders a planned hand-over to `other`
     GARBLE = "garble"  # every `amount`-th packet that `whom` sends differs in one bit from the packet it journaled
     DAMAGE = "damage"  # snapshots and buckets that `whom` gives to others are damaged
+
+
+PAUSES = (FaultKind.PAUSE, FaultKind.ADMIN_PAUSE, FaultKind.SOURCE_STOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +230,18 @@ class Plan:
         failing = (FaultKind.CRASH, FaultKind.VANISH, FaultKind.PAUSE, FaultKind.PAUSE_BEFORE_SENDING)
         count = sum(fault.kind in failing for fault in self.faults)
         return self.publish is PublishMode.ACKED and self.on_silence is OnSilence.HOLD and count <= 1
+
+    @property
+    def has_lone_pauses(self) -> bool:
+        """True if processes are paused one at a time, and nothing else happens: then nobody but a paused process can
+        have given a reason to be judged."""
+        if not all(fault.kind in PAUSES for fault in self.faults) or self.weather.loss or self.journal_gaps:
+            return False
+        if self.weather.delay_span_ns > MS or self.weather.replay_loss:
+            return False
+        ends = [(fault.at_ns, fault.at_ns + fault.length_ns) for fault in self.faults]
+        rest_ns = 3 * self.timing.lease_ttl_ns
+        return all(end + rest_ns <= later for (_, end), (later, _) in pairwise(ends))
 
     def has(self, kind: FaultKind) -> bool:
         """True if a fault of this kind is planned."""

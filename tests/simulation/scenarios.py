@@ -26,7 +26,7 @@ from tests.simulation.plan import (
     Weather,
 )
 from tests.simulation.toy_feed import SYMBOLS
-from tests.simulation.world import ADMIN
+from tests.simulation.world import ADMIN, SOURCE
 
 WHOLE_JOURNAL = 1_000_000  # entries; more than in any run
 
@@ -42,6 +42,7 @@ class Scenario(Enum):
     DAMAGE = "conversion states change by themselves or are damaged in transfer; health and fail policies vary"
     FLAPPING = "the active falls silent repeatedly"
     RESTARTS = "adapters restart from saved states while messages keep coming"
+    PAUSES = "adapters, clients, the admin server and the source are paused, one at a time, and nothing else happens"
     HAND_OVERS = "hand-overs under loss, reordering and slow adapters"
 
 
@@ -266,6 +267,21 @@ def _restarts(plan: Plan, chance: random.Random) -> Plan:
     )
 
 
+def _pauses(plan: Plan, chance: random.Random) -> Plan:
+    adapters = _adapters(plan, chance, (2, 2, 3))
+    rest_ns = 3 * plan.timing.lease_ttl_ns
+    at_ns, faults = chance.randrange(250 * MS, 400 * MS), []  # every adapter is synchronized by then
+    for _ in range(chance.choice((1, 2, 3))):
+        whom = chance.choice((*_names(adapters), *_names(adapters), ADMIN, ADMIN, SOURCE, "client1"))
+        kind = {ADMIN: FaultKind.ADMIN_PAUSE, SOURCE: FaultKind.SOURCE_STOP}.get(whom, FaultKind.PAUSE)
+        length_ns = chance.choice((15, 30, 60, 100, 150, 250, 400, 700)) * MS
+        faults.append(Fault(kind, at_ns, length_ns, whom))
+        at_ns += length_ns + rest_ns + chance.randrange(50 * MS)
+    calm = replace(plan, adapters=adapters, storm_ns=at_ns, weather=Weather(), journal_gaps=())
+    timing = replace(plan.timing, source_declare_after_ns=chance.choice((100, 300)) * MS)
+    return _with_faults(replace(calm, timing=timing), faults)
+
+
 def _hand_overs(plan: Plan, chance: random.Random) -> Plan:
     adapters = _adapters(plan, chance, (2, 3))
     names, storm_ns = _names(adapters), plan.storm_ns
@@ -291,5 +307,6 @@ _SCENARIOS: dict[Scenario, Callable[[Plan, random.Random], Plan]] = {
     Scenario.DAMAGE: _damage,
     Scenario.FLAPPING: _flapping,
     Scenario.RESTARTS: _restarts,
+    Scenario.PAUSES: _pauses,
     Scenario.HAND_OVERS: _hand_overs,
 }

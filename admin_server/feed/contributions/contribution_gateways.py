@@ -48,12 +48,19 @@ class ContributionGateways:
 
     Args:
         announce: called when a start has ended, of which adapters must know.
+        resumed_at_ns: returns when this server's last pause ended, 0 for none.
     """
 
     def __init__(
-        self, feed: FeedSettings, records: ClusterRecords, note: NoteEvent, announce: Callable[[], None]
+        self,
+        feed: FeedSettings,
+        records: ClusterRecords,
+        note: NoteEvent,
+        announce: Callable[[], None],
+        resumed_at_ns: Callable[[], int] = lambda: 0,
     ) -> None:
         self._feed, self._records, self._note, self._announce = feed, records, note, announce
+        self._resumed_at_ns = resumed_at_ns
         self._name = str(feed.feed_id)
         self._lock = threading.Lock()
         self._reports: dict[str, admin_pb2.GatewayReport] = {}  # by endpoint
@@ -85,10 +92,12 @@ class ContributionGateways:
         claim = _claim(source)
         with self._lock:
             now_ns = time.monotonic_ns()
+            self._terms.on_resumed(self._resumed_at_ns())
             former = self._terms.holder
             outcome = self._terms.decide(claim, now_ns)
             if outcome.record != self._terms.record:
                 self._records.note_document(KIND, self._name, msgspec.msgpack.encode(outcome.record))
+                self._terms.on_resumed(time.monotonic_ns())  # meanwhile the other gateways' reports waited for the lock
             has_ended = False
             if self._terms.accept(claim, outcome, now_ns):
                 has_ended = self._end_start(former, outcome, report)

@@ -104,7 +104,12 @@ class ContributionTerms:
         self._heard: dict[str, _Heard] = {}  # by endpoint
         self._numbers: dict[bytes, int] = {}  # of the last report of each process, the newest process last
         self._holder_heard_at_ns = self._began_at_ns = now_ns
+        self._resumed_at_ns = now_ns
         self._accepts_loss = ""
+
+    def on_resumed(self, now_ns: int) -> None:
+        """This server read no reports until now: it was paused, or waited for its disk. No gateway was silent."""
+        self._resumed_at_ns = max(self._resumed_at_ns, now_ns)
 
     def accept_loss(self, endpoint: str) -> None:
         """Let the gateway at this address begin a later session, even if its copy of this one lacks something: an
@@ -164,7 +169,10 @@ class ContributionTerms:
     def _is_holder_silent(self, now_ns: int) -> bool:
         if self.holder is not None and self.holder.is_stopping:
             return True
-        return now_ns - self._holder_heard_at_ns >= SILENCE_NS_MAX
+        return self._silence_ns(self._holder_heard_at_ns, now_ns) >= SILENCE_NS_MAX
+
+    def _silence_ns(self, heard_at_ns: int, now_ns: int) -> int:
+        return now_ns - max(heard_at_ns, self._resumed_at_ns)
 
     def _renew(self, claim: GatewayClaim, record: TermRecord) -> Outcome:
         if claim.standby_copy == record.standby_copy:
@@ -198,9 +206,10 @@ class ContributionTerms:
             return Outcome(made, is_holder=True, event="the holder has made its log")
         if record is not None and record.former_copies and claim.former_copy not in record.former_copies:
             return Outcome(record, reason=LACKING)
-        present = [each.claim for each in self._heard.values() if now_ns - each.at_ns < SILENCE_NS_MAX]
+        present = [each.claim for each in self._heard.values() if self._silence_ns(each.at_ns, now_ns) < SILENCE_NS_MAX]
         others = [each for each in present if each.endpoint != claim.endpoint and not each.is_stopping]
-        if len(others) + 1 < self._gateway_count and now_ns - self._began_at_ns < 2 * SILENCE_NS_MAX:
+        waited_ns = self._silence_ns(self._began_at_ns, now_ns)
+        if len(others) + 1 < self._gateway_count and waited_ns < 2 * SILENCE_NS_MAX:
             return Outcome(record, reason="waiting for the other gateway's first report")
         if record is not None and not record.holder_copy and not self._is_holder_silent(now_ns):
             return Outcome(record, reason="another gateway begins")

@@ -65,6 +65,7 @@ class FeedReports:
             attending: the adapters whose streams are open.
         """
         lease, now_ns = self._keeper.lease, time.monotonic_ns()
+        lease.note_time(now_ns)
         status = admin_pb2.FeedStatus(
             feed=describe_feed(self._feed, session),
             epoch=lease.epoch,
@@ -78,7 +79,7 @@ class FeedReports:
                 for each in sorted(self._feed.adapters, key=lambda adapter: adapter.adapter_id)
             ],
             subscriber_count=subscriber_count,
-            sources=self.sources.statuses(now_ns),
+            sources=self.sources.statuses(now_ns, lease.resumed_at_ns),
             server_started_unix_ns=self._began_unix_ns,
             now_unix_ns=time.time_ns(),
             has_no_synchronized_backup=not lease.candidates.synchronized_backups(lease.holder, now_ns),
@@ -102,7 +103,7 @@ class FeedReports:
             drained_reason=candidates.drained.get(adapter_id, ""),
             replay_bytes_per_s_max=self._replay_limits.of(adapter_id),
             heard_unix_ns=heard_unix_ns,
-            silence_ns=now_ns - heard_at_ns,
+            silence_ns=now_ns - max(heard_at_ns, self._keeper.lease.resumed_at_ns),
             away_since_unix_ns=self._away_since_unix_ns.get(adapter_id, 0),
             host="" if process is None else process.host,
             process_id=0 if process is None else process.process_id,

@@ -37,9 +37,19 @@ class RegisteredProcesses:
     # ---- one thread at a time ----
 
     def check(
-        self, adapter: AdapterSettings, start: ProcessStart, attendance: Attendance | None, is_replacing: bool
+        self,
+        adapter: AdapterSettings,
+        start: ProcessStart,
+        attendance: Attendance | None,
+        *,
+        is_replacing: bool,
+        resumed_at_ns: int,
     ) -> None:
-        """Return if this process may register. Args: attendance: the stream that is open as this adapter, if any.
+        """Return if this process may register.
+
+        Args:
+            attendance: the stream that is open as this adapter, if any.
+            resumed_at_ns: when this server's last pause ended.
 
         Raises:
             AnotherProcess: it may not register.
@@ -51,6 +61,7 @@ class RegisteredProcesses:
             start,
             heard_at_ns=None if attendance is None else attendance.heard_at_ns,
             now_ns=time.monotonic_ns(),
+            resumed_at_ns=resumed_at_ns,
             is_replacing=is_replacing,
         )
 

@@ -103,6 +103,7 @@ class Registrations:
         *,
         heard_at_ns: int | None,
         now_ns: int,
+        resumed_at_ns: int = 0,
         is_replacing: bool = False,
     ) -> None:
         """Return if a process may register.
@@ -110,6 +111,7 @@ class Registrations:
         Args:
             name: the adapter's name, for the error text.
             heard_at_ns: when the registered process last reported; None: it does not attend.
+            resumed_at_ns: when this server's last pause ended: what it has not read since then is not a silence.
             is_replacing: the process was started with --replace.
 
         Raises:
@@ -126,12 +128,13 @@ class Registrations:
             )
         if is_replacing:
             return
-        if heard_at_ns is not None and now_ns - heard_at_ns <= self.attended_ns:
+        if heard_at_ns is not None and now_ns - max(heard_at_ns, resumed_at_ns) <= self.attended_ns:
             raise AnotherProcess(
                 f"another process has been registered as {name} since {registered.since}: {registered.start}; "
                 "stop it, or start this one with --replace"
             )
-        if heard_at_ns is None and adapter_id in self._awaited and now_ns <= self._awaited_until_ns:
+        awaited_until_ns = max(self._awaited_until_ns, resumed_at_ns + self.attended_ns)
+        if heard_at_ns is None and adapter_id in self._awaited and now_ns <= awaited_until_ns:
             raise ReturnAwaited(
                 f"the admin server has just started, and another process was registered as {name}: {registered.start}; "
                 f"if it does not return within {self.attended_ns / SECOND:g} s, this one may register"

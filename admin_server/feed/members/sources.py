@@ -22,8 +22,11 @@ class _Source:
     heard_at_ns: int
     heard_unix_ns: int
 
-    def is_reporting(self, now_ns: int) -> bool:
-        return not self.report.is_stopping and now_ns - self.heard_at_ns <= DEAD_AFTER_NS
+    def is_reporting(self, now_ns: int, resumed_at_ns: int = 0) -> bool:
+        return not self.report.is_stopping and self.silence_ns(now_ns, resumed_at_ns) <= DEAD_AFTER_NS
+
+    def silence_ns(self, now_ns: int, resumed_at_ns: int) -> int:
+        return now_ns - max(self.heard_at_ns, resumed_at_ns)
 
 
 class FeedSources:
@@ -43,16 +46,16 @@ class FeedSources:
                     del self._known[oldest]
             self._known[nonce] = _Source(identity, report, now_ns, now_unix_ns)
 
-    def statuses(self, now_ns: int) -> list[admin_pb2.SourceStatus]:
-        """The sources, for administrators."""
+    def statuses(self, now_ns: int, resumed_at_ns: int = 0) -> list[admin_pb2.SourceStatus]:
+        """The sources, for administrators. Args: resumed_at_ns: when this server's last pause ended."""
         with self._lock:
             return [
                 admin_pb2.SourceStatus(
                     identity=each.identity,
                     report=each.report,
                     heard_unix_ns=each.heard_unix_ns,
-                    silence_ns=now_ns - each.heard_at_ns,
-                    is_dead=not each.report.is_stopping and not each.is_reporting(now_ns),
+                    silence_ns=each.silence_ns(now_ns, resumed_at_ns),
+                    is_dead=not each.report.is_stopping and not each.is_reporting(now_ns, resumed_at_ns),
                 )
                 for each in self._known.values()
             ]

@@ -75,7 +75,6 @@ class PositionedBackup(BackupRole):
             self._front_run, self._front_since_ns = front, now_ns
         return front is not None and now_ns - self._front_since_ns >= self.channel.config.stuck_after_ns
 
-
     def on_own_pause(self, pause_ns: int) -> None:
         self._front_since_ns += pause_ns
 

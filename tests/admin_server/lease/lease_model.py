@@ -6,7 +6,7 @@ It follows protocol 6.4, not the code of the core: it filters candidates step by
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 
@@ -37,6 +37,10 @@ class Observer:
     def forget(self, adapter_id: int) -> None:
         """Drop the report of an adapter that left, restarted, or let its term pass."""
         self.reports.pop(adapter_id, None)
+
+    def on_own_pause(self, pause_ns: int) -> None:
+        """The store was paused, and so read no reports."""
+        self.reports = {each: replace(report, at_ns=report.at_ns + pause_ns) for each, report in self.reports.items()}
 
     def best(self, now_ns: int) -> int | None:
         """The adapter that must be granted the lease, if there is one."""

@@ -89,7 +89,7 @@ class LeaseMachine(RuleBasedStateMachine):
                         self.held.append(epoch)  # a restarted store regards the heir as the holder
                         del self.offered[adapter_id]
                     assert epoch == max(self.held), "a later epoch was granted"
-                    self.holder = adapter_id
+                    self.holder, self.is_extended = adapter_id, False
                     self.believed[adapter_id] = (epoch, self.now_ns + self.announced_ttl_ns())
                     self.excused.discard(adapter_id)
 
@@ -124,7 +124,7 @@ class LeaseMachine(RuleBasedStateMachine):
         assert epoch > max(self.held, default=0), "epochs only grow"
         assert self.promised.setdefault(epoch, adapter_id) == adapter_id, "two adapters have the same epoch"
         self.held.append(epoch)
-        self.holder = adapter_id
+        self.holder, self.is_extended = adapter_id, False
         self.notes.append((epoch, adapter_id))
 
     def _take_withdrawal(self, heir: int, epoch: int) -> None:
@@ -309,13 +309,37 @@ class LeaseMachine(RuleBasedStateMachine):
     # ---- time, and restarts of the store ----
 
     was_restarted = False
+    is_extended = False  # a pause of the store has extended the present term
     lost_epoch = 0  # its grant was lost when the store restarted
 
     @rule(pause_ms=st.sampled_from([20, 120, 200, 260, 310, 340, 1_000]))
     def wait(self, pause_ms: int) -> None:
-        self.now_ns += pause_ms * MS
+        """The store is awake: it serves every deadline."""
+        end_ns = self.now_ns + pause_ms * MS
+        while (deadline_ns := self.lease.next_deadline_ns()) is not None and deadline_ns <= end_ns:
+            self.now_ns = max(self.now_ns, deadline_ns)
+            self.take(self.lease.on_timer(self.now_ns))
+        self.now_ns = end_ns
         self.take(self.lease.on_timer(self.now_ns))
         self.a_feed_with_a_candidate_soon_has_an_active()
+
+    @rule(pause_ms=st.sampled_from([20, 120, 340, 1_000, 5_000]))
+    def the_store_is_paused(self, pause_ms: int) -> None:
+        """What adapters send meanwhile waits in the store's queues, so no adapter is silent."""
+        deadline_ns = self.lease.next_deadline_ns()
+        due_ns = None if deadline_ns is None else max(deadline_ns, self.now_ns)
+        self.now_ns += pause_ms * MS
+        is_noticed = due_ns is not None and self.now_ns - due_ns >= CONFIG.pause_after_ns
+        if due_ns is not None and is_noticed:
+            self.observer.on_own_pause(self.now_ns - due_ns)
+            if self.vacant_since_ns is not None:
+                self.vacant_since_ns += self.now_ns - due_ns
+        former = self.lease.holder
+        decisions = self.lease.on_timer(self.now_ns)
+        self.take(decisions)
+        may_end = self.is_extended or not is_noticed or not former
+        assert may_end or self.lease.holder == former, "judged by its own pause"
+        self.is_extended = self.is_extended or is_noticed
 
     @rule(pause_ms=st.sampled_from([700, 1_300, 2_500]))
     def all_adapters_are_late(self, pause_ms: int) -> None:

@@ -63,6 +63,8 @@ def run_clean_drill(folder: Path, fault: str, *options: str, rate: int = 5_000) 
     [
         ("kill-active", "iterator", "udp"),
         ("pause-active", "coroutine", "zeromq"),
+        ("pause-backup", "record", "zeromq"),
+        ("pause-admin", "record", "udp"),
         ("cut-active-from-clients", "callbacks", "udp"),
         ("loss-both-lines-5", "batches", "zeromq"),
         ("hand-over", "frames", "zeromq"),

@@ -103,7 +103,8 @@ def test_an_active_that_was_paused_waits_for_acknowledgements_in_its_queues() ->
     backup.source(1, 1, [11], 30 * MS)
     hear(active, hear(backup, decided, 30 * MS), 30 * MS)  # from now on the active waits for acknowledgements
     announced = active.source(1, 2, [13], 40 * MS)
-    assert data(announced) and active.replica.is_holding
+    assert data(announced)
+    assert active.replica.is_holding
     backup.source(1, 2, [13], 40 * MS)
     acknowledgements = hear(backup, announced, 41 * MS)
     before = active.counters.counts[Counter.PACKETS_UNACKED]

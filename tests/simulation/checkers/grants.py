@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandemfeed.feedcore.replica.channel_state import PeerState
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
@@ -63,6 +63,12 @@ class GrantChecker:
         self._reports.clear()
         self._waiting_since_ns = None
         self._holder, self._heir = holder, 0
+
+    def on_paused(self, pause_ns: int) -> None:
+        """The store resumes after a pause: it could read no report meanwhile, so those that it has are not older."""
+        self._reports = {each: replace(report, at_ns=report.at_ns + pause_ns) for each, report in self._reports.items()}
+        if self._waiting_since_ns is not None:
+            self._waiting_since_ns += pause_ns
 
     def on_report(self, adapter_id: int, state: PeerState, now_ns: int) -> None:
         """The store receives a report."""

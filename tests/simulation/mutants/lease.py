@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tandemfeed.admin_server.lease.lease_core import FeedLease
 from tandemfeed.feedcore.lease.admin_contact import AdminContact
 from tandemfeed.feedcore.lease.holder_clock import MARGIN_PER_TTL, HolderClock
 from tandemfeed.feedcore.lease.lease_view import LeaseView
 from tandemfeed.feedcore.lease.peers import Peers
+from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.scenarios import Scenario
@@ -179,5 +181,26 @@ LEASE = (
         "_consider_leaving",
         always([]),
         killer="tests.feedcore.lease.test_leaving_the_group:test_a_backup_requests_to_be_failed_and_follows_the_admin_servers_decision",
+    ),
+    Mutant(
+        "a backup takes its own pause for a silence of the active",
+        Channel,
+        "on_own_pause",
+        always(None),
+        scenario=Scenario.PAUSES,
+    ),
+    Mutant(
+        "an adapter takes its own pause for an outage of the server",
+        AdminContact,
+        "on_own_pause",
+        always(None),
+        killer="tests.feedcore.replica.test_own_pauses:test_a_backup_that_was_paused_does_not_take_the_active_for_silent",
+    ),
+    Mutant(
+        "the lease store takes its own pause for a silence of the holder",
+        FeedLease,
+        "note_time",
+        always(None),
+        scenario=Scenario.PAUSES,
     ),
 )

@@ -54,6 +54,13 @@ def test_a_standby_is_granted_the_next_term_when_the_holder_is_silent_and_not_be
     assert (granted.is_holder, granted.is_takeover, granted.record) == (True, True, record_of(2, TWO, ONE))
 
 
+def test_while_the_server_reads_no_reports_the_holder_is_not_silent(server: Server) -> None:
+    server.terms.on_resumed(LATER_NS)
+    assert not server.report(TWO, LATER_NS).is_holder, "the holder's reports may wait in the server's queues"
+    assert not server.report(TWO, 2 * LATER_NS - 1).is_holder
+    assert server.report(TWO, 2 * LATER_NS).is_holder
+
+
 def test_a_standby_is_granted_the_next_term_at_once_when_the_holder_stops(server: Server) -> None:
     server.report(replace(ONE, term=1, standby_copy=TWO.copy, is_stopping=True))
     assert server.report(TWO).is_holder
@@ -119,6 +126,13 @@ def test_the_next_session_begins_with_a_complete_log_of_the_former_one(server: S
     begun = server.report(next_day)
     assert begun.record == TermRecord(20261124, 2, b"", b"", (ONE.copy, TWO.copy))
     assert server.report(TWO).is_over
+
+
+def test_a_gateway_waits_for_the_other_ones_first_report_for_as_long_as_the_server_reads_reports() -> None:
+    server = Server()
+    server.terms.on_resumed(LATER_NS)
+    assert not server.report(ONE, LATER_NS + 2 * SILENCE_NS_MAX - 1).is_holder
+    assert server.report(ONE, LATER_NS + 2 * SILENCE_NS_MAX).is_holder
 
 
 def test_an_operator_may_let_the_next_session_begin_with_a_copy_that_lacks_something(server: Server) -> None:

@@ -126,3 +126,11 @@ def test_after_a_restart_a_replaced_process_is_refused_and_a_replacing_one_need_
     with pytest.raises(AnotherProcess, match="this process was replaced"):
         registrations.check(1, "a", FIRST, heard_at_ns=None, now_ns=9 * ATTENDED_NS)
     registrations.check(1, "a", THIRD, heard_at_ns=None, now_ns=1, is_replacing=True)
+
+
+def test_a_process_whose_reports_wait_while_the_server_is_paused_is_not_replaced() -> None:
+    resumed_at_ns = 100 * ATTENDED_NS
+    with pytest.raises(AnotherProcess):
+        registered(FIRST).check(1, "a", SECOND, heard_at_ns=5, now_ns=resumed_at_ns + 1, resumed_at_ns=resumed_at_ns)
+    late_ns = resumed_at_ns + ATTENDED_NS + 1
+    registered(FIRST).check(1, "a", SECOND, heard_at_ns=5, now_ns=late_ns, resumed_at_ns=resumed_at_ns)
