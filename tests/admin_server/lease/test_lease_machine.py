@@ -334,12 +334,10 @@ class LeaseMachine(RuleBasedStateMachine):
             self.observer.on_own_pause(self.now_ns - due_ns)
             if self.vacant_since_ns is not None:
                 self.vacant_since_ns += self.now_ns - due_ns
-        former = self.lease.holder
-        decisions = self.lease.on_timer(self.now_ns)
-        self.take(decisions)
-        may_end = self.is_extended or not is_noticed or not former
+        former, may_end = self.lease.holder, self.is_extended or not is_noticed or not self.lease.holder
+        self.take(self.lease.on_timer(self.now_ns))
         assert may_end or self.lease.holder == former, "judged by its own pause"
-        self.is_extended = self.is_extended or is_noticed
+        self.is_extended = self.is_extended or (is_noticed and self.lease.holder == former)
 
     @rule(pause_ms=st.sampled_from([700, 1_300, 2_500]))
     def all_adapters_are_late(self, pause_ms: int) -> None:
