@@ -54,3 +54,24 @@ class Patience:
         if self._looked_at_ns is None:
             return None
         return self._looked_at_ns + min(max(self._limit_ns - self._waited_ns, 0), max(self._pause_ns // 2, 1))
+
+
+class RunningTime:
+    """A clock that stands still while this process is paused. Owner: one thread.
+
+    Args:
+        pause_ns: between two looks at most this much passes.
+    """
+
+    def __init__(self, pause_ns: int) -> None:
+        assert pause_ns > 0
+        self._pause_ns = pause_ns
+        self._looked_at_ns: int | None = None
+        self._running_ns = 0
+
+    def look(self, now_ns: int) -> int:
+        """For how long the process has run. Call it often."""
+        if self._looked_at_ns is not None:
+            self._running_ns += min(now_ns - self._looked_at_ns, self._pause_ns)
+        self._looked_at_ns = now_ns
+        return self._running_ns

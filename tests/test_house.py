@@ -63,7 +63,6 @@ WRITES_TO_MOVE = {
     "journal/persistent_queue/recovery.py",
     "journal/replication/follower/follower_journal.py",
     # spark_feed
-    "spark_feed/contributions/pair/log_copy.py",
     "spark_feed/recordings/recording.py",
 }
 

@@ -38,7 +38,7 @@ class Contribution:
     Attributes:
         item_id: counts the accepted messages of the stream; it orders those of all producers.
         number: the producer's.
-        release_at_ns: wall clock; until then it stays pending.
+        release_at_ns: ns since 1970; until then it stays pending.
     """
 
     item_id: int
@@ -107,7 +107,7 @@ class _Contributor:
 
 
 class ContributionBook:
-    """The book of one source stream. Times: `now_ns` is a wall clock, in ns since 1970."""
+    """The book of one source stream. Times: `now_ns` is of a clock that is never set back, in ns since 1970."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()

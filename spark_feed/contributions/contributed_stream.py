@@ -11,7 +11,6 @@ It must never number a message twice, nor one that was reported as cancelled.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -116,6 +115,8 @@ class ContributedStream:
         found: what the log has of it; its book is filled from it.
         wake: called by any thread when there is something to decide.
         messages_per_second: the stream's rate; more than that stays pending.
+        clock_ns: a clock that is never set back, in ns since 1970: measures rates, and until when messages are held.
+        wall_clock_ns: gives packets their time; None: `clock_ns`.
 
     Attributes:
         why_waiting: why turns take long, for people; set by the gateway.
@@ -130,9 +131,11 @@ class ContributedStream:
         wake: Callable[[], None],
         *,
         messages_per_second: int = 20_000,
-        clock_ns: Callable[[], int] = time.time_ns,
+        clock_ns: Callable[[], int],
+        wall_clock_ns: Callable[[], int] | None = None,
     ) -> None:
         self.place, self._clock_ns, self._wake = place, clock_ns, wake
+        self._wall_clock_ns = wall_clock_ns or clock_ns
         self.message_size_max = place.frames_size_max - LENGTH_SIZE
         self.next_source_seq, self._next_item_id = found.next_source_seq, found.next_item_id
         self.why_waiting = ""
@@ -270,7 +273,7 @@ class ContributedStream:
             turn.records.append(accepted_record(stream_id, pending))
         turn.records += [cancelled_record(stream_id, each.taken) for each in turn.cancellations if each.taken]
         frames = [self._frames.frame(each.message) for each in due]
-        packets = numbered(self.place, due, self.next_source_seq, frames, now_ns)
+        packets = numbered(self.place, due, self.next_source_seq, frames, self._wall_clock_ns())
         turn.records += [each.record for each in packets]
         turn.packet_count = len(packets)
         if due:
@@ -309,7 +312,7 @@ class ContributedStream:
         ]
 
     def next_deadline_ns(self) -> int | None:
-        """Wall clock: when `take` has something to do, unless it is woken earlier; None: not before."""
+        """By `clock_ns`: when `take` has something to do, unless it is woken earlier; None: not before."""
         now_ns = self._clock_ns()
         with self._lock:
             if self._openings or self._cancellations or self._acceptances:

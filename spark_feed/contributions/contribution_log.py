@@ -7,7 +7,6 @@ gateway knows that it is held wherever it must be: here, or here and at the stan
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -79,6 +78,7 @@ class ContributionLog:
         folder: of the session.
         places: of the streams, by number.
         wake: called by any thread when there is something to decide.
+        clock_ns, wall_clock_ns: as of `ContributedStream`.
         carried: what the session before this one left; it counts only when the log is new.
 
     Attributes:
@@ -97,10 +97,11 @@ class ContributionLog:
         source_format: SourceFormat,
         wake: Callable[[], None],
         *,
+        clock_ns: Callable[[], int],
+        wall_clock_ns: Callable[[], int] | None = None,
         limits: Limits | None = None,
         messages_per_second: int = 20_000,
         carried: Mapping[int, Carried] | None = None,
-        clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         drop_unbegun(folder)
         books = {stream_id: ContributionBook(limits) for stream_id in places}
@@ -115,7 +116,7 @@ class ContributionLog:
             self.streams = {
                 stream_id: ContributedStream(
                     place, source_format, books[stream_id], found.streams[stream_id], wake,
-                    messages_per_second=messages_per_second, clock_ns=clock_ns,
+                    messages_per_second=messages_per_second, clock_ns=clock_ns, wall_clock_ns=wall_clock_ns,
                 )
                 for stream_id, place in places.items()
             }  # fmt: skip
@@ -161,7 +162,7 @@ class ContributionLog:
         return packets
 
     def next_deadline_ns(self) -> int | None:
-        """Wall clock: when a turn has something to do, unless it is woken earlier; None: not before."""
+        """By `clock_ns`: when a turn has something to do, unless it is woken earlier; None: not before."""
         return min((each for stream in self.streams.values() if (each := stream.next_deadline_ns())), default=None)
 
     def carried(self) -> dict[int, Carried]:

@@ -91,9 +91,9 @@ class ContributionGateway:
         policy = Acknowledge(description.acknowledge_contributions or Acknowledge.AVAILABLE.value)
         acknowledge = policy if self._keys is not None else Acknowledge.AVAILABLE
         key, salt = self._keys.public if self._keys else b"", sealer.salt if sealer else b""
-        self.part = Part(acknowledge, options.endpoint, key, salt, self._wake)
+        self.part = Part(acknowledge, options.endpoint, key, salt, self._wake, options.clock_ns)
         self.part.log = self._log_state()
-        self._copy = None if self._keys is None else LogCopy(options.folder, self._keys, self._forget_copy)
+        self._copy = None if self._keys is None else self._new_copy(self._keys)
 
     @property
     def pending_count(self) -> int:
@@ -169,6 +169,7 @@ class ContributionGateway:
     def _begin_term(self) -> None:
         if self._copy is not None:
             self._copy.stop()  # first: nothing of the former holder is acknowledged any more
+            self.part.copy_failure = ""
         LOG.info("holding the contributions", extra={"term": self.part.term})
         self.holder = Holder(
             self._options, self._description, self._format, self._multicast, self.part, self._keys, self._former,
@@ -181,6 +182,7 @@ class ContributionGateway:
         leader = self.part.neighbours.leader
         if self._copy is not None and leader is not None:
             self._copy.follow(leader)
+            self.part.copy_failure = self._copy.failure
         self.part.set_copy(copy_id(self._options.folder))
         if (reason := self.part.reason) and reason != self._logged_reason:
             LOG.warning("waiting for a part", extra={"why": reason})
@@ -218,6 +220,9 @@ class ContributionGateway:
         if options.former_folder is None:
             return None
         return FormerSession(options.former_folder, self._stream_ids, options.folder, self._session)
+
+    def _new_copy(self, keys: KeyPair) -> LogCopy:
+        return LogCopy(self._options.folder, keys, self._forget_copy, clock_ns=self._options.clock_ns)
 
     def _forget_copy(self) -> None:
         self.part.set_copy(b"")

@@ -8,7 +8,6 @@ ends. Never: answers a call, or sends a packet, before `Part.committed_index` is
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -16,18 +15,19 @@ from typing import Any
 import zmq
 
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
-from tandemfeed.journal import Tailer
+from tandemfeed.journal import JournalError, Tailer
 from tandemfeed.journal.read.sequence_marks import Stretch
 from tandemfeed.spark_feed.contributions.contribution_log import ContributionLog, log_folder
 from tandemfeed.spark_feed.contributions.former_session import FormerSession
 from tandemfeed.spark_feed.contributions.options import ContributionOptions
 from tandemfeed.spark_feed.contributions.pair.log_copy import KeyPair, followers_of, serve_log
-from tandemfeed.spark_feed.contributions.pair.part import LogState, Part
+from tandemfeed.spark_feed.contributions.pair.part import LOOK_NS, LogState, Part
 from tandemfeed.spark_feed.contributions.records import Kind, StreamPlace, packet_record
 from tandemfeed.spark_feed.contributions.recovery import Carried
 from tandemfeed.spark_feed.contributions.service import CALLER_ROLES as CONTRIBUTOR_ROLES
 from tandemfeed.spark_feed.contributions.service import SERVICE_NAME as CONTRIBUTION_SERVICE
 from tandemfeed.spark_feed.contributions.service import ContributionService
+from tandemfeed.spark_feed.contributions.steady_clock import SteadyClock
 from tandemfeed.spark_feed.journaling.records import datagram_in, packet_numbers
 from tandemfeed.spark_feed.sending.fill_service import (
     CALLER_ROLES,
@@ -45,8 +45,6 @@ from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.transport.multicast.sockets import Multicast
 from tandemfeed.transport.sealing.source_sealing import SourceSealer
 from tandemfeed.v1 import common_pb2, contribution_pb2_grpc, replay_pb2_grpc
-
-IDLE_NS = 1_000_000_000
 
 
 class _Immediately:
@@ -112,6 +110,8 @@ class Holder:
     ) -> None:
         self._options, self._description, self._format = options, description, source_format
         self._part, self._keys, self._former, self._sealer, self._wake = part, keys, former, sealer, wake
+        self._clock_ns, self._wall_clock_ns = options.clock_ns, options.wall_clock_ns
+        self._steady_ns = SteadyClock(options.wall_clock_ns, options.clock_ns)
         self._session = options.session or description.session
         self._size_max = description.datagram_size_max or 1_472
         contributed = [each for each in description.source_streams if each.contribution_endpoint]
@@ -154,9 +154,11 @@ class Holder:
         """Do what is due.
 
         Raises:
-            JournalError, OSError: the disk failed; the next start continues.
+            JournalError, OSError: the disk failed, or the log is not replicated any more; the next start continues.
         """
         self._part.on_time()
+        if self._leader is not None and (failure := self._leader.status.failure):
+            raise JournalError(f"{log_folder(self._options.folder)} is not replicated any more: {failure}")
         self._admit_followers()
         log, part = self._log, self._part
         for stream in log.streams.values():
@@ -174,12 +176,12 @@ class Holder:
 
     def wait_s(self) -> float:
         """For how long `turn` has nothing to do, unless the holder is woken."""
-        now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
-        deadlines = [self._part.next_deadline_ns(), now_ns + IDLE_NS]
+        now_ns, steady_ns = self._clock_ns(), self._steady_ns()
+        deadlines = [self._part.next_deadline_ns(), now_ns + LOOK_NS]
         if self.is_open:
             deadlines.append(self.core.next_deadline_ns(now_ns))
             if not self._log.has_turn and (due_ns := self._log.next_deadline_ns()) is not None:
-                deadlines.append(now_ns + due_ns - wall_ns)
+                deadlines.append(now_ns + due_ns - steady_ns)
         return max(min(each for each in deadlines if each is not None) - now_ns, 0) / 1e9
 
     def close(self) -> None:
@@ -199,7 +201,7 @@ class Holder:
             for stream_id in self._groups
         }
         return ContributionLog(
-            folder, places, self._format, self._wake,
+            folder, places, self._format, self._wake, clock_ns=self._steady_ns, wall_clock_ns=self._wall_clock_ns,
             limits=options.limits, messages_per_second=options.messages_per_second, carried=carried,
         )  # fmt: skip
 
@@ -265,7 +267,7 @@ class Holder:
 
     def _is_turn_due(self) -> bool:
         due_ns = self._log.next_deadline_ns()
-        return due_ns is not None and due_ns <= time.time_ns()
+        return due_ns is not None and due_ns <= self._steady_ns()
 
     def _finish_turn(self) -> None:
         if not self._log.has_turn or self._part.committed_index < self._log.end_index:
@@ -277,10 +279,10 @@ class Holder:
 
     def _send_due(self) -> None:
         while True:
-            effects = self.core.on_time(time.monotonic_ns())
+            effects = self.core.on_time(self._clock_ns())
             for effect in effects:
                 assert not isinstance(effect, AllSent), "a contributed stream does not end"
-                sent_at_ns = time.time_ns()
+                sent_at_ns = self._wall_clock_ns()
                 datagram = stamped(effect.datagram, sent_at_ns)
                 self._sender.send(
                     self._groups[effect.source_stream_id],

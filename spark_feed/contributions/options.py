@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +23,7 @@ class ContributionOptions:
         session: the session to send; 0: the feed's.
         former_folder: that of the session before: its pending messages and its producers continue in this one, and
             adapters fill gaps in it.
+        clock_ns: monotonic time. wall_clock_ns: in ns since 1970.
     """
 
     feed: str
@@ -36,3 +39,5 @@ class ContributionOptions:
     session: int = 0
     former_folder: Path | None = None
     reflection: bool = False
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    wall_clock_ns: Callable[[], int] = time.time_ns

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,7 @@ import numpy as np
 
 from tandemfeed.journal import Journal, JournalLocked, NoSuchRecord
 from tandemfeed.journal.format.layout import CONTROL_NAME
+from tandemfeed.runtime.patience import Patience
 from tandemfeed.spark_feed.journaling.records import (
     BLOCK_SIZE,
     SEGMENT_SIZE_MAX,
@@ -31,7 +32,9 @@ from tandemfeed.spark_feed.journaling.records import (
 )
 from tandemfeed.spark_feed.numbering.rows.packing import Block, Packed, join_blocks, pack_stream
 
-TWIN_TIMEOUT_S = 60.0  # how long another task may still append to the stream: a micro-batch takes a few seconds
+SECOND_NS = 1_000_000_000
+TWIN_PATIENCE_NS = 60 * SECOND_NS  # another task may still append to the stream: a micro-batch takes a few seconds
+PAUSE_NS = SECOND_NS  # this process was paused if it did not try for longer
 TWIN_POLL_S = 0.005
 READ_COUNT = 4_096
 
@@ -156,14 +159,15 @@ def check_host(journal: Path) -> None:
         )
 
 
-def _open(folder: Path) -> Journal:
+def _open(folder: Path, clock_ns: Callable[[], int] = time.monotonic_ns) -> Journal:
     """The stream's journal, which no other task appends to; closing it flushes it to the disk."""
-    give_up_at_s = time.monotonic() + TWIN_TIMEOUT_S
+    patience = Patience(TWIN_PATIENCE_NS, PAUSE_NS)
+    patience.begin(clock_ns())
     while True:
         try:
             return Journal.open(folder, block_size=BLOCK_SIZE, exclusive=True)
         except JournalLocked as locked:
-            if time.monotonic() > give_up_at_s:
+            if patience.is_over(clock_ns()):
                 raise SourceJournalError(str(locked)) from locked
             time.sleep(TWIN_POLL_S)
 

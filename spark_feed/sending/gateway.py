@@ -24,6 +24,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from tandemfeed.journal import JournalError
+from tandemfeed.runtime.patience import RunningTime
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.sending.faults import NO_FAULTS, FaultPlan
 from tandemfeed.spark_feed.sending.faulty_sender import FaultySender
@@ -64,6 +65,7 @@ LOG = logging.getLogger(__name__)
 JOURNAL_POLL_NS = 1_000_000  # how often to look for new records when there are none
 LOOK_INTERVAL_NS = 100_000_000  # how often to look for the next session's journal once the present one is sent
 LOOK_EARLY_INTERVAL_NS = 1_000_000_000  # the same while the present one only waits for records
+PAUSE_NS = 1_000_000_000  # a gateway that does not turn for longer was paused: nothing waited for it meanwhile
 STORE_POSITION_NS = 10_000_000  # after a crash at most this much is sent twice
 DESCRIBE_TIMEOUT_S = 20.0
 ALL_INTERFACES = {"0.0.0.0", "::"}
@@ -81,6 +83,7 @@ class GatewayOptions:
             the journal is still empty; with `journals` the earliest that is not over.
         former_journal: journal of the session before `journal`, from which adapters fill gaps in that session.
         clock: measures the age of data for a delayed feed.
+        clock_ns: monotonic time.
         reflection: describe the services to administrators.
         faults: to make on purpose, so that consumers can be tested.
     """
@@ -95,6 +98,7 @@ class GatewayOptions:
     session: int = 0
     former_journal: Path | None = None
     clock: Clock = since_boot_ns
+    clock_ns: Callable[[], int] = time.monotonic_ns
     reflection: bool = False
     faults: FaultPlan = NO_FAULTS
     fault_seed: int = 1
@@ -170,7 +174,8 @@ class SourceGateway:
         make_pacer: Callable[[], Pacer],
         sealer: SourceSealer | None = None,
     ) -> None:
-        self._options, self._sealer = options, sealer
+        self._options, self._sealer, self._clock_ns = options, sealer, options.clock_ns
+        self._running = RunningTime(PAUSE_NS)
         self._description, self._make_pacer = description, make_pacer
         stream_ids = own_stream_ids(description)
         if not stream_ids:
@@ -279,9 +284,10 @@ class SourceGateway:
 
     def _turn(self) -> None:
         present = self._present
+        running_ns = self._running.look(self._clock_ns())
         if present is not None:
             present.read()
-            now_ns = time.monotonic_ns()
+            now_ns = self._clock_ns()
             for effect in present.core.on_time(now_ns):
                 self._perform(effect, present)
             if now_ns - self._stored_at_ns >= STORE_POSITION_NS:
@@ -289,8 +295,8 @@ class SourceGateway:
                 present.store_position()
             if not (present.core.is_starved or present.core.all_sent):
                 return
-        if self._order is not None and (now_ns := time.monotonic_ns()) >= self._look_at_ns:
-            self._look(self._order, now_ns)
+        if self._order is not None and (now_ns := self._clock_ns()) >= self._look_at_ns:
+            self._look(self._order, now_ns, running_ns)
 
     def _perform(self, effect: SendEffect, present: SentSession) -> None:
         if isinstance(effect, AllSent):
@@ -312,7 +318,7 @@ class SourceGateway:
             self.heartbeat_count += 1
 
     def _wait_s(self) -> float:
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock_ns()
         if self._present is None:
             return max(self._look_at_ns - now_ns, 0) / 1e9
         core = self._present.core
@@ -336,8 +342,12 @@ class SourceGateway:
             )
         self._begin(BeginSession(session, options.journal, options.former_journal))
 
-    def _look(self, order: SessionOrder, now_ns: int) -> None:
-        """Look for journals of other sessions, and begin the next one if it is due."""
+    def _look(self, order: SessionOrder, now_ns: int, running_ns: int) -> None:
+        """Look for journals of other sessions, and begin the next one if it is due.
+
+        Args:
+            running_ns: for how long this process has run, by which others are given time.
+        """
         is_complete = self.has_sent_all
         self._look_at_ns = now_ns + (LOOK_INTERVAL_NS if is_complete or not self.session else LOOK_EARLY_INTERVAL_NS)
         found, warned_of = self._journals.look(), order.waiting_reason
@@ -349,7 +359,7 @@ class SourceGateway:
             feed_session=self._feed_session,
             is_complete=is_complete,
             position=0 if self._present is None else self._present.core.position,
-            now_ns=now_ns,
+            now_ns=running_ns,
         )
         self._warn_once(order.waiting_reason, warned_of)
         if isinstance(outcome, BeginSession):

@@ -90,6 +90,7 @@ class SourceReporter:
         sealer: receives the source's present key; None: the feed does not seal its source packets.
         interval_s: between reports.
         on_answer: called with each answer, before the next report is made.
+        clock_s: monotonic time.
     """
 
     def __init__(
@@ -101,7 +102,9 @@ class SourceReporter:
         sealer: SourceSealer | None,
         interval_s: float = REPORT_INTERVAL_S,
         on_answer: Callable[[admin_pb2.SourceReported], None] = lambda _answer: None,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock_s = clock_s
         self._verifier, self._sealer, self._interval_s, self._on_answer = verifier, sealer, interval_s, on_answer
         self._servers = AdminServers(connection.admin)
         self._ca_pem = connection.ca_pem
@@ -177,7 +180,7 @@ class SourceReporter:
         report = admin_pb2.SourceReport(is_stopping=is_stopping)
         report.MergeFrom(self._process)
         progress = self._describe(report)
-        count, now_s = progress.packet_count, time.monotonic()
+        count, now_s = progress.packet_count, self._clock_s()
         if self._last is not None and now_s > self._last[1]:
             report.packets_per_second = round(max(count - self._last[0], 0) / (now_s - self._last[1]))
         self._last = count, now_s

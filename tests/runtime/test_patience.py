@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandemfeed.runtime.patience import Patience
+from tandemfeed.runtime.patience import Patience, RunningTime
 
 LIMIT_NS, PAUSE_NS = 1_000, 100
 
@@ -55,3 +55,8 @@ def test_without_patience_the_first_look_is_the_last() -> None:
     patience.begin(7)
     assert patience.next_look_ns() == 7
     assert patience.is_over(7)
+
+
+def test_a_clock_of_running_time_stands_still_during_a_pause() -> None:
+    running = RunningTime(PAUSE_NS)
+    assert [running.look(now_ns) for now_ns in (5_000, 5_040, 5_140, 90_000, 90_001)] == [0, 40, 140, 240, 241]

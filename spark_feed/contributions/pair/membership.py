@@ -3,7 +3,7 @@
 The admin server records which copy of the log is the holder's, and which other copy may be granted the next term. A
 copy that may be granted must have everything that was acknowledged. So the holder requires a standby's acknowledgement
 from before it reports that standby until after the server has recorded another, whatever is lost or late in between.
-Nothing here depends on clocks, except when to give up waiting.
+Nothing here depends on clocks, except when to give up waiting, and then a pause of this process does not count.
 
 Invariant: every copy that the server may grant has each record before `committed_index`.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 NO_COPY = b""
+LOOKS_MIN = 4  # in the time of the patience; a process that looks less often was paused
 NEAR_COUNT = 1_024  # records: a follower that lacks fewer has caught up so far that the holder can wait for it
 
 
@@ -113,6 +114,7 @@ class Membership:
         self._is_recorded = False  # that the holder's copy is this one
         self._unanswered: dict[bytes, int] = {}  # standby's copy -> the last report that named it, without an answer
         self._waiting_since_ns: int | None = None
+        self._looked_at_ns: int | None = None
         self._story: list[str] = []
 
     @property
@@ -161,7 +163,9 @@ class Membership:
         if self.state is not GatewayState.HOLDER:
             return
         assert end_index >= self._end_index, "a log only grows"
-        self._begin_index = self._begin_index or end_index  # what earlier terms acknowledged is before it
+        if not self._begin_index:
+            self._begin_index = end_index  # what earlier terms acknowledged is before it
+            self._waiting_since_ns = now_ns  # the log could not be copied before it was open
         self._end_index = end_index
         self._commit(now_ns)
 
@@ -180,13 +184,22 @@ class Membership:
         self._commit(now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """When to call `on_timer`."""
+        """When to call `on_timer`, besides the times at which the process looks."""
         if self.state is not GatewayState.HOLDER or self._waiting_since_ns is None:
             return None
         return self._waiting_since_ns + self._patience_ns
 
     def on_timer(self, now_ns: int) -> None:
-        """Give a standby up that delays acknowledgements, if that is the policy."""
+        """Give a standby up that delays acknowledgements, if that is the policy.
+
+        Call it more often than `LOOKS_MIN` times in the time of the patience, even if nothing is due. After a pause of
+        this process, what others sent meanwhile was not read, and they may have to connect again: they get all of the
+        patience again.
+        """
+        was_paused = self._looked_at_ns is not None and LOOKS_MIN * (now_ns - self._looked_at_ns) > self._patience_ns
+        self._looked_at_ns = now_ns
+        if was_paused and self._waiting_since_ns is not None:
+            self._waiting_since_ns = now_ns
         if (due_ns := self.next_deadline_ns()) is None or now_ns < due_ns:
             return
         self._waiting_since_ns = now_ns

@@ -1,22 +1,29 @@
 """A gateway's part, as its threads share it: the shell around `Membership`.
 
 The reporter's thread makes claims and takes the admin server's answers, the leader's thread hears how far followers
-are, the gateway's thread asks what it is and what is committed. Each change wakes the gateway's thread.
+are, the gateway's thread asks what it is and what is committed. Each change wakes the gateway's thread. Owner: a lock.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tandemfeed.journal.replication import LeaderStatus
 from tandemfeed.spark_feed.contributions.pair.log_copy import Leader
-from tandemfeed.spark_feed.contributions.pair.membership import Acknowledge, Assignment, GatewayState, Membership
+from tandemfeed.spark_feed.contributions.pair.membership import (
+    LOOKS_MIN,
+    Acknowledge,
+    Assignment,
+    GatewayState,
+    Membership,
+)
 from tandemfeed.v1 import admin_pb2
 
-PATIENCE_NS = 1_000_000_000  # a holder that is alone goes on after this, if that is the policy
+PATIENCE_NS = 1_000_000_000  # a holder that is alone continues without a standby after this, if that is the policy
+LOOK_NS = 100_000_000  # the gateway's thread calls `on_time` at least so often
+assert 2 * LOOKS_MIN * LOOK_NS <= PATIENCE_NS  # a turn may take as long again
 
 
 @dataclass(slots=True)
@@ -53,18 +60,29 @@ class Part:
 
     Args:
         wake: called when something has changed; it must not wait.
+        clock_ns: monotonic time.
+
+    Attributes:
+        copy_failure: why the holder's log is not copied here, for people; set by the gateway's thread.
     """
 
     def __init__(
-        self, acknowledge: Acknowledge, endpoint: str, key: bytes, salt: bytes, wake: Callable[[], None]
+        self,
+        acknowledge: Acknowledge,
+        endpoint: str,
+        key: bytes,
+        salt: bytes,
+        wake: Callable[[], None],
+        clock_ns: Callable[[], int],
     ) -> None:
-        self._acknowledge, self._endpoint, self._wake = acknowledge, endpoint, wake
+        self._acknowledge, self._endpoint, self._wake, self._clock_ns = acknowledge, endpoint, wake, clock_ns
         self._key, self._salt = key.decode(), salt
         self._lock = threading.Lock()
         self._membership = Membership(acknowledge, PATIENCE_NS)
         self.log = LogState()
         self.neighbours = Neighbours()
         self.is_answered = False
+        self.copy_failure = ""
 
     @property
     def state(self) -> GatewayState:
@@ -89,7 +107,7 @@ class Part:
     @property
     def reason(self) -> str:
         """Why it has no part, or acknowledges nothing, for people."""
-        return self._membership.reason
+        return self._membership.reason or self.copy_failure
 
     @property
     def is_urgent(self) -> bool:
@@ -111,7 +129,7 @@ class Part:
         """The holder has opened this log."""
         with self._lock:
             self.log = log
-            self._membership.on_appended(log.end, time.monotonic_ns())
+            self._membership.on_appended(log.end, self._clock_ns())
 
     def set_copy(self, copy: bytes) -> None:
         """The copy that this gateway has now; empty: none. No term that another copy was granted counts from then
@@ -138,7 +156,7 @@ class Part:
             answer.standby_copy_id, answer.is_over, answer.reason,
         )  # fmt: skip
         with self._lock:
-            self._membership.on_assignment(assignment, self.log.copy, time.monotonic_ns())
+            self._membership.on_assignment(assignment, self.log.copy, self._clock_ns())
             self.neighbours = Neighbours(leader, tuple(answer.follower_keys))
             self.is_answered = True
         self._wake()
@@ -146,18 +164,18 @@ class Part:
     def on_appended(self, end_index: int) -> None:
         """The holder's log is on the disk up to here."""
         with self._lock:
-            self._membership.on_appended(end_index, time.monotonic_ns())
+            self._membership.on_appended(end_index, self._clock_ns())
 
     def on_leader_status(self, status: LeaderStatus) -> None:
         """How far the followers are."""
         with self._lock:
-            self._membership.on_positions(status.followers, time.monotonic_ns())
+            self._membership.on_positions(status.followers, self._clock_ns())
         self._wake()
 
     def on_time(self) -> None:
-        """Called at least at `next_deadline_ns`."""
+        """Called at least at `next_deadline_ns`, and every `LOOK_NS`."""
         with self._lock:
-            self._membership.on_timer(time.monotonic_ns())
+            self._membership.on_timer(self._clock_ns())
 
     def next_deadline_ns(self) -> int | None:
         """On the monotonic clock."""

@@ -2,7 +2,7 @@
 
 Logs are lists of records, and one step copies, reports, answers or fails something. `Checker` knows nothing of terms:
 it compares what contributors were told with what was sent and with the log of the gateway that holds the feed in the
-end.
+end. It also checks that a gateway or server that was paused does not blame the others for that time.
 """
 
 from __future__ import annotations
@@ -14,12 +14,20 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tandemfeed.admin_server.feed.contributions.contribution_terms import (
+    SILENCE_NS_MAX,
     ContributionTerms,
     GatewayClaim,
     Outcome,
     TermRecord,
 )
-from tandemfeed.spark_feed.contributions.pair.membership import Acknowledge, Assignment, GatewayState, Membership
+from tandemfeed.spark_feed.contributions.pair.membership import (
+    LOOKS_MIN,
+    NO_COPY,
+    Acknowledge,
+    Assignment,
+    GatewayState,
+    Membership,
+)
 
 MS = 1_000_000
 PATIENCE_NS = 300 * MS
@@ -118,6 +126,7 @@ class Host:
         self.log: list[Record] = []
         self.copy, self.copy_count = b"", 0
         self.is_paused = self.is_cut_off = self.is_cut_from_peer = False
+        self.ran_at_ns = self.runs_since_ns = 0  # when it ran last, and since when without a pause
         self.process: Process | None = None
 
     def new_copy(self) -> None:
@@ -140,15 +149,33 @@ class Process:
 
 
 class Simulation:
-    """A run. Args: make: a membership, so that a test can plant a bug."""
+    """A run.
 
-    def __init__(self, seed: int, acknowledge: Acknowledge, make: Callable[[Acknowledge, int], Membership]) -> None:
+    Args:
+        make, make_terms: so that a test can plant a bug.
+        pauses: pause a gateway's process or the server alone, again and again, besides the other faults.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        acknowledge: Acknowledge,
+        make: Callable[[Acknowledge, int], Membership] = Membership,
+        make_terms: Callable[[int, TermRecord | None, int], ContributionTerms] = ContributionTerms,
+        *,
+        pauses: bool = False,
+    ) -> None:
         self.chance, self.acknowledge, self.make = random.Random(seed), acknowledge, make
+        self.pausing = random.Random(seed) if pauses else None
+        self.paused: Host | None = None  # a host, or the server
+        self.server_is_paused, self.pause_ends_at_ns = False, 0
+        self.server_ran_ns = self.holder_heard_at_ran_ns = 0  # by a clock that stands still while the server is paused
+        self.make_terms = make_terms
         self.now_ns = 0
         self.hosts = [Host(name) for name in HOSTS]
         self.checker = Checker()
         self.durable: TermRecord | None = None
-        self.terms = ContributionTerms(2, None, 0)
+        self.terms = make_terms(2, None, 0)
         self.requests: list[tuple[Process, GatewayClaim]] = []
         self.answers: list[tuple[Process, Assignment]] = []
         self.next_numbers = [0] * PRODUCERS
@@ -159,7 +186,9 @@ class Simulation:
         """Faults, then peace, then the check."""
         steps = [self.report, self.deliver, self.answer, self.copy, self.acknowledge_copies, self.serve, self.commit]
         for _ in range(step_count):
-            self.now_ns += self.chance.randrange(50 * MS)
+            self.pass_time(self.chance.randrange(50 * MS))
+            if self.pausing is not None:
+                self.pause_one(self.pausing)
             if self.chance.random() < 0.03:
                 self.fail()
             for step in self.chance.sample(steps, 3):
@@ -173,13 +202,14 @@ class Simulation:
     # ---- peace ----
 
     def heal(self) -> None:
+        self.resume()
         for host in self.hosts:
             host.is_paused = host.is_cut_off = host.is_cut_from_peer = False
 
     def await_peace(self, steps: list[Callable[[], None]]) -> Process:
         for _ in range(120):  # a copy may lack the whole log
             for step in [*steps * 4, self.commit]:
-                self.now_ns += 20 * MS
+                self.pass_time(20 * MS)
                 step()
                 self.tick()
             holders = [each for each in self.processes() if each.membership.state is GatewayState.HOLDER]
@@ -192,6 +222,33 @@ class Simulation:
         is_done = holder.turn is None and not self.is_former(holder)
         return is_done and is_paired and holder.membership.committed_index == len(holder.host.log)
 
+    # ---- time and pauses ----
+
+    def pass_time(self, span_ns: int) -> None:
+        self.now_ns += span_ns
+        if not self.server_is_paused:
+            self.server_ran_ns += span_ns
+
+    def pause_one(self, chance: random.Random) -> None:
+        """Pause one side alone for a while: a pause of any length must be nobody else's deed."""
+        if self.pause_ends_at_ns:
+            if self.now_ns >= self.pause_ends_at_ns:
+                self.resume()
+        elif chance.random() < 0.05 and not any(host.is_paused for host in self.hosts):
+            self.pause_ends_at_ns = self.now_ns + chance.choice([100, 400, 2_000, 9_000]) * MS
+            self.paused = chance.choice([None, *self.hosts])
+            self.server_is_paused = self.paused is None
+            if self.paused is not None:
+                self.paused.is_paused = True
+
+    def resume(self) -> None:
+        """The side that was paused alone runs again."""
+        if self.paused is not None:
+            self.paused.is_paused = False
+        if self.server_is_paused:
+            self.terms.on_resumed(self.now_ns)
+        self.paused, self.server_is_paused, self.pause_ends_at_ns = None, False, 0
+
     # ---- steps ----
 
     def processes(self) -> list[Process]:
@@ -200,6 +257,7 @@ class Simulation:
                 self.process_count += 1
                 name = str(self.process_count).encode()
                 host.process = Process(host, name, self.make(self.acknowledge, PATIENCE_NS))
+                host.runs_since_ns = self.now_ns
         return [host.process for host in self.hosts if host.process is not None and not host.is_paused]
 
     def chosen(self) -> Process | None:
@@ -221,6 +279,8 @@ class Simulation:
 
     def deliver(self) -> None:
         """Some requests reach the server, in any order."""
+        if self.server_is_paused:
+            return
         self.chance.shuffle(self.requests)
         kept = []
         for process, claim in self.requests:
@@ -229,6 +289,7 @@ class Simulation:
                     kept.append((process, claim))  # late
                 continue
             outcome = self.terms.decide(claim, self.now_ns)
+            self.check_silence(outcome)
             if outcome.record != self.terms.record and self.chance.random() < 0.05:
                 self.durable = outcome.record if self.chance.random() < 0.5 else self.durable
                 self.restart_server()  # it crashes as it records
@@ -242,7 +303,19 @@ class Simulation:
 
     def restart_server(self) -> None:
         """It forgets what is not durable, and the requests on their way to it are lost with their connections."""
-        self.terms, self.requests = ContributionTerms(2, self.durable, self.now_ns), []
+        self.terms, self.requests = self.make_terms(2, self.durable, self.now_ns), []
+        self.holder_heard_at_ran_ns = self.server_ran_ns
+
+    def check_silence(self, outcome: Outcome) -> None:
+        """A holder is silent only if it was for long while the server ran."""
+        if outcome.event == "the holder was silent" and not self.is_stopping():
+            silent_ns = self.server_ran_ns - self.holder_heard_at_ran_ns
+            assert silent_ns >= SILENCE_NS_MAX, "the holder is blamed for a pause of the server"
+        if outcome.is_holder:
+            self.holder_heard_at_ran_ns = self.server_ran_ns
+
+    def is_stopping(self) -> bool:
+        return self.terms.holder is not None and self.terms.holder.is_stopping
 
     def answer(self) -> None:
         answers, self.answers = self.answers, []
@@ -369,9 +442,15 @@ class Simulation:
 
     def tick(self) -> None:
         for process in self.processes():
-            due_ns = process.membership.next_deadline_ns()
-            if due_ns is not None and due_ns <= self.now_ns:
-                process.membership.on_timer(self.now_ns)
+            membership, host = process.membership, process.host
+            if LOOKS_MIN * (self.now_ns - host.ran_at_ns) > PATIENCE_NS:
+                host.runs_since_ns = self.now_ns
+            host.ran_at_ns = self.now_ns
+            had_standby = membership._wanted != NO_COPY
+            membership.on_timer(self.now_ns)
+            if had_standby and membership._wanted == NO_COPY:
+                ran_ns = self.now_ns - host.runs_since_ns
+                assert ran_ns >= PATIENCE_NS, "a standby is given up for a pause of its holder"
 
     # ---- faults ----
 

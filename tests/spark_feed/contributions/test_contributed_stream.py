@@ -194,6 +194,18 @@ def test_the_rate_of_the_stream_keeps_messages_pending(tmp_path: Path) -> None:
         assert [number for _, number in site.sent[500:503]] == [501, 1, 502] or site.sent[500][1] == 1
 
 
+def test_packets_have_the_time_of_the_wall_clock_also_after_it_was_set(tmp_path: Path) -> None:
+    with closing(Site(tmp_path, wall_clock_ns=lambda: 7)) as site, ThreadPoolExecutor(1) as caller:
+        site.open(ALICE)
+        site.woken.clear()
+        answer = caller.submit(site.stream.contribute, ALICE, A, 1, [trade(1)], 0)
+        assert site.woken.wait(60)
+        site.log.take_turn()
+        ((_, record),) = site.log.finish_turn()
+        assert answer.result(60) == 2
+    assert PACKET_HEAD.unpack_from(record)[1] == 7
+
+
 def test_a_contributor_with_too_much_pending_blocks_nobody_else(tmp_path: Path) -> None:
     with closing(Site(tmp_path, limits=Limits(pending_count_max=10))) as site:
         site.open(ALICE)

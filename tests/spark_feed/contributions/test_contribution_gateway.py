@@ -23,6 +23,8 @@ from tandemfeed.client_lib import (
     LimitReached,
 )
 from tandemfeed.client_lib.commands import contribute
+from tandemfeed.journal.replication.follower.follower_journal import FollowerJournal
+from tandemfeed.journal.replication.wire.messages import Segment
 from tandemfeed.spark_feed.contributions.book import Limits
 from tandemfeed.spark_feed.contributions.gateway import ContributionGateway
 from tandemfeed.spark_feed.contributions.pair.membership import GatewayState
@@ -102,6 +104,30 @@ def test_a_call_outlives_a_restart_of_the_gateway_and_one_without_an_answer_is_r
             count = impatient.next_number
             sent = await_sent(gateway, count)
             assert sorted(number for _, number in sent) == [1, 2, *[3] * (count - 2)]
+
+
+class SteppedClock:
+    """A wall clock that a test sets."""
+
+    step_s = 0.0
+
+    def __call__(self) -> int:
+        return time.time_ns() + round(self.step_s * 1e9)
+
+
+@pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S])
+def test_a_wall_clock_that_is_set_by_an_hour_stops_nothing_and_releases_nothing(
+    site: GatewaySite, step_s: float
+) -> None:
+    clock = SteppedClock()
+    limits = Limits(messages_per_second=100)
+    with site.gateway(wall_clock_ns=clock, messages_per_second=100, limits=limits) as gateway, site.connect() as client:
+        desk = client.contribute(TOPIC, producer="desk", timeout_s=PATIENCE_S)
+        held = desk.send(desk.messages.Trade.from_bytes(trade(1)), hold_s=HOUR_S / 2)
+        clock.step_s = step_s
+        desk.send_many([trade(number) for number in range(2, 252)])  # more than both rates may save up
+        assert [number for _, number in await_sent(gateway, 250)] == list(range(2, 252))
+        assert desk.cancel(held) == [held]
 
 
 def test_pending_messages_are_cancelled_and_others_are_sent(site: GatewaySite) -> None:
@@ -311,6 +337,33 @@ def test_a_holder_that_stops_hands_over_at_once_with_what_is_pending(tmp_path: P
         assert await_sent(second, 2) == [(1, 1), (2, 3)]
         audit = (site.server.folder.path / "audit.jsonl").read_text()
         assert audit.count('"event":"contribution gateway"') >= 3  # the first term, the standby, the second term
+
+
+def test_a_standby_whose_follower_dies_follows_again_and_can_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, deaths = FollowerJournal.append, list[str]()
+
+    def append_unless_broken(self: FollowerJournal, index: int, segment: Segment) -> None:
+        if not deaths:
+            deaths.append("a bug")
+            raise RuntimeError(deaths[0])
+        append(self, index, segment)
+
+    with gateway_site(tmp_path, pair=True) as site, site.connect() as client, ExitStack() as running:
+        first = running.enter_context(ExitStack())
+        first.enter_context(site.gateway())
+        second = running.enter_context(site.gateway(tmp_path / "second", number=1, is_awaited=False))
+        contribution = client.contribute(TOPIC, timeout_s=PATIENCE_S)
+        contribution.send(trade(1))
+        await_standby(second)
+        monkeypatch.setattr(FollowerJournal, "append", append_unless_broken)
+        contribution.send(trade(2))
+        await_part(second, lambda: bool(deaths) and not second.part.copy_failure)
+        await_standby(second)
+        first.close()
+        contribution.send(trade(3))
+        assert await_sent(second, 3) == [(1, 1), (2, 2), (3, 3)]
 
 
 def test_a_former_gateway_that_the_server_names_for_a_moment_is_not_believed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tandemfeed.admin_server.feed.contributions.contribution_terms import ContributionTerms
 from tandemfeed.spark_feed.contributions.pair.membership import (
     MOVES,
     NO_COPY,
@@ -140,6 +141,14 @@ def test_each_acknowledged_message_is_in_the_stream_once_and_no_cancelled_one(
     Simulation(seed, acknowledge, Membership).run(STEPS)
 
 
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 1 << 32), acknowledge=st.sampled_from(Acknowledge))
+def test_a_pause_of_one_side_alone_loses_nothing_and_is_not_held_against_the_others(
+    seed: int, acknowledge: Acknowledge
+) -> None:
+    Simulation(seed, acknowledge, pauses=True).run(STEPS)
+
+
 class _ForgetsUnanswered(Membership):
     """Believes that a report without an answer did not arrive."""
 
@@ -171,6 +180,37 @@ class _AcknowledgesAtOnce(Membership):
 
     def _required(self) -> set[bytes]:
         return set()
+
+
+class _CountsItsPauses(Membership):
+    """Takes the time in which it did not run for the standby's silence."""
+
+    def on_timer(self, now_ns: int) -> None:
+        self._looked_at_ns = None
+        super().on_timer(now_ns)
+
+
+class _CountsPausesOfTheServer(ContributionTerms):
+    """Takes the time in which the server did not run for the holder's silence."""
+
+    def on_resumed(self, now_ns: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("make", "make_terms", "text"), [
+    (_CountsItsPauses, ContributionTerms, "a standby is given up for a pause of its holder"),
+    (Membership, _CountsPausesOfTheServer, "the holder is blamed for a pause of the server"),
+])  # fmt: skip
+def test_the_simulation_finds_who_blames_others_for_its_own_pause(
+    make: type[Membership], make_terms: type[ContributionTerms], text: str
+) -> None:
+    found = set[str]()
+    for seed in range(60):
+        try:
+            Simulation(seed, Acknowledge.AVAILABLE, make, make_terms, pauses=True).run(STEPS)
+        except AssertionError as wrong:
+            found.add(str(wrong))
+    assert found == {text}
 
 
 @pytest.mark.parametrize("bug", [_ForgetsUnanswered, _GoesOnAlone, _ReportsEarly, _AcknowledgesAtOnce])

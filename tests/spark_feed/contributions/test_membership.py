@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandemfeed.spark_feed.contributions.pair.membership import (
+    LOOKS_MIN,
     NEAR_COUNT,
     NO_COPY,
     Acknowledge,
@@ -287,6 +288,39 @@ def test_nothing_is_given_up_while_nothing_waits() -> None:
     assert (gateway.next_deadline_ns(), gateway.reason) == (None, "")
     gateway.on_timer(9 * PATIENCE_NS)
     assert gateway.claim().standby_copy == OTHER
+
+
+def test_after_a_pause_of_the_holder_its_standby_gets_the_whole_patience_again() -> None:
+    gateway = holding()
+    gateway.on_positions({}, 0)
+    for now_ns in range(0, PATIENCE_NS, PATIENCE_NS // LOOKS_MIN):
+        gateway.on_timer(now_ns)
+    resumed_ns = 90 * PATIENCE_NS
+    gateway.on_timer(resumed_ns)
+    assert gateway.claim().standby_copy == OTHER
+    for now_ns in range(resumed_ns, resumed_ns + PATIENCE_NS, PATIENCE_NS // LOOKS_MIN):
+        gateway.on_timer(now_ns)
+        assert gateway.claim().standby_copy == OTHER
+    gateway.on_timer(resumed_ns + PATIENCE_NS)
+    assert gateway.claim().standby_copy == NO_COPY
+
+
+def test_a_pause_while_nothing_is_awaited_changes_nothing() -> None:
+    gateway = holding()
+    gateway.on_positions({OTHER: END}, 0)
+    gateway.on_timer(0)
+    gateway.on_timer(90 * PATIENCE_NS)
+    assert gateway.next_deadline_ns() is None
+
+
+def test_the_time_that_a_new_holder_takes_to_open_its_log_does_not_count() -> None:
+    gateway = starting()
+    assigned(gateway)
+    opened_ns = 90 * PATIENCE_NS
+    gateway.on_appended(END, opened_ns)
+    gateway.on_timer(opened_ns)
+    assert gateway.claim().standby_copy == OTHER
+    assert gateway.next_deadline_ns() == opened_ns + PATIENCE_NS
 
 
 def test_the_patience_counts_from_the_last_progress() -> None:

@@ -16,7 +16,7 @@ from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
 from tandemfeed.spark_feed.journaling.end_session import end_session
 from tandemfeed.spark_feed.journaling.records import POSITION_NAME
-from tandemfeed.spark_feed.sending.gateway import GatewayCollector, SourceGateway
+from tandemfeed.spark_feed.sending.gateway import PAUSE_NS, GatewayCollector, SourceGateway
 from tandemfeed.spark_feed.sending.publication import Clock, since_boot_ns
 from tandemfeed.spark_feed.sending.sessions.journals import SessionJournals
 from tandemfeed.spark_feed.sending.sessions.order import END_PATIENCE_NS, FoundJournal
@@ -96,8 +96,19 @@ def _gateway(
     session: int = 0,
     description: common_pb2.FeedDescription = REAL_TIME,
     clock: Clock = since_boot_ns,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
 ) -> AbstractContextManager[SourceGateway]:
-    return running_gateway(journals.parent, description, clock, journals=journals, session=session)
+    options = {"journals": journals, "session": session, "clock_ns": clock_ns}
+    return running_gateway(journals.parent, description, clock, **options)
+
+
+class SteppedClock:
+    """Monotonic time, and what a test adds."""
+
+    added_ns = 0
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() + self.added_ns
 
 
 def _turn_until(gateway: SourceGateway, is_there: Callable[[], bool]) -> None:
@@ -155,23 +166,26 @@ def test_a_gateway_waits_until_an_adapter_has_begun_the_session_and_fills_the_fo
 
 @pytest.mark.processes
 def test_a_session_without_an_end_keeps_the_next_one_waiting_until_a_gateway_is_told_to_begin_it(
-    recording: Path, journals: Path, monkeypatch: pytest.MonkeyPatch
+    recording: Path, journals: Path
 ) -> None:
     _make(recording, journals / "first", FIRST, is_ended=False)
     _make(recording, journals / "second", SECOND)
-    with _gateway(journals) as gateway:
+    clock = SteppedClock()
+    with _gateway(journals, clock_ns=clock) as gateway:
         _turn_until(
             gateway, lambda: sum(gateway.core.next_source_seqs.values()) == COUNT + 2 if gateway.session else False
         )
         gateway._look_at_ns = 0
         gateway._turn()
         assert _report(gateway).waiting_reason == ""
-        now_ns = time.monotonic_ns
-        monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns() + 2 * END_PATIENCE_NS)
+        clock.added_ns += 2 * END_PATIENCE_NS  # a pause of the gateway, which is no fault of the source job
         gateway._turn()
+        assert _report(gateway).waiting_reason == ""
+        for _ in range(END_PATIENCE_NS // PAUSE_NS):
+            clock.added_ns += PAUSE_NS
+            gateway._turn()
         assert gateway.session == FIRST
         assert f"the journal of session {FIRST} has no end" in _report(gateway).waiting_reason
-        monkeypatch.undo()
     with _gateway(journals, session=SECOND) as gateway:
         _turn_until(gateway, lambda: gateway.has_sent_all)
         assert (gateway.session, _filled(gateway, FIRST)) == (SECOND, (COUNT, 2))
