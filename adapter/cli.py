@@ -16,6 +16,7 @@ from tandemfeed.adapter.reporting.registry import AnotherProcessRuns
 from tandemfeed.adapter.venue_source import VenueLines
 from tandemfeed.feedcore.documents.xml_document import DocumentError
 from tandemfeed.journal import JournalError
+from tandemfeed.runtime.threads import exit_status
 from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import failure_text
 from tandemfeed.transport.multicast.groups import BadGroup
@@ -137,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         OSError,
     ) as refused:
         parser.exit(2, f"adapter: {refused}\n")
-    return 0
+    return exit_status()
 
 
 def _venue_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> VenueLines | None:

@@ -25,12 +25,14 @@ from tandemfeed.adapter.records.last_values.keeper import LastValueKeeper
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.replay_service import ReplayService
 from tandemfeed.adapter.reporting.client_metrics import client_metrics
+from tandemfeed.adapter.reporting.fitness import Fitness
 from tandemfeed.adapter.reporting.grant_inbox import GrantInbox, open_grant_notices
 from tandemfeed.adapter.reporting.lifeline import Lifeline, LifelineUnavailable
 from tandemfeed.adapter.reporting.orders import makes_urgent, role_event
 from tandemfeed.adapter.reporting.registry import AnotherProcessRuns, Registry, own_start
 from tandemfeed.adapter.reporting.report_sender import ReportSender, ReportStream
 from tandemfeed.adapter.reporting.reports import Reporter
+from tandemfeed.adapter.reporting.stream_keys import StreamKeys
 from tandemfeed.adapter.sealed_source import SealedLine
 from tandemfeed.adapter.subscribers import Subscribers
 from tandemfeed.adapter.venue_source import VenueLines, VenueSource
@@ -61,7 +63,6 @@ from tandemfeed.transport.sealing.announced_starts import AnnouncedStart, announ
 from tandemfeed.transport.sealing.opening import Opener
 from tandemfeed.transport.sealing.sealing import Sealer
 from tandemfeed.transport.sealing.source_sealing import SourceOpener
-from tandemfeed.transport.sealing.start_keys import SealingKey
 from tandemfeed.v1 import admin_pb2, common_pb2, replay_pb2_grpc, sync_pb2_grpc
 
 LOG = logging.getLogger("tandemfeed.adapter.process")
@@ -119,6 +120,7 @@ class AdapterProcess:
         self._sealer: Sealer | None = None
         self._private_key = Ed25519PrivateKey.generate()  # for this start only, and never stored
         self._subscribers = Subscribers()
+        self._fitness = Fitness()
         self._protocol = b""
         self._replaced_by = ""  # the process that replaced this one
         self._tokens = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.credential)
@@ -251,10 +253,18 @@ class AdapterProcess:
         self._opener = Opener(feed.feed_id)
         self._opener.announce(announced_starts(registered.adapters))
         self._source_opener = SourceOpener(feed.feed_id)
-        self._adopt_keys(registered)
+        self._keys = StreamKeys(self._sealer, self._opener, self._source_opener)
+        self._keys.adopt(registered)
         self._dead_letters = DeadLetterJournal(self._options.dead_letter_folder, feed.feed_id, converters)
         self._reporter = Reporter(
-            engine, self._counters, self._journal, self._sealer, converters=converters, dead_letters=self._dead_letters
+            engine,
+            self._counters,
+            self._journal,
+            self._sealer,
+            converters=converters,
+            dead_letters=self._dead_letters,
+            fitness=self._fitness,
+            has_lifeline=lambda: self._lifeline is not None and self._lifeline.check(),
         )
         streams = {each.channel_id: frozenset(each.source_stream_ids) for each in feed.channels}
         peer_input = PeerInput(streams, self._counters, self._mailbox.post)
@@ -266,7 +276,9 @@ class AdapterProcess:
             ]
             for each in feed.source_streams
         }
-        self._peers = PeerCalls(engine, self._mailbox, peer_input, ca_pem, self._tokens, sources)
+        self._peers = PeerCalls(
+            engine, self._mailbox, peer_input, ca_pem, self._tokens, sources, self._fitness.on_thread_failed
+        )
         self._sync_service.serve_for(engine, feed.name, self._reporter.state, registered.sync_interval_ns)
         self._replay_service.feed = feed.name
         model = load_message_model(registered.message_model)
@@ -294,7 +306,7 @@ class AdapterProcess:
             peers=self._peers,
             stop=self._stop,
             ask_server=self._ask_server,
-            on_report_due=lambda: self._reports.send(admin_pb2.AdapterReport(state=self._reporter.state())),
+            on_report_due=self._report,
             report_interval_ns=registered.sync_interval_ns,
             ask_source=venue.request if venue is not None else None,
             collect_refused=self._dead_letters.collect,
@@ -375,6 +387,11 @@ class AdapterProcess:
 
     # ---- in the loop's thread ----
 
+    def _report(self) -> None:
+        if reason := self._fitness.reason:
+            self._mailbox.post(lambda now_ns: self._engine.on_unfit(reason, now_ns))
+        self._reports.send(admin_pb2.AdapterReport(state=self._reporter.state()))
+
     def _begin_reports(self, stream: ReportStream) -> list[AdapterEffect]:
         self._reports.begin(stream, self._engine.lease.epoch)
         return []
@@ -385,7 +402,7 @@ class AdapterProcess:
 
     def _on_cluster_changed(self, changed: admin_pb2.ClusterChanged, now_ns: int) -> list[AdapterEffect]:
         self._opener.announce(announced_starts(changed.adapters))
-        self._adopt_keys(changed)
+        self._keys.adopt(changed)
         others = self._meet(list(changed.adapters))
         return self._engine.on_cluster_changed(changed.active_adapter_id, changed.epoch, now_ns, others)
 
@@ -397,22 +414,8 @@ class AdapterProcess:
         assert self._sealer is not None
         self._sealer.adopt_start(start)
         self._opener.announce(announced_starts(registered.adapters))
-        self._adopt_keys(registered)
+        self._keys.adopt(registered)
         return []
-
-    def _adopt_keys(self, message: admin_pb2.RegisterReply | admin_pb2.ClusterChanged) -> None:
-        assert self._sealer is not None
-        now = time.time_ns()
-        self._source_opener.use_keys({key.key_id: key.key for key in message.source_keys})
-        self._source_opener.refuse_starts(message.ended_source_starts)
-        halves = {(half.channel_id, half.key_id): half.key for half in message.decision_keys}
-        for key in message.keys:
-            sealing = SealingKey(key.key_id, key.channel_id, key.key, halves.get((key.channel_id, key.key_id), b""))
-            self._opener.add_key(sealing)
-            if key.not_before_unix_ns <= now:
-                self._sealer.use_key(sealing)  # keys come oldest first: the newest valid one stays
-        for expired in self._opener.key_ids - {key.key_id for key in message.keys}:
-            self._opener.remove_key(expired)
 
     def _ask_server(self, request: ServerRequest) -> None:
         """Send an engine's request to the lease store."""

@@ -19,10 +19,6 @@ THREADS, DURABLE, SIGNALS = "runtime/threads.py", "runtime/durable.py", "runtime
 
 # Modules that still start threads by themselves.
 THREADS_TO_MOVE = {
-    "adapter/peers/peer_link.py",
-    "adapter/records/dead_letter_journal.py",
-    "adapter/records/last_values/keeper.py",
-    "adapter/reporting/guard.py",
     # admin_server
     "admin_server/feed/timekeeper.py",
     "admin_server/identity/issuer_keys.py",

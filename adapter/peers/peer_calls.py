@@ -22,6 +22,7 @@ from tandemfeed.feedcore.replica.channel_state import Answer, PeerState, RunsRef
 from tandemfeed.feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.runtime.threads import OnFailure
 from tandemfeed.transport.calls.channels import BearerFor, open_channel
 from tandemfeed.transport.scheduling import started_pool
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2
@@ -44,6 +45,7 @@ class PeerCalls:
 
     Args:
         sources: source_stream_id -> where its gaps are filled: of two contribution gateways, by the one that holds it.
+        on_thread_failed: called if a thread that follows a peer ends by an unexpected exception.
     """
 
     def __init__(
@@ -54,9 +56,10 @@ class PeerCalls:
         ca_pem: bytes,
         tokens: BearerFor,
         sources: Mapping[int, Sequence[ServerAddress]],
+        on_thread_failed: OnFailure,
     ) -> None:
         self._engine, self._mailbox, self._input = engine, mailbox, peer_input
-        self._ca_pem, self._tokens = ca_pem, tokens
+        self._ca_pem, self._tokens, self._on_thread_failed = ca_pem, tokens, on_thread_failed
         found = {address for addresses in sources.values() for address in addresses}
         lines = {each: CallLine("source", self._open_channel(each)) for each in found}
         self._sources = {stream_id: [lines[each] for each in addresses] for stream_id, addresses in sources.items()}
@@ -149,6 +152,7 @@ class PeerCalls:
             self._input.state,
             self._on_state,
             self._input.refuse,
+            self._on_thread_failed,
         )
 
     def _open_channel(self, address: ServerAddress) -> grpc.Channel:

@@ -18,6 +18,7 @@ import grpc
 from tandemfeed.adapter.peers.peer_input import LogThrottle
 from tandemfeed.feedcore.replica.channel_state import PeerState
 from tandemfeed.feedcore.wire.refusal import PacketRefused
+from tandemfeed.runtime.threads import OnFailure, start_thread
 from tandemfeed.transport.scheduling import started_pool
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
 
@@ -105,6 +106,8 @@ class PeerLink:
         read_state: checks a state; raises PacketRefused.
         on_state: called with each valid state, in the following thread.
         on_refused: called with the reason for each refused state.
+        on_failure: called if the following thread ends by an unexpected exception. Without it this adapter knows
+            nothing of the peer.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class PeerLink:
         read_state: Callable[[int, common_pb2.FeedAdapterState], PeerState],
         on_state: Callable[[PeerState], None],
         on_refused: Callable[[int, str, PacketRefused], None],
+        on_failure: OnFailure,
     ) -> None:
         self.line = CallLine(str(adapter_id), channel)
         self.stub = sync_pb2_grpc.AdapterSyncStub(channel)
@@ -123,8 +127,7 @@ class PeerLink:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._call: grpc.Call | None = None
-        self._thread = threading.Thread(target=self._follow, name=f"follow-{adapter_id}", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._follow, f"follow-{adapter_id}", on_failure)
 
     def close(self) -> None:
         """The peer is gone or has moved: end every thread that waits for it at this address."""

@@ -104,6 +104,7 @@ def peer_state_to_proto(state: PeerState, health: Health) -> common_pb2.FeedAdap
             error_count=health.error_count,
             messages_per_second=health.messages_per_second,
             source_lag_messages=health.source_lag_messages,
+            unfit_reason=health.unfit_reason,
         ),
         report_id=state.report_id,
         heard_report_ids=state.heard_report_ids,

@@ -8,7 +8,6 @@ opened or written, the log says so once, and a counter counts the messages that 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import NamedTuple, Protocol
 from tandemfeed.adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter, RefusedPacket
 from tandemfeed.adapter.records.dead_letter_record import DeadLetterRecord, encode_dead_letter
 from tandemfeed.journal import Journal, JournalError, Retention, Upkeep
+from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 
 LOG = logging.getLogger("tandemfeed.adapter.dead_letters")
 BLOCK_SIZE = 4 << 20
@@ -72,8 +72,7 @@ class DeadLetterJournal:
         self._journal: Journal | None = None
         self._retry_at_ns = 0
         self._is_failing = self._is_behind = False
-        self._thread = threading.Thread(target=self._run, name="dead-letters", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "dead-letters", mark_unhealthy)  # the adapter can serve without it
 
     @property
     def dropped_count(self) -> int:

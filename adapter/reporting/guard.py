@@ -16,6 +16,7 @@ import time
 import grpc
 
 from tandemfeed.adapter.reporting.lifeline import REPORT_TIMEOUT_S, SharedPage
+from tandemfeed.runtime.threads import end_process, start_thread
 from tandemfeed.transport.calls.admin_servers import AdminServers
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.credentials import from_words
@@ -34,7 +35,11 @@ _Messages = queue.SimpleQueue[admin_pb2.AdapterEnded | None]
 
 class Guard:
     """Keeps a call to the active admin server open, so that one message is enough, and knows
-    the address for a datagram, which arrives sooner."""
+    the address for a datagram, which arrives sooner.
+
+    Owner: `_lock` for the messages, the datagram's sender and whether the adapter has ended; its thread for the rest.
+    If the thread fails, this process ends, and the adapter reports that it has no lifeline.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._servers = AdminServers(connection.admin)
@@ -44,8 +49,7 @@ class Guard:
         self._sender: DeathNoticeSender | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep_calling, name="guard", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._keep_calling, "guard", end_process)
 
     def report_end(self, incarnation: int, key: bytes) -> None:
         """Report that the adapter has ended."""
@@ -61,28 +65,33 @@ class Guard:
         self._thread.join(REPORT_TIMEOUT_S)
 
     def _keep_calling(self) -> None:
+        """Call until the end of the adapter is reported, or is lost with its call."""
         while True:
             address = self._servers.current
             try:
-                with open_channel(address, self._ca_pem, ADMIN_SERVER, self._tokens) as channel:
-                    stub = admin_pb2_grpc.AdapterRegistryStub(channel)
-                    call = stub.Guard.future(
-                        iter(self._messages.get, None), wait_for_ready=not self._servers.are_several
-                    )
-                    call.initial_metadata()  # waits until the server answers
-                    self._find(address)
-                    LOG.info("guarded", extra={"server": address})
-                    self._servers.answered(address)
-                    call.result()
+                self._call(address)
                 return
             except (grpc.RpcError, AuthenticationRefused) as refused:
-                pause_s = self._servers.move_on(address, refused)
+                is_renewed = self._tokens.renew_after(refused)  # else the refused token would be sent again and again
+                pause_s = 0.0 if is_renewed else self._servers.move_on(address, refused)
             with self._lock:
                 if self._over.is_set():
                     return  # the report was lost with the call; the end of the adapter's stream comes later
                 self._messages.put(None)  # ends the broken call's reader
                 self._messages = _Messages()
             self._over.wait(pause_s)
+
+    def _call(self, address: str) -> None:
+        """Call one server, and keep the call until it has the report."""
+        with open_channel(address, self._ca_pem, ADMIN_SERVER, self._tokens) as channel:
+            stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+            messages = iter(self._messages.get, None)
+            call = stub.Guard.future(messages, wait_for_ready=not self._servers.are_several)
+            call.initial_metadata()  # waits until the server answers
+            self._find(address)
+            LOG.info("guarded", extra={"server": address})
+            self._servers.answered(address)
+            call.result()
 
     def _find(self, address: str) -> None:
         with self._lock:

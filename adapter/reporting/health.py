@@ -28,6 +28,7 @@ class Health:
         messages_per_second: transmitted, since the last sample.
         source_lag_messages: known to exist but not yet converted.
         recent_error_count: of `error_count`, within the last minute.
+        unfit_reason: what the adapter has lost that it needs in order to serve; empty: nothing.
     """
 
     memory_available_ratio: float
@@ -36,6 +37,7 @@ class Health:
     messages_per_second: float
     source_lag_messages: int
     recent_error_count: int = 0
+    unfit_reason: str = ""
 
     @property
     def score(self) -> float:
@@ -45,6 +47,8 @@ class Health:
         at most halve it: a busy host still serves, the network may cause the errors, and an adapter that transmits
         nothing while messages wait may be waiting for decisions.
         """
+        if self.unfit_reason:
+            return 0.0
         memory = min(1.0, max(0.0, self.memory_available_ratio) / MEMORY_COMFORTABLE)
         cpu = 1.0 - 0.5 * min(1.0, max(0.0, self.cpu_ratio))
         lag = 1.0 - min(1.0, max(0, self.source_lag_messages) / LAG_HOPELESS_MESSAGES)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
+import logging
 import mmap
 import os
 import subprocess
@@ -26,6 +27,7 @@ from tandemfeed.transport.calls.notices.layout import KEY_SIZE
 if TYPE_CHECKING:
     from tandemfeed.transport.process_shell import Connection
 
+LOG = logging.getLogger("tandemfeed.adapter.reporting.lifeline")
 PAGE_SIZE = 4096
 INCARNATION_OFFSET = 1024  # after the mutex, which has 40 bytes on x86-64 and 48 on AArch64
 KEY_OFFSET = INCARNATION_OFFSET + 64
@@ -99,6 +101,7 @@ class Lifeline:
     """
 
     def __init__(self, connection: Connection) -> None:
+        self._has_noted_end = False
         try:
             descriptor = os.memfd_create("tandemfeed-lifeline")
         except OSError as refused:
@@ -108,22 +111,21 @@ class Lifeline:
             self._page = SharedPage(descriptor)
             self._page.initialise()
             self._page.lock()
-            command = [sys.executable, "-m", "tandemfeed.adapter.reporting.guard_process", str(descriptor)]
             try:
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[file.fileno()]
-                )
-            except OSError as refused:
-                raise LifelineUnavailable(f"{command[0]}: {refused.strerror}") from refused
-        assert self._process.stdin is not None
-        words = {
-            "admin": connection.admin,
-            "ca": connection.ca_pem.decode(),
-            "identity": connection.identity,
-            "credential": to_words(connection.credential),
-        }
-        self._process.stdin.write(json.dumps(words).encode())
-        self._process.stdin.close()
+                self._process = _begin(file.fileno(), connection)
+            except LifelineUnavailable:
+                self._page.unlock()
+                raise
+
+    def check(self) -> bool:
+        """Whether the process runs. If not, a kill of the adapter will be noticed later; the log says so once."""
+        status = self._process.poll()
+        if status is not None and not self._has_noted_end:
+            self._has_noted_end = True
+            LOG.warning(
+                "the lifeline has ended; a kill of this process will be noticed later", extra={"status": status}
+            )
+        return status is None
 
     def use_incarnation(self, incarnation: int, notice_key: bytes) -> None:
         """Set the adapter start to report, and the key that the admin server gave to this start."""
@@ -134,8 +136,35 @@ class Lifeline:
         """The adapter ends in order: end the process without a report."""
         self._page.incarnation = 0
         self._page.unlock()
-        try:
-            self._process.wait(REPORT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        _await_end(self._process)
+
+
+def _begin(descriptor: int, connection: Connection) -> subprocess.Popen[bytes]:
+    """Start the process, and give it what it needs to reach the admin server."""
+    command = [sys.executable, "-m", "tandemfeed.adapter.reporting.guard_process", str(descriptor)]
+    words = {
+        "admin": connection.admin,
+        "ca": connection.ca_pem.decode(),
+        "identity": connection.identity,
+        "credential": to_words(connection.credential),
+    }
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[descriptor])
+    except OSError as refused:
+        raise LifelineUnavailable(f"{command[0]}: {refused.strerror}") from refused
+    assert process.stdin is not None
+    try:
+        with process.stdin as pipe:
+            pipe.write(json.dumps(words).encode())
+    except BrokenPipeError:
+        raise LifelineUnavailable(f"its process ended as it started, with status {_await_end(process)}") from None
+    return process
+
+
+def _await_end(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the process to end, or kill it; returns its exit status."""
+    try:
+        return process.wait(REPORT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

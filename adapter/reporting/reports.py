@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -12,6 +13,7 @@ from tandemfeed.adapter.conversion.table.reasons import REFUSALS, Reason
 from tandemfeed.adapter.peers.translation import peer_state_to_proto
 from tandemfeed.adapter.records.dead_letter_journal import DeadLetterJournal
 from tandemfeed.adapter.records.output_journal import OutputJournal
+from tandemfeed.adapter.reporting.fitness import Fitness
 from tandemfeed.adapter.reporting.forged_packets import ForgedPackets
 from tandemfeed.adapter.reporting.health import Counts, Health, HealthSampler
 from tandemfeed.feedcore.counters import Counter, CounterSet
@@ -33,6 +35,8 @@ class Reporter:
 
     Args:
         converters: by channel_id; their counts become metrics.
+        fitness: what this adapter has lost.
+        has_lifeline: whether a lifeline would report this process's death.
 
     Attributes:
         forged: packets that impersonate an adapter of the feed; the loop notes them.
@@ -47,9 +51,12 @@ class Reporter:
         *,
         converters: Mapping[int, CompiledConverter],
         dead_letters: DeadLetterJournal,
+        fitness: Fitness,
+        has_lifeline: Callable[[], bool],
     ) -> None:
         self._engine, self._counters, self._journal, self._sealer = engine, counters, journal, sealer
         self._converters, self._dead_letters = converters, dead_letters
+        self._fitness, self._check_lifeline, self._has_lifeline = fitness, has_lifeline, False
         self.forged = ForgedPackets()
         self._sampler = HealthSampler()
         self._health = Health(1.0, 0.0, 0, 0.0, 0)
@@ -64,8 +71,10 @@ class Reporter:
         if now_ns - self._health_at_ns >= HEALTH_INTERVAL_NS:
             self._health_at_ns = now_ns
             self._health = self._sampler.sample(self._counts(), now_ns)
-            self._engine.health = self._health.score
             self._disk_space = self._journal.disk_space()
+            self._has_lifeline = self._check_lifeline()
+        self._health = replace(self._health, unfit_reason=self._fitness.reason)
+        self._engine.health = self._health.score
         report = self._engine.report(now_ns, self._sealer.incarnation)
         self._is_abstaining, self._silences_ns = report.abstains, report.silences_ns
         state = peer_state_to_proto(report, self._health)
@@ -119,6 +128,8 @@ class Reporter:
         for adapter_id, silence_ns in list(self._silences_ns.items()):
             silences.add_metric([str(adapter_id)], silence_ns / 1e9)
         yield silences
+        text = "1 while a lifeline runs, which would report the death of this process without delay."
+        yield GaugeMetricFamily("tandemfeed_has_lifeline", text, value=self._has_lifeline)
         text = "Records that the output journal dropped because its disk was full."
         yield CounterMetricFamily("tandemfeed_output_journal_dropped", text, value=self._journal.dropped_count)
         text = "Samples of refused source messages that were appended to the dead-letter journal."

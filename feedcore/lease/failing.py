@@ -71,6 +71,12 @@ def should_leave(own: PeerState, peers: list[PeerState], config: FailConfig) -> 
     return reason if is_unfit else None
 
 
+def healthiest_synchronized(peers: Iterable[PeerState]) -> int | None:
+    """The backup that could best take over; of equals the lowest id. None: there is none that is fit."""
+    fit = [peer for peer in peers if peer.channels and is_synchronized(peer) and peer.health > 0]
+    return min(fit, key=lambda peer: (-peer.health, peer.adapter_id)).adapter_id if fit else None
+
+
 def is_backup(state: PeerState) -> bool:
     """True if the adapter has channels, and is neither active nor failed on any of them."""
     away = (ReplicaState.ACTIVE, ReplicaState.FAILED)

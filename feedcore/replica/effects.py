@@ -123,10 +123,13 @@ class RequestEpoch:
     epoch: int
 
 
+ANY_HEIR = 0
+
+
 @dataclass(frozen=True, slots=True)
 class RequestHandOver:
     """Ask the lease store to let a backup, the heir, take over from this adapter, which holds `epoch`
-    (`on_hand_over`, or nothing)."""
+    (`on_hand_over`, or nothing). `heir_adapter_id`: ANY_HEIR: the store chooses."""
 
     epoch: int
     heir_adapter_id: int

@@ -14,12 +14,20 @@ from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.hiccup import OwnPauses
 from tandemfeed.feedcore.lease.admin_contact import AdminContact
-from tandemfeed.feedcore.lease.failing import is_repeated, should_leave
+from tandemfeed.feedcore.lease.failing import healthiest_synchronized, is_repeated, should_leave
 from tandemfeed.feedcore.lease.lease_view import LeaseView
 from tandemfeed.feedcore.lease.peers import Peers, known_epoch
 from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState
 from tandemfeed.feedcore.replica.config import EngineConfig
-from tandemfeed.feedcore.replica.effects import AcceptOffer, AdapterEffect, ReleaseLease, RequestSource, RequestToFail
+from tandemfeed.feedcore.replica.effects import (
+    ANY_HEIR,
+    AcceptOffer,
+    AdapterEffect,
+    ReleaseLease,
+    RequestHandOver,
+    RequestSource,
+    RequestToFail,
+)
 from tandemfeed.feedcore.replica.heard_adapters import HeardAdapters
 from tandemfeed.feedcore.replica.input.decision_log import LoggedRuns
 from tandemfeed.feedcore.replica.output.converter import Converter
@@ -62,6 +70,7 @@ class AdapterEngine:
         self._offer: tuple[int, int, int] | None = None  # (epoch, previous epoch, valid until)
         self._has_accepted = False  # accepted that offer; not while abstaining
         self._ask_to_fail_at_ns = 0
+        self._has_handed_over = False
         self._pauses = OwnPauses(config.replica.pause_after_ns)
         self._served_at_ns = now_ns  # the time of the last event
 
@@ -232,6 +241,7 @@ class AdapterEngine:
         if self.lease.epoch != epoch or self._promote_at_ns is not None or is_beginning:
             return effects  # the epoch has not begun here, so it cannot end: the heir's offer will expire
         self.lease.drop()
+        self._has_handed_over = True
         effects += self._on_replicas(lambda replica: replica.hand_over(heir_adapter_id, now_ns))
         return [*effects, ReleaseLease(epoch)]
 
@@ -256,6 +266,30 @@ class AdapterEngine:
     def on_readmitted(self, now_ns: int) -> list[AdapterEffect]:
         """The admin server readmits this adapter to its group."""
         return self._on_replicas(lambda replica: replica.readmit(now_ns))
+
+    def on_unfit(self, reason: str, now_ns: int) -> list[AdapterEffect]:
+        """This adapter has lost something that it needs, such as its disk or a thread, and must not stay in its group.
+        The shell repeats it, and reports a health of 0.
+
+        The active first hands over. The admin server decides: an adapter that no other can replace stays.
+        """
+        effects = self._fence(now_ns)
+        if now_ns < self._ask_to_fail_at_ns:
+            return effects
+        request = self._hand_over_unfit(reason, now_ns) if self.lease.is_held else RequestToFail(reason)
+        if request is None:
+            return effects
+        self._ask_to_fail_at_ns = now_ns + self.config.failing.ask_every_ns
+        return [*effects, request]
+
+    def _hand_over_unfit(self, reason: str, now_ns: int) -> RequestHandOver | None:
+        """To the healthiest synchronized backup. One that hears no peer lets the admin server choose; but only until it
+        has handed over: two unfit adapters must not pass the lease to and fro."""
+        fresh = self.peers.fresh(now_ns)
+        heir = healthiest_synchronized(fresh)
+        if heir is not None:
+            return RequestHandOver(self.lease.epoch, heir, reason)
+        return None if fresh or self._has_handed_over else RequestHandOver(self.lease.epoch, ANY_HEIR, reason)
 
     # ---- events: time ----
 

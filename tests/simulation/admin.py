@@ -333,7 +333,7 @@ class AdminActor:
 
     def _hand_over_from(self, adapter_id: int, wish: RequestHandOver) -> list[LeaseDecision]:
         is_holder = (adapter_id, wish.epoch) == (self.lease.holder, self.lease.epoch)
-        return self._hand_over(wish.heir_adapter_id) if is_holder else []
+        return self._hand_over(wish.heir_adapter_id or None) if is_holder else []
 
     def _hand_over(self, heir: int | None) -> list[LeaseDecision]:
         decisions = self.lease.hand_over(heir, self._world.now_ns)

@@ -22,6 +22,7 @@ from tandemfeed.feedcore.wire.output_packet import decode_output_packet
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.journal import JournalError, Tailer
 from tandemfeed.journal.read.sequence_marks import UNBOUNDED, Stretch
+from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 
 LOG = logging.getLogger("tandemfeed.adapter.records.last_values")
 DEFAULT_KEY = "symbol"  # its tables are kept from the start, others from the first request
@@ -52,8 +53,8 @@ class LastValueKeeper:
         self._lock, self._is_closing = threading.Lock(), threading.Event()
         for channel_id in self._tables:
             self.table(channel_id, DEFAULT_KEY)
-        self._thread = threading.Thread(target=self._run, name="last-values", daemon=True)
-        self._thread.start()
+        # The adapter can serve without it: the tables then catch up only when a client asks.
+        self._thread = start_thread(self._run, "last-values", mark_unhealthy)
 
     def table(self, channel_id: int, key: str) -> KeptTable | None:
         """The table of a channel by this field, which is made now if there is none; None: it cannot be kept."""

@@ -149,12 +149,17 @@ class HealthState(_message.Message):
     ERROR_COUNT_FIELD_NUMBER: _builtins.int
     MESSAGES_PER_SECOND_FIELD_NUMBER: _builtins.int
     SOURCE_LAG_MESSAGES_FIELD_NUMBER: _builtins.int
+    UNFIT_REASON_FIELD_NUMBER: _builtins.int
     score: _builtins.float
     memory_available_ratio: _builtins.float
     cpu_ratio: _builtins.float
     error_count: _builtins.int
     messages_per_second: _builtins.float
     source_lag_messages: _builtins.int
+    unfit_reason: _builtins.str
+    """What the adapter has lost that it needs in order to serve, such as a thread or its journal's disk; empty: nothing.
+    The score is 0 then, and the adapter asks to leave its group. For people, and for status --check.
+    """
     def __init__(
         self,
         *,
@@ -164,10 +169,11 @@ class HealthState(_message.Message):
         error_count: _builtins.int = ...,
         messages_per_second: _builtins.float = ...,
         source_lag_messages: _builtins.int = ...,
+        unfit_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_ratio", b"cpu_ratio", "error_count", b"error_count", "memory_available_ratio", b"memory_available_ratio", "messages_per_second", b"messages_per_second", "score", b"score", "source_lag_messages", b"source_lag_messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_ratio", b"cpu_ratio", "error_count", b"error_count", "memory_available_ratio", b"memory_available_ratio", "messages_per_second", b"messages_per_second", "score", b"score", "source_lag_messages", b"source_lag_messages", "unfit_reason", b"unfit_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

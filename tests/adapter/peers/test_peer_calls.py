@@ -105,7 +105,11 @@ class Caller:
             unused.bind(("127.0.0.1", 0))
             sources = {1: [address(source or f"127.0.0.1:{unused.getsockname()[1]}")]}
         bearer = token("adapter", feeds=("equities",))
-        self.calls = PeerCalls(engine, self.mailbox, peer_input, CA, bearer, sources)
+        self.failed: queue.SimpleQueue[str] = queue.SimpleQueue()  # threads
+        calls = PeerCalls(
+            engine, self.mailbox, peer_input, CA, bearer, sources, lambda name, _failure: self.failed.put(name)
+        )
+        self.calls = calls
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._turn, daemon=True)
         self._thread.start()
@@ -282,3 +286,12 @@ def test_a_state_in_another_adapters_name_or_with_unknown_streams_is_refused_and
     refusals = caller.counters.refusals
     assert refusals[Refusal.UNKNOWN_STREAM] == 1
     assert refusals[Refusal.WRONG_ADAPTER] >= 1
+
+
+def test_a_thread_that_cannot_follow_a_peer_any_more_is_reported(
+    caller: Caller, peer_of: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = peer_of(2)
+    monkeypatch.setattr(caller.calls._input, "state", lambda _adapter_id, _message: 1 // 0)
+    caller.calls.set_peers({2: address(peer.server.endpoint)})
+    assert caller.failed.get(timeout=WAIT_S) == "follow-2"

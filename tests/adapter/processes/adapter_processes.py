@@ -43,7 +43,9 @@ class AdapterUnderTest:
         is_awaited: bool = True,
         extra: Sequence[str] = (),
         has_own_documents: bool = True,
+        prelude: str = "",
     ) -> None:
+        """Args: prelude: Python code that the process runs first, such as a planted fault."""
         state = server.folder.path
         identity = f"adapter-{name}"
         self.logs: list[dict[str, Any]] = []
@@ -64,7 +66,12 @@ class AdapterUnderTest:
         options = [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
         options += extra
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from tandemfeed.adapter.cli import main; raise SystemExit(main())", *options],
+            [
+                sys.executable,
+                "-c",
+                f"{prelude}\nfrom tandemfeed.adapter.cli import main; raise SystemExit(main())",
+                *options,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

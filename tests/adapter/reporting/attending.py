@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from tandemfeed.adapter.reporting.registry import Registry
 from tandemfeed.adapter.reporting.report_sender import ReportSender, ReportStream
+from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.v1 import admin_pb2
 
@@ -37,6 +39,7 @@ class Attending:
         self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
         self.events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self.sender = ReportSender(next_counters)
+        self._stopped = threading.Event()
 
         def on_begun(stream: ReportStream) -> None:
             self.events.put(lambda: self.sender.begin(stream, held_epoch()))
@@ -56,6 +59,19 @@ class Attending:
             next_counters=next_counters,
             **(known | options),
         )
+
+    def run_in_thread(self) -> None:
+        """Have a thread take the place of the loop."""
+        start_thread(self._run, "loop by hand", mark_unhealthy)
+
+    def stop(self) -> None:
+        """End the connection, and the thread."""
+        self.registry.stop()
+        self.events.put(self._stopped.set)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.events.get()()
 
     def turn(self, wait_s: float = 0.0) -> None:
         """Take the events so far; if there is none, wait for one."""

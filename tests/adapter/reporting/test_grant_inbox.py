@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -77,7 +78,10 @@ def test_a_grant_that_has_run_out_is_not_taken(granting: Granting) -> None:
     assert granting.engine.lease.epoch == 0
 
 
-def test_an_adapter_that_joins_leaves_a_grant_to_the_thread_that_goes_on(granting: Granting) -> None:
+def test_an_adapter_that_joins_leaves_a_grant_to_the_thread_that_goes_on(
+    granting: Granting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tandemfeed.adapter.loop.JOIN_NS_MAX", 600 * SECOND)  # only the notice ends the join
     took: list[str] = []
     taken = granting.engine.on_lease_granted
 
@@ -88,10 +92,14 @@ def test_an_adapter_that_joins_leaves_a_grant_to_the_thread_that_goes_on(grantin
     granting.engine.on_lease_granted = note  # type: ignore[method-assign]
     loop = granting.joining.loop
     yielding = threading.Thread(target=loop.join, name="yielding")
-    yielding.start()
-    granting.grant(5)
-    yielding.join(WAIT_S)
+    with caplog.at_level(logging.INFO):
+        yielding.start()
+        granting.grant(5)
+        yielding.join(WAIT_S)
     assert not yielding.is_alive()
+    assert [vars(record)["why"] for record in caplog.records if record.message == "joined"] == [
+        "this adapter is needed"
+    ]
     assert took == []
     granting.joining.post(granting.joining.stop)
     loop.run()

@@ -11,8 +11,9 @@ import pytest
 
 from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.v1 import admin_pb2
-from tests.adapter.reporting.admin_by_hand import CA, MS, WAIT_S, AdminByHand
+from tests.adapter.reporting.admin_by_hand import CA, MS, AdminByHand
 from tests.adapter.reporting.attending import Attending
+from tests.adapter.server_by_hand import WAIT_S
 from tests.admin_server.records.zookeeper_pair import NeverStopped
 
 EPOCH = 5

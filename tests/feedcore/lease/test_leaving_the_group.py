@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy, is_repeated, should_leave
+from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy, healthiest_synchronized, is_repeated, should_leave
 from tandemfeed.feedcore.replica.channel_state import ChannelStatus, PeerState
-from tandemfeed.feedcore.replica.effects import RequestToFail
+from tandemfeed.feedcore.replica.effects import ANY_HEIR, RequestHandOver, RequestToFail
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.position import MessageStreamState
 from tests.feedcore.replica.engines import CHANNEL, MS, SECOND, Adapter, of, pair, transmitted
@@ -99,3 +99,60 @@ def test_a_backup_requests_to_be_failed_and_follows_the_admin_servers_decision()
     backup.engine.on_readmitted(2 * SECOND)
     assert backup.state is ReplicaState.JOINING
     assert of(active.tell(backup, 2 * SECOND), RequestToFail) == []
+
+
+def test_the_healthiest_synchronized_backup_is_the_heir_and_of_equals_the_lowest_id() -> None:
+    others = [peer(2, 0.5), peer(4, 0.9), peer(3, 0.9), peer(5, 1.0, ReplicaState.DETACHED), peer(6, 0.0)]
+    assert healthiest_synchronized(others) == 3
+    assert healthiest_synchronized([peer(6, 0.0), PeerState(7, 1, 1, (), health=1.0)]) is None
+
+
+def test_a_backup_that_is_unfit_requests_to_be_failed_and_repeats_it_once_a_second() -> None:
+    _, backup = pair()
+    assert of(backup.engine.on_unfit("the disk failed", 30 * MS), RequestToFail) == [RequestToFail("the disk failed")]
+    assert backup.engine.on_unfit("the disk failed", 30 * MS + SECOND - 1) == []
+    assert of(backup.engine.on_unfit("the disk failed", 30 * MS + SECOND), RequestToFail)
+
+
+def test_an_active_that_is_unfit_hands_over_and_then_requests_to_be_failed() -> None:
+    active, backup = pair()
+    backup.tell(active, 30 * MS)
+    active.engine.lease.on_renewed(1, 2 * SECOND)
+    (request,) = active.engine.on_unfit("the disk failed", 40 * MS)
+    assert request == RequestHandOver(1, 2, "the disk failed")
+    assert active.engine.on_unfit("the disk failed", 40 * MS + SECOND - 1) == []
+    active.engine.on_hand_over(1, 2, 50 * MS)
+    assert of(active.engine.on_unfit("the disk failed", 40 * MS + SECOND), RequestToFail)
+
+
+def test_an_active_that_is_unfit_and_hears_no_peer_lets_the_admin_server_choose_until_it_has_handed_over() -> None:
+    active, _ = pair()
+    active.engine.lease.on_renewed(1, 4 * SECOND)
+    for now_ns in (20 * MS, 20 * MS + SECOND):
+        (request,) = active.engine.on_unfit("a thread failed", now_ns)
+        assert request == RequestHandOver(1, ANY_HEIR, "a thread failed")
+    active.engine.on_hand_over(1, 2, 2 * SECOND)
+    active.activate(3, 3 * SECOND)  # no other can replace it
+    assert active.engine.on_unfit("a thread failed", 3 * SECOND + MS) == []
+
+
+def test_an_active_that_is_unfit_hands_over_to_no_backup_that_is_unfit_too_but_to_one_that_it_no_longer_hears() -> None:
+    active, backup = pair()
+    backup.engine.health = 0.0
+    backup.tell(active, 30 * MS)
+    assert active.engine.on_unfit("the disk failed", 40 * MS) == []
+    backup.engine.health = 1.0
+    backup.tell(active, 50 * MS)
+    silent_at_ns = 50 * MS + active.engine.config.consent.fresh_ns
+    active.engine.lease.on_renewed(1, silent_at_ns + SECOND)
+    (known,) = active.engine.on_unfit("the disk failed", silent_at_ns - 1)
+    assert known == RequestHandOver(1, 2, "the disk failed")
+    (unknown,) = active.engine.on_unfit("the disk failed", silent_at_ns - 1 + SECOND)
+    assert unknown == RequestHandOver(1, ANY_HEIR, "the disk failed")
+
+
+def test_an_active_whose_lease_has_run_out_stops_before_anything_else_when_it_is_unfit() -> None:
+    active, _ = pair()
+    effects = active.engine.on_unfit("the disk failed", SECOND)
+    assert active.state is ReplicaState.DETACHED
+    assert of(effects, RequestToFail)
