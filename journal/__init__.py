@@ -19,6 +19,7 @@ from tandemfeed.journal.errors import (
     ForeignFile,
     JournalClosed,
     JournalError,
+    JournalFailed,
     JournalLocked,
     NetworkFileSystem,
     NewerFormat,
@@ -32,7 +33,8 @@ from tandemfeed.journal.errors import (
 from tandemfeed.journal.format.named_position import NamedPosition
 
 if TYPE_CHECKING:
-    from tandemfeed.journal.append.keeper import Retention, Upkeep
+    from tandemfeed.journal.append.keeper import Upkeep
+    from tandemfeed.journal.append.retention import Retention
     from tandemfeed.journal.read.batch import Batch
     from tandemfeed.journal.store import Journal
     from tandemfeed.journal.tailer import Tailer
@@ -46,6 +48,7 @@ __all__ = [
     "Journal",
     "JournalClosed",
     "JournalError",
+    "JournalFailed",
     "JournalLocked",
     "NamedPosition",
     "NetworkFileSystem",
@@ -63,7 +66,7 @@ __all__ = [
 _MODULES = {
     "Batch": "read.batch",
     "Journal": "store",
-    "Retention": "append.keeper",
+    "Retention": "append.retention",
     "Tailer": "tailer",
     "Upkeep": "append.keeper",
 }

@@ -27,6 +27,13 @@ class DiskFull(JournalError):
     """The disk has no space for another block. No record is lost; appending succeeds again once there is space."""
 
 
+class JournalFailed(JournalError):
+    """The disk refused to flush the journal, so records appended since the last `sync` may be lost in a power failure.
+
+    No process can append or sync until the journal is opened again, which writes these records again.
+    """
+
+
 class RecordTooLong(JournalError):
     """The record or batch is larger than the largest block."""
 

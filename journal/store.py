@@ -7,6 +7,7 @@ change, and indices grow.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -26,21 +27,21 @@ from tandemfeed.journal.append.chain import BlockChain
 from tandemfeed.journal.append.keeper import Keeper, Upkeep
 from tandemfeed.journal.compiled.compile_report import journal_compilation_reported
 from tandemfeed.journal.compiled.kernels import ROLL, STALE, append_one, append_pieces, append_several, load_appending
-from tandemfeed.journal.errors import ForeignFile, JournalClosed, SettingsDiffer
+from tandemfeed.journal.errors import ForeignFile, JournalClosed, JournalError, JournalFailed, SettingsDiffer
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.format.arguments import check_records, whole_number
-from tandemfeed.journal.format.block import Block, blocks_in, remove_spares
+from tandemfeed.journal.format.block import Block, blocks_in
 from tandemfeed.journal.format.body import NO_TABLE, Body, Record, as_bytes
 from tandemfeed.journal.format.control import Control, Settings
-from tandemfeed.journal.format.filesystem import flush_file, make_folder, sync_folder
+from tandemfeed.journal.format.filesystem import make_folder
 from tandemfeed.journal.format.layout import (
     BLOCK_SIZE_DEFAULT,
     BLOCK_SIZE_MAX,
     BLOCK_SIZE_MIN,
     CONTROL_NAME,
     END,
-    IS_CLEAN,
+    IS_FAILED,
     IS_SEALED,
-    LAST_AT,
     NEXT_SEQUENCE,
     ORDINAL,
     PART_BITS,
@@ -49,7 +50,9 @@ from tandemfeed.journal.format.layout import (
 from tandemfeed.journal.format.roll_cycle import TIME_NS_END, RollSchedule
 from tandemfeed.journal.format.sealing import BlockCipher, key_check, require_key
 from tandemfeed.journal.tailer import Tailer
+from tandemfeed.runtime.durable import FlushFailed
 
+LOG = logging.getLogger("tandemfeed.journal")
 LOOK_AHEAD_MASK = 63  # every 64th append checks whether to make the next block
 QUICK_COUNT_MAX, QUICK_SIZE_MAX = 256, 1 << 20  # of a batch that one compiled call appends, holding Python's lock
 assert array("I").itemsize == 4  # as a segment's table stores where records end
@@ -57,14 +60,14 @@ _open_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
 class _Closed:
-    """Takes the place of the block in a closed journal."""
+    """Takes the place of the block in a closed or failed journal."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, error: type[JournalError], text: str) -> None:
+        self._error, self._text = error, text
 
     @property
     def address(self) -> NoReturn:
-        raise JournalClosed(self._text)
+        raise self._error(self._text)
 
 
 class Journal:
@@ -78,18 +81,25 @@ class Journal:
         self._control = control
         self._key = key
         self._clock_ns = clock_ns
-        self._keeper = Keeper(folder, upkeep)
+        self._keeper = Keeper(folder, upkeep, Access.of_journal(folder))
         schedule = RollSchedule.named(
             self.settings.roll_cycle,
             epoch_offset_s=self.settings.epoch_offset_s,
             time_zone=self.settings.time_zone,
         )
         self.chain = BlockChain(folder, control, schedule, self._keeper, clock_ns)
+        self._keeper.on_tidied = self.chain.durability.forget_removed
+        self._keeper.on_refusal = lambda: control.set_word(IS_FAILED, 1)  # the next sync writes it again
         self._reader: Tailer | None = None
         self._reading = threading.Lock()
         self._cipher: tuple[int, BlockCipher] | None = None
         self._quick_type = bytes if key is None else Body  # the record type that the compiled append accepts
-        self._enter()
+        try:
+            self._enter()
+        except BaseException:
+            self._keeper.close()
+            self.chain.close()
+            raise
 
     @classmethod
     @journal_compilation_reported()
@@ -103,6 +113,7 @@ class Journal:
         block_size: int = BLOCK_SIZE_DEFAULT,
         key: bytes | None = None,
         exclusive: bool = False,
+        group: str | int | None = None,
         upkeep: Upkeep | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
         face: str = "journal",
@@ -118,6 +129,8 @@ class Journal:
             block_size: bytes of each block file; a longer record gets a larger block.
             key: 32 bytes to encrypt with.
             exclusive: allow no other appender.
+            group: name or id of a group whose members may read the new journal and append to it; otherwise only the
+                owner may. An existing journal keeps its modes.
             upkeep: retention, compression, free disk space, listeners.
             clock_ns: wall-clock time.
             face: what the engine is used as; the other faces set it.
@@ -126,6 +139,7 @@ class Journal:
         Raises:
             JournalLocked, SettingsDiffer, WrongKey, ForeignFile, NewerFormat, BlockCorrupt: nothing was changed.
             DiskFull, ReadOnly, NetworkFileSystem: nothing was changed.
+            JournalFailed: the disk refuses to be flushed; the journal's records can be read.
             ValueError: an argument is invalid.
         """
         path = Path(path)
@@ -135,14 +149,17 @@ class Journal:
             )
         RollSchedule.named(roll_cycle, epoch_offset_s=epoch_offset_s, time_zone=time_zone)
         wanted = Settings(roll_cycle, epoch_offset_s, time_zone, block_size, state_size, key_check(key), face)
-        make_folder(path)
+        access = Access.of_group(group)
+        make_folder(path, access)
         strangers = blocks_in(path)  # listed first: a journal's control file is created before any block
         if not (path / CONTROL_NAME).exists():
             if strangers:
                 raise ForeignFile(
                     f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that file, or move this one"
                 )
-            Control.create(path, wanted)
+            if group is not None:
+                access.give(path, is_folder=True)
+            Control.create(path, wanted, access)
         control = Control(path / CONTROL_NAME, writable=True)
         try:
             _check_settings(path, wanted, control.settings, key)
@@ -154,26 +171,16 @@ class Journal:
             raise
 
     def _enter(self) -> None:
-        """Recover if no other process appends, or if the slot's previous owner died with the lock; otherwise join."""
-        control, chain = self._control, self.chain
-        try:
-            if control.has_others():
-                if not control.inherited_lock():
-                    control.lock(chain.recover)
-                else:
-                    chain.recover()
-                chain.catch_up()
-            else:
-                control.seize_lock()
-                remove_spares(self.folder)
-                chain.recover(was_clean=control.word(IS_CLEAN) == 1)
-            control.set_word(IS_CLEAN, 0)
-            control.flush()  # before the first append: after a power loss it must not look clean
-        finally:
-            control.unlock()
-        self._block: Block | _Closed = chain.current
-        load_appending(control.address, chain.current.address, control.slot)
+        self.chain.enter()
+        self._block: Block | _Closed = self.chain.current
+        refuse = weakref.WeakMethod(self._refuse)  # no cycle: a journal that is dropped unmaps its files
+        self.chain.durability.on_failure = lambda failure: (found := refuse()) and found(failure)
+        load_appending(self._control.address, self.chain.current.address, self._control.slot)
         _open_journals.add(self)
+
+    def _refuse(self, failure: str) -> None:
+        """Appends raise this from now on, even if another process opens the journal again and frees the lock."""
+        self._block, self._quick_type = _Closed(JournalFailed, failure), bytes
 
     @property
     def next_index(self) -> int:
@@ -279,23 +286,17 @@ class Journal:
         return self._append(whole, appended_at_ns, cycle, first_sequence)
 
     def sync(self) -> None:
-        """Flush everything appended by this process to the disk, and write a checkpoint."""
-        control, chain = self._control, self.chain
-        assert self._block.address
-        control.lock(chain.recover)
-        try:
-            chain.catch_up()
-            ended, chain.unflushed = chain.unflushed, []
-            block = chain.current
-            end, sequence, at_ns = control.word(END), control.word(NEXT_SEQUENCE), control.word(LAST_AT)
-        finally:
-            control.unlock()
-        for path in ended:
-            flush_file(path)
-        block.flush()
-        block.write_checkpoint(end, sequence, at_ns)
-        if ended:
-            sync_folder(self.folder)
+        """Flush everything that any process appended before the call to the disk, and write a checkpoint.
+
+        Includes what a killed process left. A call waits for that of another thread or process.
+
+        Raises:
+            JournalFailed: the disk refused. Records that were appended since the last successful `sync` are not
+                acknowledged, and no process can append, until the journal is opened again.
+            JournalLocked: another process holds a lock and does not continue.
+        """
+        self._require_open()
+        self.chain.flush()
 
     def read(self, index: int) -> bytes:
         """The record at an index. To read many records, use a tailer.
@@ -327,29 +328,48 @@ class Journal:
         self._keeper.start()
 
     def close(self) -> None:
-        """Sync and close. Further calls do nothing."""
-        if isinstance(self._block, _Closed):
+        """Sync and close. Further calls do nothing.
+
+        Raises:
+            JournalFailed: not everything is on the disk; the journal is closed all the same.
+        """
+        if self._control.slot == 0:
             return
-        self.sync()
-        self._keeper.close()
-        if self._reader is not None:
-            self._reader.close()
-        with self._control.opening():
-            if not self._control.has_others():
-                self._control.set_word(IS_CLEAN, 1)
-                self._control.flush()
-        self._shut(f"{self.folder} was closed; open it again")
+        try:
+            self.chain.flush()
+            self._mark_clean()
+        finally:
+            self._keeper.close()
+            if self._reader is not None:
+                self._reader.close()
+            self._shut(f"{self.folder} was closed; open it again")
+
+    def _mark_clean(self) -> None:
+        control = self._control
+        with control.opening():
+            if not control.has_others() and not self.chain.durability.is_doubtful():
+                control.close_cleanly()
+                try:
+                    control.flush()
+                except FlushFailed:  # it is opened as after a crash
+                    LOG.warning("%s: could not store that it was closed", self.folder, exc_info=True)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except JournalFailed:
+            if not isinstance(raised, JournalFailed):  # otherwise the caller learns of it already
+                raise
 
     def _append(self, body: Body, at_ns: int | None = None, cycle: int | None = None, first_sequence: int = 0) -> int:
         """The slow path: append under the lock, rolling if needed."""
         control, chain = self._control, self.chain
-        assert self._block.address  # raises if closed
+        self._require_open()
         control.lock(chain.recover)
         try:
             while True:
@@ -375,8 +395,13 @@ class Journal:
         finally:
             control.unlock()
             self._block = chain.current
+            if chain.durability.failure:
+                self._refuse(chain.durability.failure)
         self._look_ahead()
         return int(index)
+
+    def _require_open(self) -> int:
+        return self._block.address  # raises if closed or failed
 
     def _sealed(self, body: Body) -> Body:
         assert self._key is not None
@@ -392,7 +417,8 @@ class Journal:
         self._keeper.look_ahead(self.chain.current, self._control.word(END), self.settings.block_size)
 
     def _shut(self, text: str, *, in_child: bool = False) -> None:
-        self._block = _Closed(text)
+        self.chain.close()
+        self._block = _Closed(JournalClosed, text)
         self._quick_type = bytes
         _open_journals.discard(self)
         self._control.close(in_child=in_child)

@@ -23,7 +23,8 @@ from typing import BinaryIO, Self
 PRIVATE_FILE = 0o600  # what we store is for the process's user only, like keys
 PRIVATE_FOLDER = 0o700
 PAGE = 4_096
-PIECE = 1 << 20  # bytes that `rewrite` writes at once
+NOT_TRIED = (errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOENT)  # the file could not be opened
+PIECE = 32 << 20  # the kernel caches a file in aligned units; each is in one window of `rewrite`
 
 
 class FlushFailed(OSError):
@@ -121,10 +122,13 @@ def sync_folder(folder: Path) -> None:
 
     Raises:
         FlushFailed: what was created, renamed or removed since the last flush may not be so after a power failure.
+        OSError: the folder could not be opened, so nothing was tried.
     """
     try:
         DISK.flush_folder(folder)
     except OSError as failed:
+        if failed.errno in NOT_TRIED:
+            raise
         raise FlushFailed(folder, failed) from failed
 
 
@@ -135,11 +139,25 @@ def make_folder(folder: Path, mode: int = PRIVATE_FOLDER) -> None:
         OSError: it cannot be created, or is a file.
         FlushFailed
     """
-    if folder.is_dir():
-        return
-    make_folder(folder.parent, mode)
-    folder.mkdir(mode=mode, exist_ok=True)
-    sync_folder(folder.parent)
+    missing: list[Path] = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    if missing:
+        sync_name(folder)  # a process that created it may have died before it flushed the name
+    for each in reversed(missing):
+        each.mkdir(mode=mode, exist_ok=True)
+        sync_folder(each.parent)
+
+
+def sync_name(path: Path) -> None:
+    """Flush the name of an existing file or folder, if the process may read the folder that it is in.
+
+    Raises:
+        FlushFailed
+    """
+    with suppress(PermissionError):
+        sync_folder(path.absolute().parent)
 
 
 def replace_file(path: Path, content: bytes | Callable[[BinaryIO], object], mode: int = PRIVATE_FILE) -> None:
@@ -154,7 +172,7 @@ def replace_file(path: Path, content: bytes | Callable[[BinaryIO], object], mode
         OSError: the old file is intact.
         FlushFailed: of the folder: the new file is there, but after a power failure it may be the old one.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.draft")
+    draft = _draft_of(path)
     try:
         _write_whole(draft, content, mode, os.O_TRUNC)
         DISK.rename(draft, path)
@@ -173,21 +191,34 @@ def remove_drafts(folder: Path) -> None:
 
 
 def create_file(path: Path, content: bytes | Callable[[BinaryIO], object], mode: int = PRIVATE_FILE) -> None:
-    """Create a file that must not exist yet; durable on return.
+    """Create a file that must not exist yet; durable on return. At no time does another process see part of it.
 
     Raises:
         FileExistsError: it exists, and is unchanged.
         OSError: the file does not exist.
     """
+    draft = _draft_of(path)
     try:
-        _write_whole(path, content, mode, os.O_EXCL)
+        _write_whole(draft, content, mode, os.O_TRUNC)
+        os.link(draft, path)
+    finally:
+        with suppress(OSError):
+            os.unlink(draft)
+    try:
         sync_folder(path.parent)
-    except FileExistsError:
-        raise
     except BaseException:
         with suppress(OSError):
             os.unlink(path)
         raise
+
+
+def rename_unsynced(path: Path, target: Path) -> None:
+    """Rename a file; durable only after `sync_folder`.
+
+    Raises:
+        OSError
+    """
+    DISK.rename(path, target)
 
 
 def rename_file(path: Path, target: Path) -> None:
@@ -216,7 +247,8 @@ def remove_file(path: Path) -> None:
 def rewrite(path: Path, start: int = 0, *more: tuple[int, int], end: int | None = None) -> None:
     """Write a file's bytes again, and flush them: after a failed flush, which marked them clean.
 
-    No process may write to these pages meanwhile. They may be mapped, except a last page that is not whole.
+    No process may write to these pages meanwhile; they may be mapped. A last page that is not whole must have been
+    flushed before, as that of a file to which data is appended.
 
     Args:
         start, end: which bytes, extended to whole pages. Without an end: up to the file's end.
@@ -228,17 +260,36 @@ def rewrite(path: Path, start: int = 0, *more: tuple[int, int], end: int | None 
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
-        for begin, stop in ((start, size if end is None else end), *more):
-            offset, stop = begin - begin % PAGE, min(-(-stop // PAGE) * PAGE, size)
-            while offset < stop and (data := os.pread(descriptor, min(PIECE, stop - offset), offset)):
-                DISK.rewrite(descriptor, offset, data)
-                offset += len(data)
+        for window in range(0, size, PIECE):
+            ranges = ((start, size if end is None else end), *more)
+            _rewrite_window(descriptor, window, min(window + PIECE, size), ranges)
     except OSError as failed:
         raise FlushFailed(path, failed) from failed
     else:
         flush(descriptor, path)
     finally:
         os.close(descriptor)
+
+
+def _rewrite_window(descriptor: int, begin: int, end: int, ranges: tuple[tuple[int, int], ...]) -> None:
+    """Write again what of the ranges is between two offsets.
+
+    Reads all of it first: a write past the page cache drops cached pages around it too, which may be all there is.
+    """
+    pieces: list[tuple[int, bytes]] = []
+    for start, stop in ranges:
+        offset, stop = max(start - start % PAGE, begin), min(-(-stop // PAGE) * PAGE, end)
+        while offset < stop and (data := os.pread(descriptor, stop - offset, offset)):
+            pieces.append((offset, data))
+            offset += len(data)
+    try:
+        for offset, data in pieces:
+            DISK.rewrite(descriptor, offset, data)
+    except OSError:
+        for offset, data in pieces:
+            with suppress(OSError):
+                _write_at(descriptor, offset, data)  # so that it can still be read
+        raise
 
 
 class Unflushed:
@@ -444,7 +495,7 @@ class AppendedFile:
 
 
 def _wrote_directly(descriptor: int, offset: int, data: bytes) -> bool:
-    """Write whole pages past the page cache; False if the file system cannot. After a failure they can be read."""
+    """Write whole pages past the page cache; False if the file system cannot do that."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     buffer = mmap.mmap(-1, len(data))  # aligned, as such a write requires
     buffer[:] = data
@@ -455,8 +506,6 @@ def _wrote_directly(descriptor: int, offset: int, data: bytes) -> bool:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
         if failed.errno == errno.EINVAL:
             return False
-        with suppress(OSError):
-            _write_at(descriptor, offset, data)  # to the page cache, which no longer has them
         raise
     else:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
@@ -488,8 +537,12 @@ def _open_to_append(path: Path, mode: int, flags: int = 0) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | flags, mode)
 
 
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.draft")
+
+
 def _write_whole(path: Path, content: bytes | Callable[[BinaryIO], object], mode: int, flags: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, mode)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, mode)
     if callable(content):
         with os.fdopen(descriptor, "wb") as file:
             content(file)

@@ -119,6 +119,11 @@ class FailingDevice:
         )
         if mounted.returncode:
             pytest.skip(f"this system does not mount loop devices: {mounted.stderr.strip()}")
+        device = self.folder.stat().st_dev
+        try:  # a request of several pages that is only partly written would count as written
+            Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/queue/max_sectors_kb").write_text("4")
+        except OSError as refused:
+            pytest.skip(f"this system does not allow changing a loop device: {refused}")
 
     def _unused_blocks(self) -> list[tuple[int, int]]:
         """The blocks that files can get, first and last. ext4 would stop for good if it could not write its journal."""

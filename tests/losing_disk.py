@@ -11,6 +11,7 @@ that did not change between the failed flush and the next one stay lost here too
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -54,15 +55,18 @@ class LosingDisk(durable.Disk):
         try:
             self.fault("flush", path)
         except OSError:
-            self._forget_unflushed(Path(f"/proc/self/fd/{descriptor}"))
+            with self._alone():
+                self._forget_unflushed(Path(f"/proc/self/fd/{descriptor}"))
             raise
-        self._keep_content(Path(f"/proc/self/fd/{descriptor}"))
+        with self._alone():
+            self._keep_content(Path(f"/proc/self/fd/{descriptor}"))
         self.flushes.append(path)
 
     def flush_folder(self, folder: Path) -> None:
         """Keep the names, unless the fault refuses."""
         self.fault("flush_folder", folder)
-        self._keep_names(folder)
+        with self._alone():
+            self._keep_names(folder)
         self.flushes.append(folder)
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
@@ -75,9 +79,10 @@ class LosingDisk(durable.Disk):
         path = Path(f"/proc/self/fd/{descriptor}")
         self.fault("rewrite", Path(os.readlink(path)))
         self._former.rewrite(descriptor, offset, data)
-        lost = self._lost(path)
-        pages = {page for page in lost if not offset <= page * PAGE < offset + len(data)}
-        self._set_lost(path, {page: lost[page] for page in pages})
+        with self._alone():
+            lost = self._lost(path)
+            pages = {page for page in lost if not offset <= page * PAGE < offset + len(data)}
+            self._set_lost(path, {page: lost[page] for page in pages})
 
     def rename(self, path: Path, target: Path) -> None:
         """Rename; durable only after a flush of the folder."""
@@ -100,7 +105,8 @@ class LosingDisk(durable.Disk):
                 is there or not, by chance; but a rename has happened or not, as POSIX and journaling file systems
                 promise.
         """
-        self._make(self.root, target, chance)
+        with self._alone():
+            self._make(self.root, target, chance)
         return target
 
     def _make(self, folder: Path, target: Path, chance: random.Random | None) -> None:
@@ -149,6 +155,16 @@ class LosingDisk(durable.Disk):
         return b"".join(pages)
 
     # ---- the copies ----
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other thread or process changes the copies meanwhile: of two flushes, the later one counts."""
+        descriptor = os.open(self._kept / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def _keep_content(self, path: Path) -> None:
         copy = self._kept / str(path.stat().st_ino)

@@ -49,11 +49,6 @@ WRITES_TO_MOVE = {
     # deploy
     "deploy/cluster/cluster.py",
     # journal
-    "journal/append/chain.py",
-    "journal/format/block.py",
-    "journal/format/compression.py",
-    "journal/format/control.py",
-    "journal/format/filesystem.py",
     "journal/persistent_queue/blocks/members.py",
     "journal/persistent_queue/opening.py",
     "journal/persistent_queue/recovery.py",

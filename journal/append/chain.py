@@ -9,10 +9,12 @@ acknowledged, and completes a roll.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+from tandemfeed.journal.append.durability import Durability
 from tandemfeed.journal.append.keeper import Keeper
 from tandemfeed.journal.compiled.kernels import (
     AT_OFFSET,
@@ -25,8 +27,16 @@ from tandemfeed.journal.compiled.kernels import (
     store_word,
 )
 from tandemfeed.journal.compiled.reading import find_after_damage
-from tandemfeed.journal.errors import RecordTooLong
-from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, Block, BlockName, begin, blocks_in, has_no_header
+from tandemfeed.journal.errors import JournalFailed, RecordTooLong
+from tandemfeed.journal.format.block import (
+    COMPRESSED_SUFFIX,
+    Block,
+    BlockName,
+    begin,
+    blocks_in,
+    has_no_header,
+    remove_spares,
+)
 from tandemfeed.journal.format.compression import open_to_read
 from tandemfeed.journal.format.control import Control
 from tandemfeed.journal.format.layout import (
@@ -34,6 +44,7 @@ from tandemfeed.journal.format.layout import (
     DATA_OFFSET,
     END,
     END_MARK,
+    IS_CLEAN,
     IS_SEALED_JOURNAL,
     LAST_AT,
     LINK_SIZE,
@@ -42,6 +53,7 @@ from tandemfeed.journal.format.layout import (
     block_size_for,
 )
 from tandemfeed.journal.format.roll_cycle import RollSchedule
+from tandemfeed.runtime.durable import FlushFailed, rename_file
 
 LOG = logging.getLogger("tandemfeed.journal")
 DAMAGED_SUFFIX = ".damaged"
@@ -66,9 +78,56 @@ class BlockChain:
         self._clock_ns = clock_ns
         self._current: Block | None = None
         self.cycle_end_ns = 0
-        # Ended blocks that may not be on the disk yet. Only paths: a journal that is never synced must not keep all
-        # blocks mapped, nor released ones on the disk.
-        self.unflushed: list[Path] = []
+        self.durability = Durability(folder, control)
+
+    def enter(self) -> None:
+        """Become one of the appenders: recover if no other process appends, or if a dead one left the lock; otherwise
+        join. Write again what a failed flush concerned. The caller holds the opening lock.
+
+        Raises:
+            JournalFailed: the disk refuses that.
+        """
+        control, durability = self._control, self.durability
+        is_doubtful = durability.is_doubtful()
+        if is_doubtful:
+            control.begin_flush()
+        try:
+            with self._entry_lock(is_doubtful):
+                if is_doubtful:
+                    durability.write_again(self.current)
+                control.set_word(IS_CLEAN, 0)
+                control.flush()  # before the first append: after a power loss it must not look clean
+        except FlushFailed as refused:
+            raise JournalFailed(
+                f"{self._folder}: cannot be opened for appending, because the disk refuses a flush: {refused}. The "
+                "records can be read meanwhile"
+            ) from refused
+        finally:
+            if is_doubtful:
+                control.end_flush()
+
+    @contextmanager
+    def _entry_lock(self, is_doubtful: bool) -> Iterator[None]:
+        """Take the lock, recover if needed, and find the current block."""
+        control, is_alone = self._control, not self._control.has_others()
+        is_inherited = is_alone or control.inherited_lock()
+        if is_inherited:
+            control.seize_lock()
+        else:
+            control.lock(self.recover, even_failed=is_doubtful)
+        try:
+            if is_alone:
+                remove_spares(self._folder)
+                end = None if is_doubtful else control.clean_end
+                self.recover(was_clean=end is not None)
+                if end is not None and control.durable_until()[0] < 0:
+                    control.set_durable(*end)
+            elif is_inherited or is_doubtful:
+                self.recover()
+            self.catch_up()
+            yield
+        finally:
+            control.release()
 
     def recover(self, *, was_clean: bool = False) -> None:
         """Find the journal's end, whatever happened to the last appender, and set the words in the control file.
@@ -77,15 +136,18 @@ class BlockChain:
             was_clean: the last appender closed cleanly, so nothing can be after the end.
         """
         names = blocks_in(self._folder)
+        durable_ordinal, _ = self._control.durable_until()
         if not was_clean:
-            names = [name for name in names if not self._rename_if_no_header(name)]
+            names = [name for name in names if name.ordinal < durable_ordinal or not self._rename_if_no_header(name)]
         if not names:
             self._begin(self.schedule.cycle_at(self._clock_ns()), 0, 0, self._settings.block_size)
             self._set_words(DATA_OFFSET, 0, 0)
             return
         newest = self._open(names[-1])
         former_at_ns = 0
-        suspects = names[-2:] if was_clean else names
+        # The disk has the end marks before the durable place.
+        suspects = names[-2:] if was_clean else [name for name in names[:-2] if name.ordinal >= durable_ordinal]
+        suspects += [] if was_clean else names[-2:]
         for name, following in pairwise(suspects):
             if name.path.suffix == COMPRESSED_SUFFIX and following is not names[-1]:
                 continue  # only ended blocks are compressed, and decompressing takes long
@@ -103,6 +165,15 @@ class BlockChain:
         """The block to append to."""
         assert self._current is not None
         return self._current
+
+    def close(self) -> None:
+        """Let go of the current block, which is unmapped once no reader uses it, and of all descriptors."""
+        self._current = None
+        self.durability.close()
+
+    def flush(self) -> None:
+        """Flush everything that any process appended. Raises: JournalFailed, JournalLocked."""
+        self.durability.flush(self)
 
     def lend(self, ordinal: int) -> Block | None:
         """The current block if it has this ordinal, so that a reader in this process need not map it again."""
@@ -164,8 +235,13 @@ class BlockChain:
         )
         self._adopt(block)
 
+    def caught_up(self) -> Block:
+        """The block to append to, after other appenders may have rolled."""
+        self.catch_up()
+        return self.current
+
     def _leave(self, block: Block) -> None:
-        self.unflushed.append(block.path)
+        self._keeper.run(self.durability.left(block, self))
         self._keeper.retire(block)
 
     def _adopt(self, block: Block) -> None:
@@ -187,7 +263,7 @@ class BlockChain:
         if name.path.suffix == COMPRESSED_SUFFIX or not has_no_header(name.path):
             return False
         aside = name.path.with_name(name.path.name + DAMAGED_SUFFIX)
-        name.path.rename(aside)
+        rename_file(name.path, aside)
         LOG.warning("%s has no header and no records; renamed to %s", name.path, aside.name)
         return True
 
@@ -202,7 +278,6 @@ class BlockChain:
         if status != ENDED:
             block.clear_after(end)
             _end(block, end, sequence, at_ns, next_ordinal)
-            self.unflushed.append(block.path)
         return at_ns
 
     def _end_of(self, block: Block, *, searching: bool = True) -> tuple[Place, int]:

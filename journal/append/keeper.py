@@ -6,65 +6,33 @@ current one fills. The thread never changes the records of the current block.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from tandemfeed.journal.append.retention import KEEP_ALL, Pruning, Retention, plan_pruning
+from tandemfeed.journal.check.journal_files import JournalFiles
 from tandemfeed.journal.errors import DiskFull, JournalError
-from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, SPARE_SUFFIX, Block, BlockName, blocks_in, make_spare
+from tandemfeed.journal.format.access import PRIVATE, Access
+from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, SPARE_SUFFIX, Block, blocks_in, make_spare
 from tandemfeed.journal.format.compression import compress_block
+from tandemfeed.journal.format.named_position import TAILERS_FOLDER
+from tandemfeed.runtime.durable import FlushFailed, remove_file
+from tandemfeed.runtime.threads import mark_unhealthy
 
 LOG = logging.getLogger("tandemfeed.journal")
 PAUSE_S = 0.001  # between pieces of a spare that no append waits for: writing it uses most of a processor
+THREAD_NAME = "journal-keeper"
+T = TypeVar("T")
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Limits of what a journal keeps. Whole files are released, oldest first, never the newest. None: no limit.
-
-    Args:
-        age_s: maximum seconds since a file was last appended to.
-        size: maximum bytes of all files.
-        files: maximum number of files.
-    """
-
-    age_s: float | None = None
-    size: int | None = None
-    files: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.files is not None and self.files < 1:
-            raise ValueError(f"files is {self.files}; it must be at least 1, because the newest file is always kept")
-
-    def surplus(self, blocks: list[BlockName], now_s: float) -> list[BlockName]:
-        """The blocks to release.
-
-        Args:
-            blocks: all blocks, oldest first. Those that were released since they were listed are ignored.
-        """
-        stats = {}
-        for each in blocks:
-            with contextlib.suppress(FileNotFoundError):
-                stats[each] = each.path.stat()
-        blocks = list(stats)
-        ages = [now_s - status.st_mtime for status in stats.values()]
-        sizes = [status.st_size for status in stats.values()]
-        drop = 0
-        while drop < len(blocks) - 1 and (
-            (self.files is not None and len(blocks) - drop > self.files)
-            or (self.size is not None and sum(sizes[drop:]) > self.size)
-            or (self.age_s is not None and ages[drop] > self.age_s)
-        ):
-            drop += 1
-        return blocks[:drop]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +40,9 @@ class Upkeep:
     """Settings of the keeper, and its listeners.
 
     Args:
-        retention: what to release after each roll.
+        retention: what to release after each roll. A file that a named tailer has not read, or a follower has not
+            acknowledged, is kept, and so are all after it; a warning names the reader.
+        even_unread: release such files too; the tailer then counts what it lost.
         compress: compress closed cycles after each roll.
         free_disk_min: bytes of the disk to leave free.
         mapped_ahead: bytes to keep mapped ahead of the appends, and little after them, so that the kernel has little to
@@ -81,12 +51,13 @@ class Upkeep:
         on_file_released: the same with a file that is no longer needed.
     """
 
-    retention: Retention = Retention()
+    retention: Retention = KEEP_ALL
     compress: bool = False
     free_disk_min: int = 0
     mapped_ahead: int | None = None
     on_file_added: Callable[[Path], None] | None = None
     on_file_released: Callable[[Path], None] | None = None
+    even_unread: bool = False
 
 
 class _Unneeded(Exception):
@@ -94,21 +65,47 @@ class _Unneeded(Exception):
 
 
 class Keeper:
-    """The keeper of one appender."""
+    """The keeper of one appender.
 
-    def __init__(self, folder: Path, upkeep: Upkeep) -> None:
+    Args:
+        access: who may read and write the blocks that it makes.
+
+    Attributes:
+        on_tidied: called after files were released or compressed.
+        on_refusal: called when the disk refused to flush a change of the folder.
+    """
+
+    def __init__(self, folder: Path, upkeep: Upkeep, access: Access = PRIVATE) -> None:
         self._folder = folder
         self._upkeep = upkeep
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="journal-keeper")
+        self._access = access
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=THREAD_NAME)
         self._next: Future[Block] | None = None
         self._is_awaited = threading.Event()
         self._is_closing = False
         self._left: Block | None = None
         self._mapped: tuple[int, int] = (-1, 0)  # block ordinal and offset from which to map pages again
+        self._kept_for: str = ""  # readers for which files beyond the retention are kept
+        self.on_tidied: Callable[[], object] = lambda: None
+        self.on_refusal: Callable[[], object] = lambda: None
 
     def start(self) -> None:
         """Start the thread now, with the calling thread's priority; otherwise the first work starts it."""
         self._pool.submit(threading.get_ident).result()
+
+    def run(self, work: Callable[[], object] | None) -> None:
+        """Run something on the thread. If it raises, this process is unhealthy; the appender continues."""
+        if work is not None:
+            self._submit(partial(_guarded, work))
+
+    def _submit(self, work: Callable[[], T]) -> Future[T] | None:
+        """None if there can be no thread, because the process ends or has too many: the record is appended already."""
+        try:
+            return self._pool.submit(work)
+        except RuntimeError as refused:
+            if not self._is_closing:
+                LOG.warning("%s: no thread to work ahead (%s); appends do it themselves", self._folder, refused)
+            return None
 
     def look_ahead(self, block: Block, end: int, block_size: int) -> None:
         """After an append: make the next block once this one is half full, and map pages ahead."""
@@ -117,13 +114,13 @@ class Keeper:
         ahead = self._upkeep.mapped_ahead
         if ahead is not None and (block.ordinal, end) >= self._mapped:
             self._mapped = block.ordinal, end + ahead // 2
-            self._pool.submit(block.map_around, end, ahead)
+            self.run(partial(block.map_around, end, ahead))
 
     def prepare(self, block_size: int) -> None:
         """Start to make the next block, unless already started."""
         if self._next is None:
             self._is_awaited.clear()
-            self._next = self._pool.submit(self._make_spare, block_size)
+            self._next = self._submit(partial(self._make_spare, block_size))
 
     def take(self, block_size: int) -> Block:
         """A spare of at least this size, made now if there is none.
@@ -136,7 +133,7 @@ class Keeper:
         if prepared is not None:
             try:
                 spare = prepared.result()
-            except DiskFull:
+            except (Exception, CancelledError):
                 LOG.warning("could not make a block ahead of time; retrying", exc_info=True)
             else:
                 if spare.header.block_size >= block_size:
@@ -148,16 +145,22 @@ class Keeper:
         """Unmap a block on this thread, because it takes long: at the next roll, when no append uses it any more."""
         former, self._left = self._left, block
         if self._upkeep.mapped_ahead is not None:
-            self._pool.submit(block.release_pages)
+            self.run(block.release_pages)
         if former is not None:
-            self._pool.submit(_forget, former)
+            self.run(partial(_forget, former))
 
     def after_roll(self, added: Path) -> None:
         """Report the new file to the listener; release and compress old ones."""
-        if self._upkeep.on_file_added is not None:
-            self._upkeep.on_file_added(added)
-        if self._upkeep.compress or self._upkeep.retention != Retention():
-            self._pool.submit(self._tidy)
+        self._report(self._upkeep.on_file_added, added)
+        if self._upkeep.compress or self._upkeep.retention != KEEP_ALL:
+            self.run(self._tidy)
+
+    def _report(self, listener: Callable[[Path], None] | None, path: Path) -> None:
+        if listener is not None:
+            try:
+                listener(path)
+            except Exception:
+                LOG.exception("%s: a listener failed; the journal continues", path)
 
     def close(self) -> None:
         """Finish the current work, and delete the spare or stop making it: filling it takes some milliseconds, which a
@@ -167,6 +170,7 @@ class Keeper:
         if spare is not None:
             spare.cancel()
         self._pool.shutdown(wait=True)
+        self._left = None
         if spare is not None and not spare.cancelled() and spare.exception() is None:
             spare.result().path.unlink(missing_ok=True)
 
@@ -175,14 +179,16 @@ class Keeper:
         disk = os.statvfs(self._folder)
         free = disk.f_bavail * disk.f_frsize
         if free - block_size < least:
+            kept = f" (files beyond the retention are kept for {self._kept_for})" if self._kept_for else ""
             raise DiskFull(
                 f"{self._folder}: {free} bytes are free; a block needs {block_size}, and {least} must stay free: "
-                "free disk space, or set a retention; appending then resumes, and no record is lost"
+                f"free disk space, or set a retention{kept}; appending then resumes, and no record is lost"
             )
         name = f".{os.getpid()}-{next(_numbers)}{SPARE_SUFFIX}"
         return make_spare(
             self._folder / name,
             block_size,
+            access=self._access,
             mapped_ahead=self._upkeep.mapped_ahead,
             pause=self._pause,
         )
@@ -195,21 +201,46 @@ class Keeper:
 
     def _tidy(self) -> None:
         try:
+            self._release_and_compress()
+        finally:
+            self.on_tidied()
+
+    def _release_and_compress(self) -> None:
+        try:
             self.release()
             if self._upkeep.compress:
                 self.compress()
-        except (OSError, JournalError):
+        except (OSError, JournalError) as failed:
             LOG.exception("could not release or compress old files; the journal continues")
+            if isinstance(failed, FlushFailed):  # names of new blocks may be lost too
+                self.on_refusal()
 
     def release(self) -> list[Path]:
-        """Release the files beyond retention; return their paths."""
+        """Release the files beyond retention, unless a reader needs them; return their paths."""
         gone = []
-        for each in self._upkeep.retention.surplus(blocks_in(self._folder), time.time()):
-            each.path.unlink(missing_ok=True)
+        with JournalFiles(self._folder) as files:
+            pruning = plan_pruning(
+                files,
+                self._upkeep.retention,
+                time.time(),
+                blocks_in(self._folder),
+                even_unread=self._upkeep.even_unread,
+            )
+        for each in pruning.files:
+            remove_file(each.path)
             gone.append(each.path)
-            if self._upkeep.on_file_released is not None:
-                self._upkeep.on_file_released(each.path)
+            self._report(self._upkeep.on_file_released, each.path)
+        self._say_what_is_kept(pruning)
         return gone
+
+    def _say_what_is_kept(self, pruning: Pruning) -> None:
+        readers = ", ".join(pruning.kept_for)
+        if readers != self._kept_for and readers:
+            LOG.warning(
+                "%s: files beyond the retention are kept for %s; if a tailer is no longer used, delete its file in %s",
+                *(self._folder, pruning.readers_text(), self._folder / TAILERS_FOLDER),
+            )
+        self._kept_for = readers
 
     def compress(self) -> None:
         """Compress the blocks of closed cycles."""
@@ -217,6 +248,13 @@ class Keeper:
         for each in blocks:
             if each.cycle < blocks[-1].cycle and each.path.suffix != COMPRESSED_SUFFIX:
                 compress_block(each.path)
+
+
+def _guarded(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except BaseException as failure:  # noqa: BLE001  # whatever it was, health must show it
+        mark_unhealthy(THREAD_NAME, failure)
 
 
 def _forget(_block: Block) -> None:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandemfeed.journal.append.chain import BlockChain
-from tandemfeed.journal.append.keeper import Keeper, Retention, Upkeep
+from tandemfeed.journal.append.keeper import Keeper, Upkeep
+from tandemfeed.journal.append.retention import Pruning, Retention, plan_pruning
 from tandemfeed.journal.check.journal_files import JournalFiles, LockHolder, paths_of, size_on_disk
 from tandemfeed.journal.compiled.kernels import take_lock
-from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, BlockName
+from tandemfeed.journal.errors import JournalFailed
 from tandemfeed.journal.format.control import Control
-from tandemfeed.journal.format.layout import CONTROL_NAME
+from tandemfeed.journal.format.layout import CONTROL_NAME, IS_FAILED, LOCK
 from tandemfeed.journal.format.roll_cycle import RollSchedule
-
-LISTINGS_MAX = 10  # one is nearly always enough: an appender releases files once per roll
+from tandemfeed.runtime.durable import FlushFailed, remove_file
 
 # --- the lock ---------------------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ def free_lock(folder: Path, *, even_alive: bool = False) -> LockWasFree | LockFr
         keeper = Keeper(folder, Upkeep())
         try:
             # If this process got the dead holder's slot, it holds the lock already.
-            if control.inherited_lock() or take_lock(control.address, holder.slot, control.slot):
+            if control.inherited_lock() or take_lock(control.address + LOCK, holder.slot, control.slot):
                 try:
                     _chain(folder, control, keeper).recover()
                 finally:
@@ -86,55 +86,32 @@ def _chain(folder: Path, control: Control, keeper: Keeper) -> BlockChain:
 # --- old files --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Pruning:
-    """The files that can be released, oldest first, and the reason why the next one cannot."""
-
-    files: list[BlockName]
-    kept_for: dict[str, int | None]  # readers that still need the next file, and their positions
-    is_busy: bool = False  # the next file is being compressed
-
-
-def plan_pruning(files: JournalFiles, retention: Retention, now_s: float, *, even_unread: bool = False) -> Pruning:
-    """The files beyond a retention; never the newest.
-
-    Args:
-        even_unread: also files that named tailers have not read or followers have not acknowledged.
+def plan(folder: Path, retention: Retention, now_s: float, *, even_unread: bool = False) -> tuple[Pruning, int]:
+    """What can be released, and how many files stay.
 
     Raises:
         BlockCorrupt, ForeignFile, NewerFormat: a file is unreadable, so it is unknown whether readers need it.
     """
-    surplus = _surplus(files, retention, now_s)
-    positions = {} if even_unread else {f"named tailer {name}": at for name, at in files.named_positions().items()}
-    if not even_unread and (visible := files.words().visible):
-        positions["replication"] = visible
-    free: list[BlockName] = []
-    for name in surplus:
-        if any(files.folder.glob(f".{name.path.name}{COMPRESSED_SUFFIX}.*")):
-            return Pruning(free, {}, is_busy=True)  # its compressed form would appear later
-        summary = files.summary(name) if positions else None
-        if summary is not None:
-            waiting = {each: at for each, at in positions.items() if at is None or at < summary.end_index}
-            if waiting:
-                return Pruning(free, waiting)
-        free.append(name)
-    return Pruning(free, {})
-
-
-def _surplus(files: JournalFiles, retention: Retention, now_s: float) -> list[BlockName]:
-    for _ in range(LISTINGS_MAX):
-        try:
-            return retention.surplus(files.names(), now_s)
-        except FileNotFoundError:  # released, or compressed, since the folder was listed
-            continue
-    return []  # the appender releases files faster than they can be listed: nothing to do
+    with JournalFiles(folder) as files:
+        names = files.names()
+        pruning = plan_pruning(files, retention, now_s, names, even_unread=even_unread)
+        return pruning, len(names) - len(pruning.files)
 
 
 def prune(pruning: Pruning) -> int:
-    """Delete the files; return the number of bytes freed."""
+    """Delete the files, durably; return the number of bytes freed.
+
+    Raises:
+        JournalFailed: the disk refused.
+    """
     freed = 0
     for name in pruning.files:
         freed += size_on_disk(name)  # 0 if the appender's retention was faster
         for path in paths_of(name):
-            path.unlink(missing_ok=True)
+            try:
+                remove_file(path)
+            except FlushFailed as refused:  # names of new blocks may be lost too
+                with Control(path.parent / CONTROL_NAME, writable=True) as control:
+                    control.set_word(IS_FAILED, 1)
+                raise JournalFailed(str(refused)) from refused
     return freed

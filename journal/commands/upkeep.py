@@ -6,8 +6,8 @@ import argparse
 import time
 from typing import Any
 
-from tandemfeed.journal.append.keeper import Retention
-from tandemfeed.journal.append.maintenance import HolderIsAlive, LockFreed, free_lock, plan_pruning, prune
+from tandemfeed.journal.append.maintenance import HolderIsAlive, LockFreed, free_lock, plan, prune
+from tandemfeed.journal.append.retention import Retention
 from tandemfeed.journal.check.journal_files import JournalFiles, size_on_disk
 from tandemfeed.journal.commands.options import (
     CommandError,
@@ -20,7 +20,6 @@ from tandemfeed.journal.commands.options import (
 )
 from tandemfeed.journal.commands.presentation import counted, size_text
 from tandemfeed.journal.commands.streams import Streams
-from tandemfeed.journal.format.roll_cycle import format_index
 from tandemfeed.journal.format.sealing import require_key
 
 EXIT_HELD = 1
@@ -100,16 +99,13 @@ def run_prune(arguments: argparse.Namespace, streams: Streams) -> int:
     retention = Retention(age_s=arguments.age, size=arguments.size, files=arguments.files)
     if retention == Retention():
         raise CommandError("no limit given; give --age, --size, --files, or several of them")
-    with JournalFiles(arguments.folder) as files:
-        pruning = plan_pruning(files, retention, time.time(), even_unread=arguments.even_unread)
-        kept_count = len(files.names()) - len(pruning.files)
+    pruning, kept_count = plan(arguments.folder, retention, time.time(), even_unread=arguments.even_unread)
     sizes = {name: found for name in pruning.files if (found := size_on_disk(name))}
     for name, file_size in sizes.items():
         streams.say(f"{'would release' if arguments.dry_run else 'released'} {name.path.name}  {size_text(file_size)}")
     freed = sum(sizes.values()) if arguments.dry_run else prune(pruning)
-    for name_, position in pruning.kept_for.items():
-        at = "has no position yet" if position is None else f"is at {format_index(position)}"
-        streams.note(f"the next file is kept for {name_}, which {at}; --even-unread releases it")
+    if pruning.kept_for:
+        streams.note(f"the next file is kept for {pruning.readers_text()}; --even-unread releases it")
     if pruning.is_busy:
         streams.note("the next file is being compressed; prune again in a moment")
     verb = "would be released" if arguments.dry_run else "released"

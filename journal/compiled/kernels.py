@@ -206,9 +206,9 @@ def add_index_entry(block: int, offset: int, sequence: int, at_ns: int) -> None:
 
 
 @compiled()
-def take_lock(control: int, expected: int, holder: int) -> bool:
-    """Take the appenders' lock if its holder is `expected` (0, or a dead holder)."""
-    return compare_and_swap64(control + LOCK, expected, holder) == expected
+def take_lock(word: int, expected: int, holder: int) -> bool:
+    """Take a lock, given its word's address, if its holder is `expected` (0, or a dead holder)."""
+    return compare_and_swap64(word, expected, holder) == expected
 
 
 @compiled()
@@ -235,7 +235,7 @@ def load_appending(control: int, block: int, holder: int) -> None:
     Also the one with which a later process recovers: otherwise that process would compile it, for seconds. Appends
     nothing, because the time and the end of the cycle are 0, and walks over an empty block.
     """
-    if take_lock(control, 0, holder):
+    if take_lock(control + LOCK, 0, holder):
         release_lock(control)
     append_pieces(control, block, 0, 0, 0, 0, 0, 0, 0, 0)
     append_one(control, block, holder, 0, 0, b"")

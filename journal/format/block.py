@@ -20,6 +20,7 @@ import numpy as np
 
 from tandemfeed.journal.errors import BlockCorrupt, DiskFull, ForeignFile, NewerFormat, ReadOnly
 from tandemfeed.journal.format import mapping
+from tandemfeed.journal.format.access import PRIVATE, Access
 from tandemfeed.journal.format.filesystem import reserve
 from tandemfeed.journal.format.layout import (
     BLOCK_MAGIC,
@@ -43,6 +44,8 @@ from tandemfeed.journal.format.layout import (
     index_stride,
     ordinal_of,
 )
+from tandemfeed.runtime import durable
+from tandemfeed.runtime.durable import PRIVATE_FILE
 
 SPARE_SUFFIX = ".spare"
 COMPRESSED_SUFFIX = ".zst"
@@ -194,8 +197,16 @@ class Block:
             raise OSError(errno.EIO, f"{self.path}: the file system wrote only part of {len(data)} bytes")
 
     def flush(self) -> None:
-        """Flush the map to the disk. Other threads can run meanwhile."""
-        os.fdatasync(self._fd)
+        """Flush the map to the disk. Other threads can run meanwhile.
+
+        Raises:
+            FlushFailed
+        """
+        durable.flush(self._fd, self.path)
+
+    def duplicate(self) -> int:
+        """Another descriptor of the file, which learns of the same failed writes."""
+        return os.dup(self._fd)
 
     def map_around(self, end: int, ahead: int) -> None:
         """Keep mapped only the pages that appends from `end` on need for the next `ahead` bytes."""
@@ -249,6 +260,7 @@ def make_spare(
     path: Path,
     block_size: int,
     *,
+    access: Access = PRIVATE,
     flushed: bool = False,
     mapped_ahead: int | None = None,
     pause: Callable[[], object] = lambda: None,
@@ -256,6 +268,7 @@ def make_spare(
     """Create a mapped spare file of a block's size; `begin` turns it into a block.
 
     Args:
+        access: who may read and write it.
         flushed: flush it now, for callers that flush often: otherwise their first flush would write the whole block.
             If False, its pages are mapped for writing, so that no append causes a page fault.
         mapped_ahead: bytes of the data area to map; None: all.
@@ -265,14 +278,15 @@ def make_spare(
         DiskFull: no file is left.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
     except OSError as full:
         raise DiskFull(f"{path}: {full.strerror}; free disk space or inodes") from full
     try:
+        access.give(descriptor)
         reserve(descriptor, block_size, path, pause)
         os.pwrite(descriptor, _header(block_size, UUID(int=0), 0, 0, 0, 0, 0, 0), 0)
         if flushed:
-            os.fdatasync(descriptor)
+            durable.flush(descriptor, path)
     except BaseException:  # also of `pause`
         path.unlink(missing_ok=True)
         raise
@@ -304,7 +318,7 @@ def begin(
     head = _header(size, journal_id, cycle, part, first_sequence, sequence_bits, flags, state_size)
     spare.view[: len(head)] = head
     path = folder / block_name(cycle, part)
-    spare.path.rename(path)
+    durable.rename_unsynced(spare.path, path)
     spare.path = path
     spare.header = read_header(spare.view, path)
     return spare
@@ -315,7 +329,7 @@ def recycle(block: Block, path: Path) -> Block:
 
     The old segments are not cleared: with the salt of the next header, their CRCs no longer match.
     """
-    block.path.rename(path)
+    durable.rename_unsynced(block.path, path)
     block.path = path
     header = block.header
     head = _header(header.block_size, UUID(int=0), 0, 0, 0, 0, 0, 0)

@@ -6,42 +6,47 @@ almost nothing.
 
 from __future__ import annotations
 
-import contextlib
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 from uuid import UUID
 
 import zstandard
 
 from tandemfeed.journal.errors import BlockCorrupt
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, Block
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MAX
+from tandemfeed.runtime import durable
 
 LEVEL = 3  # higher levels take many times as long and make recordings of ticks little smaller
 
 
 def compress_block(path: Path) -> Path:
-    """Replace an ended block by its compressed form; a crash leaves one of them, or both.
+    """Replace an ended block by its compressed form; after a crash there is one of them, or both.
 
     If another process released the block meanwhile, no compressed form is left.
+
+    Raises:
+        OSError, FlushFailed: the block is still there.
     """
     target = path.with_name(path.name + COMPRESSED_SUFFIX)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    status = path.stat()
+
+    def write(file: BinaryIO) -> None:
+        with path.open("rb") as source:
+            zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).copy_stream(source, file, size=status.st_size)
+        file.flush()
+        Access(stat.S_IMODE(status.st_mode), group_id=status.st_gid).give(file.fileno())
+        os.utime(file.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))  # retention uses the last append's time
+
+    durable.replace_file(target, write)  # its name is durable before the block is removed
     try:
-        with path.open("rb") as source, draft.open("wb") as out:
-            status = os.fstat(source.fileno())
-            zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).copy_stream(source, out, size=status.st_size)
-            out.flush()
-            os.fsync(out.fileno())
-        os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))  # retention uses the time of the last append
-        draft.rename(target)
-        try:
-            path.unlink()
-        except FileNotFoundError:
-            target.unlink(missing_ok=True)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()
+        durable.DISK.remove(path)
+    except FileNotFoundError:
+        target.unlink(missing_ok=True)
+    durable.sync_folder(path.parent)
     return target
 
 

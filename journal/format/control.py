@@ -4,6 +4,9 @@ The appenders' lock is a word in this file, taken by compare-and-swap, so that i
 Its holder is a slot. A slot's owner is alive as long as the slot's byte-range lock is held, which the kernel releases
 when the process ends for any reason (fcntl(2), open file description locks). So the next appender can take over a dead
 holder's lock, without checking process ids.
+
+A second word is the flushers' lock: one appender flushes at a time. A process that died with it may have been the only
+one to learn that its flush failed. The lock of a failed journal stays taken (PARKED), so that no process appends.
 """
 
 from __future__ import annotations
@@ -18,27 +21,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 from uuid import UUID, uuid4
 
 import google_crc32c
 import numpy as np
 
 from tandemfeed.journal.compiled.kernels import load_word, release_lock, store_word, take_lock
-from tandemfeed.journal.errors import BlockCorrupt, ForeignFile, JournalLocked, NewerFormat, ReadOnly
+from tandemfeed.journal.errors import BlockCorrupt, ForeignFile, JournalFailed, JournalLocked, NewerFormat, ReadOnly
+from tandemfeed.journal.format.access import PRIVATE, Access
 from tandemfeed.journal.format.layout import (
     CONTROL_HEAD,
     CONTROL_MAGIC,
     CONTROL_NAME,
     CONTROL_SIZE,
     CRC,
+    DURABLE,
+    DURABLE_END,
+    END,
+    FLUSHER,
+    IS_CLEAN,
+    IS_FAILED,
     LOCK,
     OPENING_LOCK,
+    ORDINAL,
+    PARKED,
     PIDS,
     SLOT_COUNT,
     SLOT_LOCKS,
     VERSION,
 )
+from tandemfeed.runtime import durable
 
 FLOCK = struct.Struct("hhxxxxqqixxxx")  # struct flock of 64-bit Linux
 SPIN_COUNT = 100  # attempts before the first pause: an append holds the lock for well under a microsecond
@@ -46,6 +59,7 @@ PAUSE_MIN_S = 0.000_02
 PAUSE_MAX_S = 0.002
 LIVENESS_INTERVAL_S = 0.002  # between checks whether a holder is alive; each is a system call
 LOCK_TIMEOUT_S = 30.0
+FLUSH_TIMEOUT_S = 300.0  # a slow disk may take minutes for gigabytes
 OPENING_TIMEOUT_S = 60.0
 
 
@@ -60,6 +74,30 @@ class Settings:
     state_size: int  # bytes in each block that are reserved for the face
     key_check: str  # check value of the encryption key; empty: not encrypted
     face: str  # "journal", "queue", "store"
+
+
+class _Wait:
+    """A wait for a lock: pauses that grow, and a limit."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._over_at = time.monotonic() + timeout_s
+        self._looked_at, self._pause_s, self._tries = 0.0, PAUSE_MIN_S, 0
+        self.is_over = False
+
+    def looks(self) -> bool:
+        """After a failed attempt: pauses, unless it was an early one. True if it is time to look at the holder."""
+        self._tries += 1
+        if self._tries < SPIN_COUNT:
+            return False
+        now = time.monotonic()
+        if self._tries > SPIN_COUNT:
+            time.sleep(self._pause_s)
+            self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+        self.is_over = now > self._over_at
+        if now - self._looked_at < LIVENESS_INTERVAL_S and not self.is_over:
+            return False
+        self._looked_at = now
+        return True
 
 
 class Control:
@@ -95,21 +133,23 @@ class Control:
         self.slot = 0
 
     @classmethod
-    def create(cls, folder: Path, settings: Settings) -> None:
-        """Create a journal's control file, unless another process has already created it."""
+    def create(cls, folder: Path, settings: Settings, access: Access = PRIVATE) -> None:
+        """Create a journal's control file, durably, unless another process has already created it."""
         text = json.dumps(asdict(settings)).encode()
         head = CONTROL_HEAD.pack(CONTROL_MAGIC, VERSION, uuid4().bytes, len(text)) + text
-        draft = folder / f".{CONTROL_NAME}.{os.getpid()}.{time.monotonic_ns()}"
+
+        def write(file: BinaryIO) -> None:
+            file.write((head + CRC.pack(google_crc32c.value(head))).ljust(CONTROL_SIZE, b"\0"))
+            access.give(file.fileno())
+
         try:
-            draft.write_bytes((head + CRC.pack(google_crc32c.value(head))).ljust(CONTROL_SIZE, b"\0"))
-            draft.chmod(0o644)
-            os.link(draft, folder / CONTROL_NAME)
+            durable.create_file(folder / CONTROL_NAME, write)
         except FileExistsError:
             pass
+        except durable.FlushFailed as failed:
+            raise JournalFailed(f"{failed}; no journal was created") from failed
         except OSError as refused:
             raise ReadOnly(f"{folder}: {refused.strerror}; give a writable folder with free space") from None
-        finally:
-            draft.unlink(missing_ok=True)
 
     def _read_head(self) -> tuple[UUID, Settings]:
         magic, version, journal_id, size = CONTROL_HEAD.unpack_from(self._map)
@@ -131,8 +171,12 @@ class Control:
         store_word(self.address + place, value)
 
     def flush(self) -> None:
-        """Flush the words to the disk."""
-        self._map.flush()
+        """Flush the words to the disk.
+
+        Raises:
+            FlushFailed
+        """
+        durable.flush(self._fd, self.path)
 
     def take_slot(self, *, exclusive: bool) -> None:
         """Become one of the appenders, or the exclusive one.
@@ -184,43 +228,113 @@ class Control:
         finally:
             self._fcntl(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, OPENING_LOCK, 1)
 
-    def lock(self, on_dead_holder: Callable[[], None]) -> None:
+    def lock(self, on_dead_holder: Callable[[], None], *, even_failed: bool = False) -> None:
         """Take the appenders' lock; if its holder died, first repair what it left.
+
+        Args:
+            even_failed: also of a failed journal, to write again what may be lost.
 
         Raises:
             JournalLocked: a living appender (such as a stopped process) has held it for half a minute.
+            JournalFailed
         """
-        began, looked_at, pause, tries = time.monotonic(), 0.0, PAUSE_MIN_S, 0
-        while not take_lock(self.address, 0, self.slot):
-            tries += 1
-            if tries < SPIN_COUNT:
+        if not take_lock(self.address + LOCK, 0, self.slot):
+            self._await_lock(on_dead_holder, even_failed=even_failed)
+
+    def _await_lock(self, on_dead_holder: Callable[[], None], *, even_failed: bool) -> None:
+        wait = _Wait(LOCK_TIMEOUT_S)
+        while not take_lock(self.address + LOCK, 0, self.slot):
+            if not wait.looks():
                 continue
-            now = time.monotonic()
-            if now - looked_at >= LIVENESS_INTERVAL_S:
-                looked_at, holder = now, self.word(LOCK)
-                if self._is_dead(holder) and take_lock(self.address, holder, self.slot):
+            holder = self.word(LOCK)
+            if holder == PARKED and not even_failed:
+                raise JournalFailed(
+                    f"{self.path.parent}: the disk refused a flush, so records may be lost in a power failure; check "
+                    "the disk, then close the journal and open it again, which writes them again"
+                )
+            if (holder == PARKED or self._is_dead(holder)) and take_lock(self.address + LOCK, holder, self.slot):
+                if holder != PARKED:
                     on_dead_holder()
-                    return
-            if now - began > LOCK_TIMEOUT_S:
+                return
+            if wait.is_over:
                 raise JournalLocked(
-                    f"{self.path.parent}: process {self.holder_pid()} has held the appenders' lock for "
+                    f"{self.path.parent}: process {self.pid_of(holder)} has held the appenders' lock for "
                     f"{LOCK_TIMEOUT_S:.0f} s and is alive: if it is stopped, continue or end it"
                 )
-            time.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX_S)
 
     def unlock(self) -> None:
         """Release the appenders' lock."""
         release_lock(self.address)
 
-    def holder_pid(self) -> int:
-        """The id of the process that holds the appenders' lock; 0 if none."""
-        holder = self.word(LOCK)
-        return int(struct.unpack_from("<Q", self._map, PIDS + 8 * holder)[0]) if 0 < holder <= SLOT_COUNT else 0
+    def park(self) -> None:
+        """Keep the appenders' lock taken, for those who open the failed journal again."""
+        self.set_word(LOCK, PARKED)
+
+    def release(self) -> None:
+        """Release the appenders' lock, but keep that of a failed journal taken."""
+        if self.word(IS_FAILED):
+            self.park()
+        else:
+            self.unlock()
+
+    def begin_flush(self) -> bool:
+        """Take the flushers' lock. True if its holder died: what it was flushing may be lost.
+
+        Raises:
+            JournalLocked: a living process has been flushing for minutes.
+        """
+        wait, was_interrupted = _Wait(FLUSH_TIMEOUT_S), self.word(FLUSHER) == self.slot
+        while not was_interrupted and not take_lock(self.address + FLUSHER, 0, self.slot):
+            if not wait.looks():
+                continue
+            holder = self.word(FLUSHER)
+            was_interrupted = self._is_dead(holder) and take_lock(self.address + FLUSHER, holder, self.slot)
+            if wait.is_over and not was_interrupted:
+                raise JournalLocked(
+                    f"{self.path.parent}: process {self.pid_of(holder)} has been flushing it for "
+                    f"{FLUSH_TIMEOUT_S:.0f} s: if it is stopped, continue or end it; otherwise check the disk"
+                )
+        return was_interrupted
+
+    def end_flush(self) -> None:
+        """Release the flushers' lock."""
+        self.set_word(FLUSHER, 0)
+
+    def was_flush_interrupted(self) -> bool:
+        """True if a process died while it flushed; asked by an appender that is not flushing."""
+        holder = self.word(FLUSHER)
+        return holder == self.slot or self._is_dead(holder)
+
+    @property
+    def clean_end(self) -> tuple[int, int] | None:
+        """The current block's ordinal and end if the last appender closed the journal, after which the disk has
+        everything; otherwise None."""
+        return (self.word(ORDINAL), self.word(END)) if self.word(IS_CLEAN) else None
+
+    def close_cleanly(self) -> None:
+        """The last appender closes, and the disk has everything; which the durable place need not say any more."""
+        self.set_word(IS_CLEAN, 1)
+        self.set_word(DURABLE, 0)
+        self.set_word(DURABLE_END, 0)
+
+    def durable_until(self) -> tuple[int, int]:
+        """A block's ordinal and an offset in it: the disk has everything before. Ordinal -1: nothing."""
+        return self.word(DURABLE) - 1, self.word(DURABLE_END)
+
+    def set_durable(self, ordinal: int, end: int) -> None:
+        """The disk has everything before this place. After a crash between the two stores, less is known."""
+        if ordinal + 1 != self.word(DURABLE):
+            self.set_word(DURABLE_END, 0)
+            self.set_word(DURABLE, ordinal + 1)
+        self.set_word(DURABLE_END, end)
+
+    def pid_of(self, slot: int) -> int:
+        """The id of the process that has a slot; 0 if none."""
+        return int(struct.unpack_from("<Q", self._map, PIDS + 8 * slot)[0]) if 0 < slot <= SLOT_COUNT else 0
 
     def is_abandoned(self) -> bool:
         """True if the lock's holder is dead, so that the next appender takes it over."""
-        return self._is_dead(self.word(LOCK))
+        return self.word(LOCK) != PARKED and self._is_dead(self.word(LOCK))
 
     def _is_dead(self, holder: int) -> bool:
         if holder == 0 or holder == self.slot:

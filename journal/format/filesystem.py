@@ -1,4 +1,4 @@
-"""Checks and operations on the file system: local disks, free space, writable folders, flushing."""
+"""Checks and operations on the file system: local disks, free space, writable folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tandemfeed.journal.errors import DiskFull, NetworkFileSystem, ReadOnly
+from tandemfeed.journal.errors import DiskFull, JournalFailed, NetworkFileSystem, ReadOnly
+from tandemfeed.journal.format.access import PRIVATE, Access
+from tandemfeed.runtime import durable
+from tandemfeed.runtime.durable import sync_folder as sync_folder  # for modules that import it from here
 
 MOUNTS = Path("/proc/self/mountinfo")
 OCTAL = re.compile(r"\\([0-7]{3})")  # the escapes of spaces and some other characters in mountinfo
@@ -70,18 +73,22 @@ def require_local(folder: Path, mounts: str | None = None) -> None:
         )
 
 
-def make_folder(folder: Path) -> None:
-    """Create a journal's folder if needed.
+def make_folder(folder: Path, access: Access = PRIVATE) -> None:
+    """Create a journal's folder if needed; its name is durable on return.
 
     Raises:
-        NetworkFileSystem, ReadOnly.
+        NetworkFileSystem, ReadOnly, JournalFailed.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise ReadOnly(f"{folder} is a file; give a folder") from None
-    except OSError as refused:
-        raise ReadOnly(f"{folder}: cannot be created ({refused.strerror}); give a writable folder") from None
+    if not folder.is_dir():
+        try:
+            durable.make_folder(folder, access.folder_mode)
+            access.give(folder, is_folder=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ReadOnly(f"{folder} is a file, or below a file; give a folder") from None
+        except durable.FlushFailed as failed:
+            raise JournalFailed(str(failed)) from failed
+        except OSError as refused:
+            raise ReadOnly(f"{folder}: cannot be created ({refused.strerror}); give a writable folder") from None
     require_local(folder)
 
 
@@ -106,24 +113,3 @@ def reserve(descriptor: int, size: int, path: Path, pause: Callable[[], object] 
             f"{path}: no space for a block of {size} bytes ({full.strerror}): free disk space, or set a retention; "
             "appending then resumes, and no record is lost"
         ) from full
-
-
-def flush_file(path: Path) -> None:
-    """Flush a file to the disk, whichever process wrote it. Does nothing if it was deleted."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -51,14 +51,22 @@ assert SEGMENT_SIZE == 32
 
 # -- control file ------------------------------------------------------------------------------------------------------
 CONTROL_NAME = "journal.tfc"
+FAILED_NAME = "journal.failed"  # exists with IS_FAILED, in case that page is lost too
 CONTROL_HEAD = struct.Struct("<4sI16sI")  # magic, version, journal id, size of the settings that follow (JSON); CRC
 CONTROL_SIZE = 16_384
 LOCK = 4_096  # 0: free, else the slot of the appender that holds it
 ORDINAL, END, NEXT_SEQUENCE, LAST_AT = 4_160, 4_168, 4_176, 4_184  # written under the lock
 VISIBLE = 4_224  # tailers read below this index; 0: everything
 IS_CLEAN = 4_288  # 1: the last appender closed cleanly
+FLUSHER = 4_352  # 0, or the slot of the appender that flushes; if it died, the flush may have failed
+DURABLE, DURABLE_END = (
+    4_416,
+    4_424,
+)  # 1 + a block's ordinal, and an offset in it: the disk has everything before
+IS_FAILED = 4_480  # 1: a flush failed, and what it concerned was not written again yet
 PIDS = 8_192  # a process id per slot
 SLOT_COUNT = 1_000
+PARKED = SLOT_COUNT + 1  # holds the lock of a failed journal, so that no process appends
 SLOT_LOCKS = 1 << 40  # byte ranges after the file's end, locked by living appenders
 OPENING_LOCK = SLOT_LOCKS - 1
 PART_BITS = 24

@@ -199,6 +199,8 @@ def test_a_read_only_folder_cannot_be_appended_to_but_can_be_read(open_folder: P
     folder = open_folder / "journal"
     with Journal.open(folder, block_size=BLOCK) as journal:
         journal.append_batch([b"one", b"two"])
+    for path in folder.iterdir():
+        path.chmod(0o644)
     folder.chmod(0o555)
     done = subprocess.run(
         [sys.executable, "-c", READ_ONLY, str(folder), str(open_folder / "other")],

@@ -371,7 +371,7 @@ class RecordingDisk(durable.Disk):
         (10_000, (0,), 100, [(0, 4_096)]),
         (10_000, (0,), 9_000, [(0, 10_000)]),
         (20_000, (0, (9_000, 9_001)), 1, [(0, 4_096), (8_192, 4_096)]),
-        (durable.PIECE + 5_000, (4_096,), None, [(4_096, durable.PIECE), (durable.PIECE + 4_096, 904)]),
+        (durable.PIECE + 5_000, (4_096,), None, [(4_096, durable.PIECE - 4_096), (durable.PIECE, 5_000)]),
         (0, (), None, []),
     ],
 )

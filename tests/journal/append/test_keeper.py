@@ -11,6 +11,7 @@ import pytest
 from tandemfeed.journal import Upkeep
 from tandemfeed.journal.append import keeper as keeper_module
 from tandemfeed.journal.append.keeper import Keeper
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.format.block import Block, make_spare
 
 BLOCK = 1 << 20
@@ -22,13 +23,15 @@ def test_closing_stops_the_making_of_a_block_that_is_not_needed(
 ) -> None:
     keeper, is_begun, made = Keeper(tmp_path, Upkeep()), threading.Event(), list[Path]()
 
-    def make_slowly(path: Path, size: int, *, mapped_ahead: int | None, pause: Callable[[], object]) -> Block:
+    def make_slowly(
+        path: Path, size: int, *, access: Access, mapped_ahead: int | None, pause: Callable[[], object]
+    ) -> Block:
         def pause_until_closing() -> None:
             is_begun.set()
             assert keeper._is_awaited.wait(PATIENCE_S)
             pause()
 
-        spare = make_spare(path, size, mapped_ahead=mapped_ahead, pause=pause_until_closing)
+        spare = make_spare(path, size, access=access, mapped_ahead=mapped_ahead, pause=pause_until_closing)
         made.append(path)
         return spare
 
