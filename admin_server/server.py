@@ -51,6 +51,7 @@ from tandemfeed.admin_server.settings import load_cluster
 from tandemfeed.transport.calls.notices.server import ServerNotices
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
+from tandemfeed.transport.calls.serving.limits import SUBSCRIPTIONS, of_subscribers
 from tandemfeed.transport.calls.serving.server import MutualTls, RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
 from tandemfeed.v1 import admin_pb2_grpc, common_pb2
@@ -403,6 +404,7 @@ class AdminServer:
                 policy_gate,
             ],
             on_refused=self._audit.note_refused_call,
+            limits={SUBSCRIPTIONS: of_subscribers(subscriber_count_max)},
             unavailable=(RecordsUnavailable, AuditUnavailable),
             offers_reflection=offers_reflection,
             settle=self._audit.settle,

@@ -12,7 +12,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -39,7 +40,8 @@ LOGINS = 300
 REVOCATIONS, LISTEN_S = 10, 2.0
 START_TIMEOUT_S = 120.0
 SOURCE_RATE = 500.0
-LEAVER = '[identity.leaver]\nroles = ["client"]\nsubscribe = ["demo.#"]\n'
+# One for each client, because the server limits the calls of an identity.
+SUBSCRIBERS = [f"subscriber-{number}" for number in range(CLIENTS)]
 KEY_ID_PLACE = 8
 
 
@@ -68,16 +70,22 @@ def measure() -> dict[str, object]:
     """Every figure of a running cluster."""
     with tempfile.TemporaryDirectory() as folder, _cluster(Path(folder)) as cluster:
         callers = Callers(cluster)
-        session = callers.login(SUBSCRIBER)
-        with callers.channel(session) as channel:
-            subscribe_once(channel)  # the first call opens the connection
-            times_ms = [_timed_ms(lambda: subscribe_once(channel)) for _ in range(ROUND_TRIPS)]
+        with ExitStack() as opened:
+            channels = [opened.enter_context(callers.channel(callers.login(each))) for each in SUBSCRIBERS]
+            for channel in channels:
+                subscribe_once(channel)  # the first call opens the connection
+            times_ms = [_timed_ms(partial(subscribe_once, channels[number % CLIENTS])) for number in range(ROUND_TRIPS)]
         return {
             "subscribe_ms": _percentiles(times_ms),
-            "grants_per_s": round(_grants_per_s(callers, session)),
+            "grants_per_s": round(_grants_per_s(callers)),
             "login_first_step_ms": _login_steps(callers),
             "revocation_ms": _revocations(cluster, callers),
         }
+
+
+def _subscriber(identity: str) -> str:
+    """An identity in the policy."""
+    return f'[identity.{identity}]\nroles = ["client"]\nsubscribe = ["demo.#"]\n'
 
 
 def subscribe_once(channel: grpc.Channel) -> None:
@@ -89,12 +97,12 @@ def subscribe_once(channel: grpc.Channel) -> None:
     call.cancel()
 
 
-def _grants_per_s(callers: Callers, session: Login) -> float:
+def _grants_per_s(callers: Callers) -> float:
     def subscribe_often(channel: grpc.Channel) -> None:
         for _ in range(GRANTS_PER_CLIENT):
             subscribe_once(channel)
 
-    channels = [callers.channel(session) for _ in range(CLIENTS)]
+    channels = [callers.channel(callers.login(identity)) for identity in SUBSCRIBERS]
     for channel in channels:
         subscribe_once(channel)
     began_s = time.perf_counter()
@@ -192,7 +200,7 @@ def _cluster(folder: Path) -> Iterator[Cluster]:
     with Cluster(folder, Shape(backups=1)) as cluster:
         (feed,) = cluster.feeds
         policy = folder / "policy.toml"
-        policy.write_text(LEAVER + policy.read_text())
+        policy.write_text("".join(map(_subscriber, ["leaver", *SUBSCRIBERS])) + policy.read_text())
         cluster.start_admin()
         prepare_journal(recording, feed, folder / "cluster.toml", cluster.journal(feed), PACKET_MESSAGES_MAX)
         cluster.start_gateway(feed, SOURCE_RATE)

@@ -31,7 +31,7 @@ def expectations() -> list[Expectation]:
     """Every cell of the tables."""
     found = []
     for section in PAGE.read_text().split("\n### ")[1:]:
-        heading, _, body = section.partition("\n")
+        heading, _, body = section.partition("\n## ")[0].partition("\n")
         rows = [
             [cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines() if line.startswith("|")
         ]

@@ -17,8 +17,9 @@ import binascii
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -32,6 +33,7 @@ TOKEN_ALGORITHM = "EdDSA"
 PROOF_VALID_S = 300  # callers make a new one after half of it, so clocks may differ by the other half
 SEPARATOR = "~"  # not in a JWT
 KEY_SIZE = 32
+VERIFIED_COUNT_MAX = 4_096  # bearers that are remembered; each process that calls makes one every 150 s
 KEY_ID_SIZE = 8  # of the digest of a key
 # A token may state a later time of issue than now, because this host's clock may be late. Its end is checked here.
 _TIMES: Options = {"verify_exp": False, "verify_iat": False}
@@ -93,6 +95,7 @@ class TokenVerifier:
         self._server_name, self._now_unix_ns = server_name, now_unix_ns
         self.revoked = RevokedTokens()
         self._keys: dict[str, tuple[Ed25519PublicKey, int]] = {}  # by key id; until when it is accepted, 0: no end
+        self._verified: dict[str, _Verified] = {}  # by bearer, the oldest first
         self.trust(keys)
 
     def trust(self, keys: Iterable[common_pb2.TokenKey]) -> None:
@@ -104,18 +107,31 @@ class TokenVerifier:
             )
             for each in keys
         }  # replaced as a whole, because readers do not lock
+        self._verified = {}
 
     def verify(self, bearer: str) -> Caller:
         """The caller that the token names.
 
+        Callers send a bearer again and again. Its signatures are verified once, which takes most of the time of a short
+        call; whether it has ended, or was revoked, is checked each time.
+
         Raises:
             TokenRefused: the text says why.
         """
-        token, _, proof = bearer.partition(SEPARATOR)
-        caller, bound_to = self._verify_token(token)
-        self._verify_proof(proof, bound_to)
-        self.require_valid(caller)
-        return caller
+        verified, known = self._verified, self._verified.get(bearer)
+        if known is None:
+            token, _, proof = bearer.partition(SEPARATOR)
+            caller, bound_to = self._verify_token(token)
+            known = _Verified(caller, self._verify_proof(proof, bound_to))
+            while len(verified) >= VERIFIED_COUNT_MAX:
+                with suppress(KeyError, StopIteration, RuntimeError):  # another thread is at it
+                    del verified[next(iter(verified))]
+            verified[bearer] = known  # not of the keys that `trust` may have replaced meanwhile
+        else:
+            self._require_not_over(known.caller.expires_unix_ns)
+            self._require_not_over(known.proof_ends_unix_ns, self._no_proof)
+        self.require_valid(known.caller)
+        return known.caller
 
     def require_valid(self, caller: Caller) -> None:
         """Check again, while a call runs, that the caller's token has not been revoked, and its key not dropped.
@@ -147,15 +163,16 @@ class TokenVerifier:
                 issuer=TOKEN_ISSUER,
                 options={"require": ["exp", "sub"], **_TIMES},
             )
-            self._require_not_over(claims)
         except jwt.PyJWTError as refused:
             raise TokenRefused(str(refused)) from refused
+        ends_unix_ns = _end_of(claims)
+        self._require_not_over(ends_unix_ns)
         caller = Caller(
             str(claims["sub"]),
             frozenset(claims.get("roles", ())),
             tuple(claims.get("topics", ())),
             frozenset(claims.get("feeds", ())),
-            int(claims["exp"] * 1_000_000_000),
+            ends_unix_ns,
             round(float(claims.get("iat", 0)) * 1e9),
             key_id,
             frozenset(claims.get("contribute", ())),
@@ -170,7 +187,8 @@ class TokenVerifier:
             raise TokenRefused("it was signed with a key that is not accepted")
         return key
 
-    def _verify_proof(self, proof: str, key: Ed25519PublicKey) -> None:
+    def _verify_proof(self, proof: str, key: Ed25519PublicKey) -> int:
+        """Returns when the proof ends."""
         try:
             claims = jwt.decode(
                 proof,
@@ -179,18 +197,35 @@ class TokenVerifier:
                 audience=self._server_name,
                 options={"require": ["exp", "aud"], "strict_aud": True, **_TIMES},
             )
-            self._require_not_over(claims)
         except jwt.PyJWTError as refused:
-            raise TokenRefused(f"no proof of its key for {self._server_name}: {refused}") from refused
+            raise TokenRefused(f"{self._no_proof}{refused}") from refused
+        ends_unix_ns = _end_of(claims, self._no_proof)
+        self._require_not_over(ends_unix_ns, self._no_proof)
+        return ends_unix_ns
 
-    def _require_not_over(self, claims: Mapping[str, Any]) -> None:
+    @property
+    def _no_proof(self) -> str:
+        return f"no proof of its key for {self._server_name}: "
+
+    def _require_not_over(self, ends_unix_ns: int, context: str = "") -> None:
         """Check the end of a token's or proof's life, RFC 7519 section 4.1.4."""
-        try:
-            over_for_s = self._now_unix_ns() / 1e9 - float(claims["exp"])
-        except (TypeError, ValueError) as bad:
-            raise jwt.DecodeError(f"its end {claims['exp']!r} is not a number") from bad
-        if not over_for_s < 0:
-            raise jwt.ExpiredSignatureError(f"it expired {over_for_s:,.0f} s ago by this host's clock")
+        over_for_ns = self._now_unix_ns() - ends_unix_ns
+        if over_for_ns >= 0:
+            raise TokenRefused(f"{context}it expired {over_for_ns // 1_000_000_000:,} s ago by this host's clock")
+
+
+class _Verified(NamedTuple):
+    """A bearer whose signatures are right."""
+
+    caller: Caller
+    proof_ends_unix_ns: int
+
+
+def _end_of(claims: Mapping[str, Any], context: str = "") -> int:
+    try:
+        return int(float(claims["exp"]) * 1_000_000_000)
+    except (TypeError, ValueError, OverflowError) as bad:
+        raise TokenRefused(f"{context}its end {claims['exp']!r} is not a time") from bad
 
 
 def sign_token(claims: Mapping[str, Any], key: Ed25519PrivateKey) -> str:

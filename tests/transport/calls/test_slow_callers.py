@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -12,9 +13,10 @@ import grpc
 import pytest
 
 from tandemfeed.transport.calls.channels import open_channel
-from tandemfeed.transport.calls.serving import lanes
+from tandemfeed.transport.calls.serving import handling, lanes
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.call_context import in_thread
+from tandemfeed.transport.calls.serving.limits import BURST_S, SECOND_NS, TURN_WAIT_NS_MAX, CallLimits
 from tandemfeed.transport.calls.serving.open_streams import OpenStreams
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
 from tandemfeed.transport.calls.tokens import TokenVerifier
@@ -142,6 +144,45 @@ def test_a_lane_without_threads_and_places_delays_no_other_lane(
         assert each.result() == b""
 
 
+@pytest.fixture
+def stranger(server: RpcServer) -> Iterator[grpc.Channel]:
+    """Of another client."""
+    bearer = proved(token(sub="bob", roles=("client",)))
+    with open_channel(server.endpoint, CERTIFICATES[0], SERVER_NAME, bearer) as opened:
+        yield opened
+
+
+def test_an_identity_that_holds_every_thread_and_place_delays_no_other_identity(
+    toy: Toy, channels: tuple[grpc.Channel, grpc.Channel], stranger: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "OPEN_CALLS_MAX", 32)
+    hold = channels[0].unary_unary("/toy.All/Hold")
+    held = [hold.future(b"", timeout=WAIT_S) for _ in range(lanes.OPEN_CALLS_MAX)]
+    for _ in range(lanes.THREADS_PER_LANE):
+        assert toy.waiting.acquire(timeout=WAIT_S)
+    with pytest.raises(grpc.RpcError) as refused:  # when all of them have arrived
+        hold(b"", timeout=WAIT_S)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert stranger.unary_unary("/toy.All/Echo")(b"here", timeout=WAIT_S) == b"here"
+    toy.released.set()
+    for each in held:
+        assert each.result() == b""
+
+
+def test_an_identity_that_calls_too_often_is_served_at_its_rate_and_no_other_identity_waits(
+    channels: tuple[grpc.Channel, grpc.Channel], stranger: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = CallLimits(per_second=1, open_max=64, stream_max=64)
+    monkeypatch.setattr(handling, "OF_OTHERS", slow)
+    echo = channels[0].unary_unary("/toy.All/Echo")
+    calls = [echo.future(b"", timeout=WAIT_S) for _ in range(20)]
+    codes = Counter(each.code() for each in calls if each.exception() is not None or each.code())
+    served = BURST_S + TURN_WAIT_NS_MAX // SECOND_NS + 1  # and those that are due while the calls come
+    assert served <= codes[grpc.StatusCode.OK] < 20
+    assert codes[grpc.StatusCode.OK] + codes[grpc.StatusCode.RESOURCE_EXHAUSTED] == 20
+    assert stranger.unary_unary("/toy.All/Echo")(b"here", timeout=WAIT_S) == b"here"
+
+
 def silence() -> Iterator[bytes]:
     threading.Event().wait()
     yield b""
@@ -158,6 +199,17 @@ def test_the_oldest_silent_call_gives_way_to_a_new_one(
     while not ended.wait(0.01):  # the silent call may reach the server after some of these
         assert client.unary_unary("/toy.All/Echo")(b"here", timeout=WAIT_S) == b"here"
     assert silent.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_silent_calls_of_an_identity_give_way_to_its_own_calls(
+    channels: tuple[grpc.Channel, grpc.Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handling, "OF_OTHERS", CallLimits(per_second=1_000, open_max=4, stream_max=4))
+    silent = [channels[0].stream_stream(f"/toy.All/{name}")(silence()) for name in ("Echo", "Make") for _ in range(8)]
+    for _ in range(20):
+        assert channels[0].unary_unary("/toy.All/Echo")(b"here", timeout=WAIT_S) == b"here"
+    for each in silent:
+        each.cancel()
 
 
 def test_a_stream_that_is_left_while_it_begins_is_cleaned_up(

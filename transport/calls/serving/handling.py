@@ -9,8 +9,9 @@ All of it runs on the loop, except what waits or computes:
 | `async def` | on the loop; it may only wait for events, and use `in_thread` for the rest |
 
 Each service has a lane (`lanes`) for callers without an identity, and one for each set of roles: no kind of caller can
-use up the threads or places of another. The gates run before anything is read, so a call that is refused costs no more
-than its headers. Streams have no place in a lane after their request has arrived; their services limit them.
+use up the threads or places of another. Within a lane, `limits` keep one identity from taking what others need. The
+gates run before anything is read, so a call that is refused costs no more than its headers. Streams have no place in a
+lane after their request has arrived; they are counted by identity, and services limit them further.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, TypeAlias
 
 import grpc
 from grpc import aio
 
 from tandemfeed.transport.calls.serving.call_context import CallAborted, CallContext, in_thread
-from tandemfeed.transport.calls.serving.lanes import Lane
+from tandemfeed.transport.calls.serving.lanes import Lane, NoRoom
+from tandemfeed.transport.calls.serving.limits import OF_CLIENTS, OF_OTHERS, OF_STRANGERS, CallLimits
 
 LOG = logging.getLogger("tandemfeed.transport.calls.serving.handling")
 PUBLIC_REQUEST_SIZE_MAX = 64 << 10  # of callers that have not proved who they are
@@ -44,6 +46,7 @@ class CallHandling(grpc.GenericRpcHandler):
         on_refused: called in a thread for each call that ends with a status other than OK, before the caller is told.
         unavailable: exceptions of handlers that mean UNAVAILABLE, with their text.
         settle: awaited before each reply of a handler that replies once; what it raises ends the call.
+        limits: by service, of each identity, where they differ from those of `limits`.
     """
 
     def __init__(
@@ -52,8 +55,10 @@ class CallHandling(grpc.GenericRpcHandler):
         on_refused: Callable[[CallContext, CallAborted], None] | None,
         unavailable: tuple[type[Exception], ...],
         settle: Callable[[], Awaitable[None]] | None = None,
+        limits: Mapping[str, CallLimits] | None = None,
     ) -> None:
         self._gates, self._on_refused, self._unavailable, self._settle = gates, on_refused, unavailable, settle
+        self._limits = {**OF_CLIENTS, **(limits or {})}
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._lanes: dict[tuple[str, frozenset[str]], Lane] = {}
         self._open: set[asyncio.Task[Any]] = set()
@@ -90,7 +95,7 @@ class CallHandling(grpc.GenericRpcHandler):
         if self._open:
             await asyncio.wait(set(self._open))
         for lane in self._lanes.values():
-            lane.threads.shutdown(wait=False)
+            lane.shutdown()
 
     # ---- inside ----
 
@@ -102,6 +107,9 @@ class CallHandling(grpc.GenericRpcHandler):
             await self._reply(call, handler)
         except CallAborted as aborted:
             await self._refuse(call, aborted)
+        except NoRoom as full:
+            await self._lane(call).pause(call, full.refusal)
+            await self._refuse(call, CallAborted(grpc.StatusCode.RESOURCE_EXHAUSTED, full.refusal.text))
         except self._unavailable as failed:
             await self._refuse(call, CallAborted(grpc.StatusCode.UNAVAILABLE, str(failed)))
         except aio.BaseError:
@@ -119,13 +127,16 @@ class CallHandling(grpc.GenericRpcHandler):
         for gate in self._gates:
             gate(call)
         lane = self._lane(call)
-        call.threads = lane.threads
+        call.threads = lane.threads_of(call)
+        await lane.turn(call)
         if handler.request_streaming:
-            await self._send_replies(call, handler, _requests(call, handler))
+            with lane.stream_of(call):
+                await self._send_replies(call, handler, _requests(call, handler, lane))
         elif handler.response_streaming:
             with lane.place_for(call):
                 request = await _request(call, handler, lane)
-            await self._send_replies(call, handler, request)
+            with lane.stream_of(call):
+                await self._send_replies(call, handler, request)
         else:
             with lane.place_for(call):
                 await self._send_replies(call, handler, await _request(call, handler, lane))
@@ -145,8 +156,8 @@ class CallHandling(grpc.GenericRpcHandler):
     async def _refuse(self, call: CallContext, aborted: CallAborted) -> None:
         lane = self._lane(call)
         if self._on_refused is not None and not lane.is_full:  # a flood of refused calls must not pile up
-            call.threads = lane.threads
-            with lane.place_for(call):
+            call.threads = lane.threads_of(call)
+            with suppress(NoRoom), lane.place_for(call):
                 await in_thread(call, self._on_refused, call, aborted)  # type: ignore[arg-type]  # seen as grpc's
         await call.aio_context.abort(aborted.code, aborted.details, call.trailing_metadata)
 
@@ -155,7 +166,8 @@ class CallHandling(grpc.GenericRpcHandler):
         lane = self._lanes.get((call.service, roles))
         if lane is None:
             name = f"{call.service.rpartition('.')[2]}-{'-'.join(sorted(roles))}"
-            lane = self._lanes[call.service, roles] = Lane(name)
+            limits = OF_STRANGERS if call.caller is None else self._limits.get(call.service, OF_OTHERS)
+            lane = self._lanes[call.service, roles] = Lane(name, limits)
         return lane
 
 
@@ -171,7 +183,7 @@ async def _request(call: CallContext, handler: Handler, lane: Lane) -> Any:
     return _decoded(data, handler)
 
 
-async def _requests(call: CallContext, handler: Handler) -> AsyncGenerator[Any, None]:
+async def _requests(call: CallContext, handler: Handler, lane: Lane) -> AsyncGenerator[Any, None]:
     """The requests of a call, until the caller has sent its last one or the call has ended."""
     while True:
         try:
@@ -181,6 +193,7 @@ async def _requests(call: CallContext, handler: Handler) -> AsyncGenerator[Any, 
         if data is aio.EOF:
             return
         yield _decoded(data, handler)
+        await lane.turn(call, is_patient=True)  # the first one was counted with the call
 
 
 def _decoded(data: bytes, handler: Handler) -> Any:

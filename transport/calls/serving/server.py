@@ -7,7 +7,7 @@ import errno
 import logging
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from tandemfeed.transport.calls.channels import MESSAGE_SIZE_MAX, PING_TIMEOUT_O
 from tandemfeed.transport.calls.serving.call_context import CallAborted, CallContext
 from tandemfeed.transport.calls.serving.handling import CallHandling, Gate
 from tandemfeed.transport.calls.serving.health import HealthService
+from tandemfeed.transport.calls.serving.limits import CallLimits
 from tandemfeed.transport.calls.serving.loop_thread import run_on_loop, serving_loop
 
 LOG = logging.getLogger("tandemfeed.transport.calls.serving")
@@ -104,6 +105,7 @@ def serve(
     offers_reflection: bool = False,
     settle: Callable[[], Awaitable[None]] | None = None,
     mutual_tls: MutualTls | None = None,
+    limits: Mapping[str, CallLimits] | None = None,
 ) -> RpcServer:
     """Start a TLS server with the standard health service.
 
@@ -111,14 +113,14 @@ def serve(
         registrations: each adds a servicer to what it is given.
         service_names: full names, for health and reflection.
         listen: host:port; port 0 takes a free one.
-        gates, on_refused, unavailable, settle: see `CallHandling`.
+        gates, on_refused, unavailable, settle, limits: see `CallHandling`.
         offers_reflection: describe the services to callers with the role admin (server reflection).
         mutual_tls: a second port, which requires a client's certificate.
 
     Raises:
         OSError: the address cannot be bound.
     """
-    handling, health = CallHandling(gates, on_refused, unavailable, settle), HealthService()
+    handling, health = CallHandling(gates, on_refused, unavailable, settle, limits), HealthService()
     for register in registrations:
         register(handling)
     health_pb2_grpc.add_HealthServicer_to_server(health, handling)
