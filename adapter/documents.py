@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tandemfeed.feedcore.documents.versions import DocumentKind, VersionedDocument, read_document
+from tandemfeed.runtime import durable
 from tandemfeed.v1 import admin_pb2
 
 EVERY_CHANNEL = 0  # used as the channel_id before this adapter has learnt the feed's channels
@@ -107,4 +108,19 @@ def _saved(documents: dict[str, VersionedDocument], version: str, folder: Path) 
     document = documents.get(version)
     if document is None:
         raise DocumentsMissing(f"the admin server did not send the document of version {version}")
-    return document.save(folder / version)
+    return save_document(document, folder / version)
+
+
+def save_document(document: VersionedDocument, folder: Path) -> Path:
+    """Write a document and its files into a folder, for this user only; return the document's path.
+
+    Raises:
+        DocumentError: a file's path leaves the folder.
+        OSError: a file cannot be written.
+    """
+    for name, data in document.contents().items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != data:
+            durable.make_folder(path.parent)
+            durable.replace_file(path, data)
+    return folder / document.file_name

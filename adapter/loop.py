@@ -19,6 +19,7 @@ from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.reporting.forged_packets import ForgedPackets
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.replica.config import PublishMode
 from tandemfeed.feedcore.replica.effects import (
     AdapterEffect,
     CommitProvisional,
@@ -33,7 +34,7 @@ from tandemfeed.feedcore.replica.effects import (
     perform,
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
-from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.transport.multicast.sockets import MulticastReceiver, MulticastSender
 from tandemfeed.transport.process_shell import StopSignal
@@ -88,6 +89,9 @@ class AdapterLoop:
         forged: notes the senders of forged packets; None: they are only counted, as every refusal is.
         unicast: sends the same datagrams to clients that multicast does not reach; None: it serves none.
         idle_channels: packets that need not be sent; None: all are sent.
+        clock_ns: the monotonic clock.
+
+    Owner: the thread that takes turns: that of `join`, then that of `run`. Others post to the mailbox, or call `hurry`.
     """
 
     def __init__(
@@ -113,8 +117,9 @@ class AdapterLoop:
         forged: ForgedPackets | None = None,
         unicast: UnicastPublisher | None = None,
         idle_channels: IdleChannels | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._engine, self._counters = engine, counters
+        self._engine, self._counters, self._clock_ns = engine, counters, clock_ns
         self._sender, self._sealer, self._opener, self._journal = sender, sealer, opener, journal
         self._groups = {channel: group.encode() for channel, group in groups.items()}
         self._mailbox, self._grants, self._peers, self._stop = mailbox, grants, peers, stop
@@ -130,10 +135,11 @@ class AdapterLoop:
         self._to_journal: list[OutputPacket] = []
         self._outgoing: list[OutputPacket] = []
         self._moves: list[StateMoved] = []  # logged and reported after this turn's packets are sent
-        self._report_at_ns = time.monotonic_ns()
+        self._report_at_ns = self._clock_ns()
         self._deadline_ns = engine.next_deadline_ns()
         self._is_joining = self._is_hurried = False
         self._ask_server = ask_server
+        self._is_acked = engine.config.replica.publish is PublishMode.ACKED
         self._poller = zmq.Poller()  # in the order in which a turn takes what is ready
         if grants is not None:
             self._poller.register(grants.fileno(), zmq.POLLIN)
@@ -154,7 +160,7 @@ class AdapterLoop:
         by `run`: until then the admin server does not take this adapter for a synchronized backup.
         """
         self._is_joining = True
-        began_ns = now_ns = time.monotonic_ns()
+        began_ns = now_ns = self._clock_ns()
         while (why := self._why_joined(now_ns - began_ns)) is None:
             self._report(now_ns)
             now_ns = self._take_turn()
@@ -170,7 +176,7 @@ class AdapterLoop:
 
     def run(self) -> None:
         """Until the stop signal."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock_ns()
         while not self._stop.is_set:
             self._report(now_ns)
             now_ns = self._take_turn()
@@ -210,9 +216,9 @@ class AdapterLoop:
         """Wait for events or the next deadline, and take them; returns when that was."""
         deadline_ns = self._deadline_ns
         due_ns = self._report_at_ns if deadline_ns is None else min(deadline_ns, self._report_at_ns)
-        pause_ns = due_ns - time.monotonic_ns()
+        pause_ns = due_ns - self._clock_ns()
         ready = self._poller.poll(min(max(0, -(-pause_ns // 1_000_000)), POLL_MS_MAX))
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock_ns()
         for handle, _ in ready:
             self._receive(handle, now_ns)
         deadline_ns = self._engine.next_deadline_ns()
@@ -251,6 +257,8 @@ class AdapterLoop:
             for first in range(0, len(packets), PACKETS_MAX):  # a full disk then refuses a few, not all that waited
                 self._journal.append_all(packets[first : first + PACKETS_MAX])
             packets.clear()
+        if self._is_acked:
+            self._withhold_acknowledgements()
         if self._outgoing:
             datagrams = self._sealed(self._outgoing)
             self._outgoing.clear()
@@ -260,6 +268,12 @@ class AdapterLoop:
                     self._send([signature])
             else:
                 self._send([*datagrams, *self._signatures()])
+
+    def _withhold_acknowledgements(self) -> None:
+        """What a backup transmits acknowledges decisions (docs/protocol.md clause 5.6), so one that cannot journal them
+        transmits only what it sends provisionally."""
+        if self._journal.is_failing and not self._engine.lease.is_held:
+            self._outgoing = [packet for packet in self._outgoing if packet.flags & PROVISIONAL_BIT]
 
     def _signatures(self) -> Iterator[tuple[int, bytes]]:
         """The signatures that are due, by channel_id."""
@@ -359,7 +373,7 @@ class AdapterLoop:
 
     def transmit(self, packet: OutputPacket) -> None:
         """With the turn's other packets."""
-        if self._idle_channels is None or not self._idle_channels.may_leave_out(packet, time.monotonic_ns()):
+        if self._idle_channels is None or not self._idle_channels.may_leave_out(packet, self._clock_ns()):
             self._outgoing.append(packet)
 
     def save_state(self, snapshot: ChannelSnapshot) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,13 +115,13 @@ class AdapterProcess:
         self._counters = CounterSet()
         self._context = zmq.Context()
         self._heard: set[str] = set()
-        self._journal = OutputJournal(options.journal)
+        self._fitness = Fitness()
+        self._journal = OutputJournal(options.journal, on_failed=self._on_journal_failed)
         self._dead_letters: DeadLetterJournal | None = None
         self._last_values: LastValueKeeper | None = None
         self._sealer: Sealer | None = None
         self._private_key = Ed25519PrivateKey.generate()  # for this start only, and never stored
         self._subscribers = Subscribers()
-        self._fitness = Fitness()
         self._protocol = b""
         self._replaced_by = ""  # the process that replaced this one
         self._tokens = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.credential)
@@ -160,27 +161,34 @@ class AdapterProcess:
         )
         self._grant_notices = open_grant_notices(rpc.endpoint)
         self._lifeline = self._begin_lifeline()
-        try:
+        with ExitStack() as ending:
+            self._end_in_order(ending, rpc)
             registered = self._registry.register(self._stop)
             if registered is not None:
                 self._build(registered)
                 self._serve(registered, rpc)
-        finally:
-            self._registry.stop()
-            if self._lifeline is not None:
-                self._lifeline.close()
-            rpc.stop(0.2)
-            if self._grant_notices is not None:
-                self._grant_notices.close()
-            if self._last_values is not None:
-                self._last_values.close()
-            if self._dead_letters is not None:
-                self._dead_letters.close()
-            self._journal.close()
-            self._subscribers.close()
-            self._context.destroy(0)  # a start that failed half-way leaves sockets open
         if self._replaced_by:
             raise AnotherProcessRuns(self._replaced_by)
+
+    def _end_in_order(self, ending: ExitStack, rpc: RpcServer) -> None:
+        """Register what ends this process, the last step first. Each step is taken even if another one fails: a start
+        may have failed half-way, and the disk may refuse the last flush."""
+        ending.callback(lambda: self._context.destroy(0))
+        ending.callback(self._subscribers.close)
+        ending.callback(self._journal.close)
+        ending.callback(self._close_records)
+        if self._grant_notices is not None:
+            ending.callback(self._grant_notices.close)
+        ending.callback(rpc.stop, 0.2)
+        if self._lifeline is not None:
+            ending.callback(self._lifeline.close)
+        ending.callback(self._registry.stop)
+
+    def _close_records(self) -> None:
+        if self._last_values is not None:
+            self._last_values.close()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
 
     def _begin_lifeline(self) -> Lifeline | None:
         try:
@@ -204,6 +212,9 @@ class AdapterProcess:
             self._registry.stop()
             self._peers.stop()
             self._loop.close()
+
+    def _on_journal_failed(self, reason: str) -> None:
+        self._fitness.lose("output journal", f"its output journal failed: {reason}")
 
     def _next_counters(self) -> Mapping[int, int]:
         """Each channel's first unused packet counter. May be called from any thread."""

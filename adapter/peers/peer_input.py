@@ -58,6 +58,7 @@ class PeerInput:
     Args:
         streams: channel_id -> its source streams, of this feed.
         post: runs a function in the loop's thread, the only one that changes counters.
+        clock_ns: the monotonic clock.
     """
 
     def __init__(
@@ -65,8 +66,9 @@ class PeerInput:
         streams: Mapping[int, frozenset[int]],
         counters: CounterSet,
         post: Callable[[Callable[[int], list[AdapterEffect]]], None],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._streams, self._counters, self._post = streams, counters, post
+        self._streams, self._counters, self._post, self._clock_ns = streams, counters, post, clock_ns
         self._throttle = LogThrottle()
 
     def state(self, adapter_id: int, message: common_pb2.FeedAdapterState) -> PeerState:
@@ -115,7 +117,7 @@ class PeerInput:
     def refuse(self, adapter_id: int, what: str, refused: PacketRefused) -> None:
         """Count a refusal and log it at intervals. May be called from any thread."""
         self._post(lambda _now_ns: self._count(refused.reason))
-        count = self._throttle.take((adapter_id, what, refused.reason), time.monotonic_ns())
+        count = self._throttle.take((adapter_id, what, refused.reason), self._clock_ns())
         if count is not None:
             extra = {"adapter": adapter_id, "what": what, "why": str(refused)[:300], "count": count}
             LOG.warning("refused a message of another adapter", extra=extra)

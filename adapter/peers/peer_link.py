@@ -33,10 +33,14 @@ class CallLine:
 
     Args:
         channel: the connection; closed by `close`.
+        clock_ns: the monotonic clock.
+
+    Owner: `_ended` for which calls are running and whether the line is closed.
     """
 
-    def __init__(self, name: str, channel: grpc.Channel) -> None:
+    def __init__(self, name: str, channel: grpc.Channel, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.channel = channel
+        self._clock_ns = clock_ns
         self._quick = started_pool(QUICK_THREAD_COUNT, f"call-{name}")
         self._bulk = started_pool(BULK_THREAD_COUNT, f"bulk-{name}")
         self._busy: set[Hashable] = set()
@@ -86,7 +90,7 @@ class CallLine:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _log_failure(self, kind: Hashable, error: Exception) -> None:
-        count = None if self._is_closed else self._throttle.take(kind, time.monotonic_ns())
+        count = None if self._is_closed else self._throttle.take(kind, self._clock_ns())
         if count is not None:
             extra = {"whom": self._name, "kind": str(kind), "why": str(error)[:300], "count": count}
             LOG.info("a call failed; it will be repeated", extra=extra)
@@ -108,6 +112,8 @@ class PeerLink:
         on_refused: called with the reason for each refused state.
         on_failure: called if the following thread ends by an unexpected exception. Without it this adapter knows
             nothing of the peer.
+
+    Owner: `_lock` for the open call, which `close` cancels.
     """
 
     def __init__(

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
 from tandemfeed.adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter, RefusedPacket
 from tandemfeed.adapter.records.dead_letter_record import DeadLetterRecord, encode_dead_letter
-from tandemfeed.journal import Journal, JournalError, Retention, Upkeep
+from tandemfeed.journal import Journal, JournalError, JournalFailed, Retention, Upkeep
 from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 
 LOG = logging.getLogger("tandemfeed.adapter.dead_letters")
@@ -57,16 +57,27 @@ class DeadLetterJournal:
     Args:
         path: the journal's folder, created if missing.
         converters: by channel_id.
+        clock_ns: the monotonic clock.
+
+    Owner: the loop's thread for what is collected and skipped, the journal's thread for the rest.
 
     Attributes:
         appended_count: messages appended.
     """
 
-    def __init__(self, path: Path, feed_id: int, converters: Mapping[int, Refusing]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        feed_id: int,
+        converters: Mapping[int, Refusing],
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.appended_count = 0
         self._failed_count = 0  # changed by the journal's thread only
         self._skipped_count = 0  # changed by the loop only
         self._path, self._feed_id, self._converters = path, feed_id, tuple(converters.items())
+        self._clock_ns = clock_ns
         self._collect_at_ns = 0
         self._waiting: SimpleQueue[Refused | None] = SimpleQueue()
         self._journal: Journal | None = None
@@ -117,14 +128,18 @@ class DeadLetterJournal:
             letters = converters[channel_id].dead_letters_in(packets)
             records = [DeadLetterRecord.of(letter, self._feed_id, channel_id, at_ns) for letter in letters]
             self._append([encode_dead_letter(record) for record in records])
+        self._close()
+
+    def _close(self) -> None:
+        journal, self._journal = self._journal, None
         try:
-            if self._journal is not None:
-                self._journal.close()
+            if journal is not None:
+                journal.close()
         except (JournalError, OSError) as failed:
             self._log_failure(failed)
 
     def _append(self, records: list[bytes]) -> None:
-        if time.monotonic_ns() < self._retry_at_ns:
+        if self._clock_ns() < self._retry_at_ns:
             self._failed_count += len(records)
             return
         try:
@@ -135,8 +150,10 @@ class DeadLetterJournal:
                 self._journal.append_batch(records)
         except (JournalError, OSError) as failed:
             self._failed_count += len(records)
-            self._retry_at_ns = time.monotonic_ns() + RETRY_INTERVAL_NS
+            self._retry_at_ns = self._clock_ns() + RETRY_INTERVAL_NS
             self._log_failure(failed)
+            if isinstance(failed, JournalFailed):
+                self._close()  # the next attempt opens it again, which writes again what the disk may have lost
             return
         self.appended_count += len(records)
         if self._is_failing and records:

@@ -4,6 +4,10 @@
 The loop's thread appends; replay threads look up. The journal itself is the index: the memory holds the places of some
 packets, and a lookup reads forward from there (`SequenceMarks`). A newer epoch's numbers replace an older epoch's from
 where the newer one begins, so a lookup never serves a packet that a newer epoch superseded here.
+
+What was appended survives the death of the process. A thread flushes it once a second, so a power failure takes only
+records of about the last second, some or all of them. If the disk refuses a flush, the journal has failed for as long
+as this process runs: it drops what it is given, and says so.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +55,22 @@ from tandemfeed.feedcore.wire.output_packet import (
 from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.feedcore.wire.provisional_commit import COMMIT_MAGIC, decode_commit
 from tandemfeed.feedcore.wire.refusal import PacketRefused
-from tandemfeed.journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
+from tandemfeed.journal import (
+    Batch,
+    DiskFull,
+    Journal,
+    JournalClosed,
+    JournalError,
+    JournalLocked,
+    NoSuchRecord,
+    RecordTooLong,
+    Retention,
+    Tailer,
+    Upkeep,
+)
 from tandemfeed.journal.read.sequence_marks import UNBOUNDED, Stretch
+from tandemfeed.runtime.durable import FlushFailed
+from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 
 LOG = logging.getLogger("tandemfeed.adapter.records.output_journal")
 BLOCK_SIZE = 32 << 20
@@ -64,6 +82,7 @@ SCAN_COUNT = 16_384
 STRETCHES_MAX = 1_024  # of `MARK_EVERY` packets, which a reader gets in one call
 RETRY_WHEN_FULL_NS = 1_000_000_000  # an attempt on a full disk takes too long to repeat it for every packet
 HEADER_NUMBERS = ("channel_id", "epoch", "first_input_seq", "first_message_seq")
+FLUSH_INTERVAL_S = 1.0  # a flush takes some milliseconds of the disk, and none of the loop
 NOT_NUMBERED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
 HEADER_FIELDS = OUTPUT_LAYOUT.dtype(
     ["magic", "flags", "channel_id", "session", "epoch", "first_input_seq", "first_message_seq"]
@@ -73,29 +92,47 @@ HEADER_FIELDS = OUTPUT_LAYOUT.dtype(
 class OutputJournal:
     """One adapter process opens it; a second one is refused.
 
+    Args:
+        on_failed: called once, in any thread, with the reason, if the journal has failed for good.
+        clock_ns: the monotonic clock.
+
+    Owner: the loop's thread appends and changes every attribute, except for the failure. `_lock` is for what replay
+    threads read, and for the failure.
+
     Attributes:
         held_since_ns: no other process has had the journal since then, by the monotonic clock.
         newest_session: the newest session of any packet in it; 0: there is no packet.
-        dropped_count: records dropped because the disk was full; clients cannot request them here.
-        is_failing: the last append failed, so packets are being dropped.
+        dropped_count: records dropped because the disk was full or failed; clients cannot request them here.
         last_dropped_unix_ns: when the newest of them was dropped; 0: none.
+        failure: why the journal has failed for good; empty: it has not.
 
     Raises:
         JournalError: the journal cannot be opened; the text says why and what to do.
     """
 
-    def __init__(self, path: Path, *, block_size: int = BLOCK_SIZE, retain_blocks: int = RETAIN_BLOCKS) -> None:
-        self._path = path
+    def __init__(
+        self,
+        path: Path,
+        *,
+        block_size: int = BLOCK_SIZE,
+        retain_blocks: int = RETAIN_BLOCKS,
+        on_failed: Callable[[str], object] = lambda _reason: None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._path, self._on_failed, self._clock_ns = path, on_failed, clock_ns
         self.dropped_count = 0
         self.last_dropped_unix_ns = 0
-        self.is_failing = False
-        self._full_until_ns = 0
-        self._has_released = False
+        self.failure = ""
+        self._is_dropping = False  # the last append was refused
+        self._retry_at_ns = 0
+        self._released_count = self._released_seen = 0  # files: counted by the upkeep thread, seen by the loop
+        self._is_closing = threading.Event()
+        self._flusher: threading.Thread | None = None
         upkeep = Upkeep(
             retention=Retention(files=retain_blocks), mapped_ahead=MAPPED_AHEAD, on_file_released=self._on_released
         )
         self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
-        self.held_since_ns = time.monotonic_ns()
+        self.held_since_ns = clock_ns()
         self._channels: dict[Where, ChannelMarks] = {}
         self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
         self._final_heartbeats: dict[Where, int] = {}
@@ -107,13 +144,18 @@ class OutputJournal:
             while (batch := tailer.read_batch(SCAN_COUNT)) is not None:
                 self._scan(batch)
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether packets are being dropped."""
+        return self._is_dropping or bool(self.failure)
+
     def append(self, packet: OutputPacket) -> None:
         """Append one packet."""
         self.append_all((packet,))
 
     def append_all(self, packets: Sequence[OutputPacket]) -> None:
         """Append packets in their order; after a crash all or none exist. Replays see them when this returns. While the
-        disk is full, packets are dropped and counted."""
+        disk is full, and after it has failed, packets are dropped and counted."""
         first_index = self._append([encode_output_packet(packet) for packet in packets])
         if first_index is None:
             return
@@ -311,12 +353,29 @@ class OutputJournal:
         disk = os.statvfs(self._path)
         return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
+    def flush(self) -> None:
+        """Flush everything that was appended before the call. If the disk refuses, the journal has failed. From any
+        thread."""
+        try:
+            self._journal.sync()
+        except (JournalError, OSError) as refused:
+            self._fail(str(refused))
+
     def start_upkeep(self) -> None:
-        """Start the journal's own thread now, with the calling thread's priority."""
+        """Start the threads that make blocks ahead of time and flush now, with the calling thread's priority: a flush
+        holds the appenders' lock for a moment, so it must not be the last to get a processor."""
         self._journal.start_upkeep()
+        self._flusher = start_thread(self._keep_flushing, "output-flush", self._on_flusher_failed)
 
     def close(self) -> None:
-        """Sync and close."""
+        """Flush and close.
+
+        Raises:
+            JournalError, FlushFailed: not everything is on the disk.
+        """
+        self._is_closing.set()
+        if self._flusher is not None:
+            self._flusher.join()
         with self._lock:
             tailers, self._tailers = self._tailers, []
         for tailer in tailers:
@@ -400,37 +459,71 @@ class OutputJournal:
 
     def _append(self, records: Sequence[bytes]) -> int | None:
         """Append records. Returns the first one's index; None if they are dropped."""
-        if self._full_until_ns:
-            if time.monotonic_ns() < self._full_until_ns:
-                self._note_dropped(len(records))
-                return None
-            self._full_until_ns = 0  # try again; log only if the disk is still full
+        if self.failure or (self._retry_at_ns and self._clock_ns() < self._retry_at_ns):
+            self._note_dropped(len(records))
+            return None
+        self._retry_at_ns = 0  # try again; log only if the disk still refuses
         try:
             index = self._journal.append(records[0]) if len(records) == 1 else self._journal.append_batch(records)
-        except DiskFull as full:
+        except (RecordTooLong, JournalClosed):
+            raise  # a fault of this program
+        except (DiskFull, JournalLocked, OSError) as refused:
             self._note_dropped(len(records))
-            self._full_until_ns = time.monotonic_ns() + RETRY_WHEN_FULL_NS
-            LOG.error("disk full; not journaling packets", extra={"why": str(full), "dropped": self.dropped_count})
+            if isinstance(refused, FlushFailed):
+                self._fail(str(refused))
+                return None
+            self._retry_at_ns = self._clock_ns() + RETRY_WHEN_FULL_NS
+            what = "disk full" if isinstance(refused, DiskFull) else "the disk refuses packets"
+            LOG.error(f"{what}; not journaling packets", extra={"why": str(refused), "dropped": self.dropped_count})
             return None
-        self.is_failing = False
+        except JournalError as failed:
+            self._note_dropped(len(records))
+            self._fail(str(failed))
+            return None
+        self._is_dropping = False
         return index
 
     def _note_dropped(self, count: int) -> None:
         self.dropped_count += count
-        self.is_failing = True
+        self._is_dropping = True
         self.last_dropped_unix_ns = time.time_ns()
+
+    # ---- the disk; in the flusher's thread ----
+
+    def _keep_flushing(self) -> None:
+        flushed_until = 0
+        while not self._is_closing.wait(FLUSH_INTERVAL_S) and not self.failure:
+            end = self._journal.next_index
+            if end != flushed_until:
+                self.flush()
+                flushed_until = end
+
+    def _on_flusher_failed(self, name: str, failure: BaseException) -> None:
+        mark_unhealthy(name, failure)
+        self._fail(f"its thread {name} failed ({type(failure).__name__}: {failure}), so nothing is flushed")
+
+    def _fail(self, reason: str) -> None:
+        """From any thread."""
+        with self._lock:
+            if self.failure:
+                return
+            self.failure = reason
+        LOG.error("the output journal has failed; not journaling packets until a restart", extra={"why": reason})
+        self._on_failed(reason)
 
     def _note(self, where: Where, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
         marks = self._channels.get(where)
-        if marks is not None and not self._has_released and marks.is_found_from_before(epoch, first_input_seq):
+        released_count = self._released_count
+        has_released = released_count != self._released_seen
+        if marks is not None and not has_released and marks.is_found_from_before(epoch, first_input_seq):
             return  # without the lock, which nearly every packet can spare
         with self._lock:
             if marks is None:
                 marks = self._channels[where] = ChannelMarks()
                 self.newest_session = max(self.newest_session, where[0])
             marks.mark(epoch, first_input_seq, first_message_seq, index)
-            if self._has_released:
-                self._has_released = False
+            if has_released:
+                self._released_seen = released_count
                 first_index = self._journal.first_index
                 for each in self._channels.values():
                     each.release(first_index)
@@ -492,4 +585,4 @@ class OutputJournal:
         return self._provisional.setdefault(where, ProvisionalIndex())
 
     def _on_released(self, _path: Path) -> None:
-        self._has_released = True  # called in the upkeep thread, and only the loop changes the marks
+        self._released_count += 1  # called in the upkeep thread, and only the loop changes the marks

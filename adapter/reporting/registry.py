@@ -89,6 +89,7 @@ class Registry:
         request.process_id, request.host = os.getpid(), socket.gethostname()
         self._stopped = threading.Event()
         self._channel: grpc.Channel | None = None
+        self._thread: threading.Thread | None = None
 
     @property
     def server(self) -> str:
@@ -129,7 +130,7 @@ class Registry:
 
     def start(self) -> None:
         """Begin to exchange reports and orders with the server."""
-        start_thread(self._keep_attending, "registry", self._on_failure)
+        self._thread = start_thread(self._keep_attending, "registry", self._on_failure)
 
     def stop(self) -> None:
         """Leave: the server sees the stream end."""
@@ -173,6 +174,8 @@ class Registry:
                 is_first, level = False, logging.WARNING
                 self._attend()
                 why = "the server ended the stream"
+            except grpc.FutureCancelledError:
+                return  # stopped while it registered again
             except (grpc.RpcError, AuthenticationRefused, ValueError) as failed:
                 if (refusal := _another_process(failed)) is not None:
                     LOG.error("another process replaced this one; ending", extra={"why": refusal})

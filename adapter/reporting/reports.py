@@ -37,6 +37,7 @@ class Reporter:
         converters: by channel_id; their counts become metrics.
         fitness: what this adapter has lost.
         has_lifeline: whether a lifeline would report this process's death.
+        clock_ns: the monotonic clock.
 
     Attributes:
         forged: packets that impersonate an adapter of the feed; the loop notes them.
@@ -53,12 +54,13 @@ class Reporter:
         dead_letters: DeadLetterJournal,
         fitness: Fitness,
         has_lifeline: Callable[[], bool],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._engine, self._counters, self._journal, self._sealer = engine, counters, journal, sealer
         self._converters, self._dead_letters = converters, dead_letters
         self._fitness, self._check_lifeline, self._has_lifeline = fitness, has_lifeline, False
         self.forged = ForgedPackets()
-        self._sampler = HealthSampler()
+        self._sampler, self._clock_ns = HealthSampler(), clock_ns
         self._health = Health(1.0, 0.0, 0, 0.0, 0)
         self._health_at_ns = 0
         self._disk_space = (0, 0)
@@ -67,7 +69,7 @@ class Reporter:
 
     def state(self) -> common_pb2.FeedAdapterState:
         """The current state."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock_ns()
         if now_ns - self._health_at_ns >= HEALTH_INTERVAL_NS:
             self._health_at_ns = now_ns
             self._health = self._sampler.sample(self._counts(), now_ns)

@@ -54,19 +54,21 @@ class VersionedDocument:
     def __str__(self) -> str:
         return f"{self.kind} {self.id} (version {self.version[:SHOWN_SIZE]})"
 
-    def save(self, folder: Path) -> Path:
-        """Write the document and its files into a folder; return the document's path.
+    @property
+    def file_name(self) -> str:
+        """Of the document itself, in a folder of its own."""
+        return f"{self.kind.replace(' ', '-')}.xml"
+
+    def contents(self) -> dict[str, bytes]:
+        """The document and its files, by path within a folder of their own.
 
         Raises:
             DocumentError: a file's path leaves the folder.
         """
-        path = folder / f"{self.kind.replace(' ', '-')}.xml"
-        for name, data in {path.name: self.content, **self.files}.items():
+        for name in self.files:
             if not is_below(name):
                 raise DocumentError(self.id, 1, f"names the file {name!r}, which is not below the document's folder")
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
-        return path
+        return {self.file_name: self.content, **self.files}
 
 
 def read_document(kind: DocumentKind, path: Path) -> VersionedDocument:

@@ -17,7 +17,7 @@ from tandemfeed.adapter.loop import PACKETS_MAX, AdapterLoop
 from tandemfeed.adapter.mailbox import Mailbox
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.feedcore.counters import CounterSet
-from tandemfeed.feedcore.replica.config import EngineConfig
+from tandemfeed.feedcore.replica.config import EngineConfig, PublishMode, ReplicaConfig
 from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, Publish, ReleaseLease, Transmit
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
@@ -59,7 +59,9 @@ def decided(input_seq: int) -> OutputPacket:
 class Adapter:
     """A loop without an engine's channels, a multicast receiver, and an admitted unicast client."""
 
-    def __init__(self, folder: Path, *, state: ReplicaState | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, state: ReplicaState | None = None, publish: PublishMode = PublishMode.ASYNC
+    ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
         private_key = Ed25519PrivateKey.generate()
         start = AnnouncedStart(1, 1, bytes(SALT_SIZE), private_key.public_key().public_bytes_raw())
@@ -76,7 +78,12 @@ class Adapter:
             idle_channels.on_subscriber_counts({}, time.monotonic_ns() - RETURN_NS)
         self.stop, self.journal = StopSignal(), OutputJournal(folder)
         self.loop = AdapterLoop(
-            AdapterEngine(EngineConfig(FEED_ID, 1, SESSION, (), lease_ttl_ns=10**9), {}, CounterSet(), 0),
+            AdapterEngine(
+                EngineConfig(FEED_ID, 1, SESSION, (), lease_ttl_ns=10**9, replica=ReplicaConfig(publish=publish)),
+                {},
+                CounterSet(),
+                0,
+            ),
             CounterSet(),
             sources=[],
             sender=ZeromqSender(self.context, INTERFACE),
@@ -203,3 +210,21 @@ def test_the_first_of_many_packets_do_not_wait_for_the_last(adapter: Adapter) ->
     log = adapter.logged(*(Publish([decided(number)]) for number in range(1, 2 * PACKETS_MAX + 1)))
     assert log[0] == f"sent with {PACKETS_MAX} in the journal"
     assert log[-1] == f"sent with {2 * PACKETS_MAX} in the journal"
+
+
+@pytest.mark.parametrize("publish", PublishMode)
+def test_a_backup_that_cannot_journal_what_it_applied_does_not_acknowledge_it(
+    tmp_path: Path, publish: PublishMode
+) -> None:
+    """Its packets and heartbeats are the acknowledgements (protocol 5.6)."""
+    adapter = Adapter(tmp_path / "journal", publish=publish)
+    provisional = decided(9)._replace(flags=OutputFlag.PROVISIONAL)
+    assert "sent with 1 in the journal" in adapter.logged(Publish([decided(1)]), Transmit(heartbeat()))
+    adapter.journal._fail("the disk refused a flush")
+    is_withheld = publish is PublishMode.ACKED
+    sent = adapter.logged(Publish([decided(2)]), Transmit(heartbeat()))
+    assert (sent == []) == is_withheld
+    assert adapter.logged(Publish([provisional]))  # which acknowledges nothing
+    adapter.loop._engine.on_lease_granted(1, time.monotonic_ns() + 10**12, time.monotonic_ns())
+    assert adapter.logged(Publish([decided(3)]))  # the active's decisions
+    adapter.close()

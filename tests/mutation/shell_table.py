@@ -46,6 +46,12 @@ SHELLS: tuple[Shell, ...] = (
     ),
     *_shells("adapter/peers", "peer_link peer_calls", "tests/adapter/peers", "tests/adapter/test_reconnecting.py"),
     *_shells("adapter", "mailbox", "tests/adapter/test_mailbox.py"),
+    *_shells(
+        "adapter",
+        "documents",
+        "tests/adapter/test_documents.py",
+        "tests/adapter/records/test_records_on_a_losing_disk.py",
+    ),
     *_shells("adapter/records", "output_journal dead_letter_journal", "tests/adapter/records"),
     *_shells("admin_server/audit", "log log_file", "tests/admin_server/audit"),
     *_shells("admin_server/feed", "timekeeper", "tests/admin_server/feed"),

@@ -40,7 +40,7 @@ class HistoryMissing(Exception):
 
 
 class LastValueKeeper:
-    """All tables of an adapter, and the thread that keeps them up.
+    """All tables of an adapter, and the thread that keeps them up. Owner of which tables there are: `_lock`.
 
     Args:
         model: the feed's message model.
@@ -84,7 +84,7 @@ class LastValueKeeper:
 
 
 class KeptTable:
-    """One table, the lock that its callers take, and the newest copy, which they share.
+    """One table, and the newest copy, which its callers share. Owner: `_lock`, which every caller takes.
 
     Attributes:
         has_more: the journal had more than `advance` took.
@@ -92,9 +92,16 @@ class KeptTable:
     """
 
     def __init__(
-        self, journal: OutputJournal, channel_id: int, model: MessageModel, key: str, is_over: Callable[[], bool]
+        self,
+        journal: OutputJournal,
+        channel_id: int,
+        model: MessageModel,
+        key: str,
+        is_over: Callable[[], bool],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._journal, self._channel_id, self._key, self._is_over = journal, channel_id, key, is_over
+        self._clock_ns = clock_ns
         self._table = LastValueTable(channel_id, model, key)
         self._epochs: tuple[EpochStart, ...] = ()  # up to the table's position
         self._is_whole, self.has_more, self.is_far = True, False, False
@@ -105,7 +112,7 @@ class KeptTable:
     def newest(self, session: int) -> tuple[Values, EpochStart] | None:
         """What was last of a session, and the beginning of the epoch of the newest packet; None: not known here."""
         with self._lock:
-            now_ns = time.monotonic_ns()
+            now_ns = self._clock_ns()
             if self._copy is None or now_ns - self._copied_at_ns > COPY_AGE_MAX_NS:
                 self._advance()
                 self._copied_at_ns = now_ns

@@ -192,14 +192,11 @@ def test_the_newest_state_of_each_channel_is_found_after_a_restart(tmp_path: Pat
     journal.close()
 
 
-def test_a_full_disk_does_not_stop_the_stream_and_journaling_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_does_not_stop_the_stream_and_journaling_resumes(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     now_ns = 1
-    monkeypatch.setattr("tandemfeed.adapter.records.output_journal.time.monotonic_ns", lambda: now_ns)
     with SmallDisk(disk, "1m"):
-        journal = OutputJournal(disk / "journal", block_size=BLOCK)
+        journal = OutputJournal(disk / "journal", block_size=BLOCK, clock_ns=lambda: now_ns)
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(300 << 10))
         first = 1

@@ -29,13 +29,16 @@ class AdminByHand(ServerByHand, admin_pb2_grpc.AuthenticationServicer, admin_pb2
         endings: the incarnations whose end was reported.
         ttl_ns: of the leases that it renews.
         is_holding: answers to reports wait.
+        is_silent: registrations are not answered.
+        registrations: every request.
     """
 
     def __init__(self, folder: Path) -> None:
         self.reports: list[tuple[admin_pb2.AdapterReport, int]] = []
         self.endings: list[int] = []
         self.ttl_ns = 300 * MS
-        self.is_holding = False
+        self.is_holding = self.is_silent = False
+        self.registrations: list[admin_pb2.RegisterRequest] = []
         self._tokens: set[str] = set()
         self.credential = TokenFile(folder / "token")
         self.credential.path.write_text("a token of an outside issuer")
@@ -60,7 +63,11 @@ class AdminByHand(ServerByHand, admin_pb2_grpc.AuthenticationServicer, admin_pb2
 
     def answer(self) -> None:
         """Give the answers that are held back."""
-        self.change(lambda: setattr(self, "is_holding", False))
+
+        def answer() -> None:
+            self.is_holding = self.is_silent = False
+
+        self.change(answer)
 
     # ---- the services ----
 
@@ -76,6 +83,9 @@ class AdminByHand(ServerByHand, admin_pb2_grpc.AuthenticationServicer, admin_pb2
         self, request: admin_pb2.RegisterRequest, _context: grpc.ServicerContext
     ) -> admin_pb2.RegisterReply:
         """Register an adapter start, always the same one."""
+        self.registrations.append(request)
+        with self.changed:
+            assert self.changed.wait_for(lambda: not self.is_silent, WAIT_S)
         reply = admin_pb2.RegisterReply(notice_key=bytes(32))
         reply.self.adapter_id, reply.self.incarnation = 1, 7
         reply.self.starts.add(incarnation=7, salt=bytes(32), public_key=request.public_key)

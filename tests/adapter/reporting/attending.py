@@ -47,13 +47,16 @@ class Attending:
         def on_lost(stream: ReportStream) -> None:
             self.events.put(lambda: self.sender.end(stream))
 
-        known: dict[str, Any] = {"on_registered": lambda _reply: None, "on_replaced": lambda _reason: None}
+        known: dict[str, Any] = {
+            "on_order": self.orders.put,
+            "on_registered": lambda _reply: None,
+            "on_replaced": lambda _reason: None,
+        }
         self.registry = Registry(
             servers,
             ca_pem,
             tokens,
             request,
-            on_order=self.orders.put,
             on_begun=on_begun,
             on_lost=on_lost,
             next_counters=next_counters,

@@ -56,6 +56,14 @@ def test_an_end_while_the_call_is_lost_waits_for_no_server(admin: AdminByHand) -
     assert not guard._thread.is_alive()
 
 
+def test_an_end_while_no_server_answers_ends_the_guard(admin: AdminByHand) -> None:
+    admin.stop()
+    guard = Guard(replace(admin.connection, admin=f"{admin.endpoint},{admin.endpoint}"))
+    guard.report_end(INCARNATION, bytes(32))
+    guard._thread.join(60.0)
+    assert not guard._thread.is_alive()
+
+
 def script(folder: Path, *lines: str) -> str:
     """An executable that takes the place of the interpreter which runs the lifeline."""
     path = folder / "lifeline.sh"

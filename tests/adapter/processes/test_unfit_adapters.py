@@ -1,4 +1,4 @@
-"""An adapter that has lost a thread does not look healthy, and does not stay active if it needs the thread."""
+"""An adapter that has lost a thread or its disk does not look healthy, and does not stay active if it needs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandemfeed.runtime.threads import EXIT_THREAD_FAILED
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.adapter.processes.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.processes.clusters import Feed, running_cluster
-from tests.adapter.processes.planted import RAISES, prelude
+from tests.adapter.processes.planted import RAISES, disk_prelude, prelude
 from tests.admin_server.cluster_files import Server, channel_as
 
 pytestmark = pytest.mark.processes
@@ -105,3 +105,28 @@ def test_an_adapter_that_has_lost_a_thread_that_it_can_do_without_stays_and_does
     assert not status_of(server, "a").state.health.unfit_reason
     assert a.moves()[-1] == "active"
     assert a.stop() == EXIT_THREAD_FAILED
+
+
+def test_an_active_whose_disk_refuses_a_flush_hands_over_and_ends_with_a_sentence(
+    server: AdminServer, source: SourceByHand, tmp_path: Path
+) -> None:
+    switch = tmp_path / "switch"
+    a = AdapterUnderTest(server, "a", tmp_path, prelude=disk_prelude(switch))
+    a.await_state("active")
+    b = AdapterUnderTest(server, "b", tmp_path)
+    b.await_state("synchronized")
+    try:
+        switch.touch()
+        source.send(1, 5)  # so that there is something to flush
+        a.await_log("the output journal has failed; not journaling packets until a restart")
+        b.await_state("active")
+        row = status_of(server, "a")
+        assert row.state.health.unfit_reason.startswith("its output journal failed: ")
+        assert row.state.output_journal.is_failing
+        source.send(1, 5)
+        assert b.stop() == 0
+    finally:
+        status = a.stop()
+    a.await_end()
+    (sentence,) = [log["text"] for log in a.logs if "text" in log]
+    assert (status, "the disk refused a flush (Input/output error)" in sentence) == (2, True)
