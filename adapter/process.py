@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client.core import Metric
 
@@ -52,6 +51,7 @@ from tandemfeed.feedcore.replica.effects import (
 )
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.runtime.zeromq import Context
 from tandemfeed.transport.calls.server_names import adapter_server, check_certificate, source_gateway
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
@@ -113,7 +113,7 @@ class AdapterProcess:
         self._verifier = TokenVerifier(adapter_server(options.feed, options.name))
         self._mailbox = Mailbox()
         self._counters = CounterSet()
-        self._context = zmq.Context()
+        self._context = Context()
         self._heard: set[str] = set()
         self._fitness = Fitness()
         self._journal = OutputJournal(options.journal, on_failed=self._on_journal_failed)
@@ -173,7 +173,7 @@ class AdapterProcess:
     def _end_in_order(self, ending: ExitStack, rpc: RpcServer) -> None:
         """Register what ends this process, the last step first. Each step is taken even if another one fails: a start
         may have failed half-way, and the disk may refuse the last flush."""
-        ending.callback(lambda: self._context.destroy(0))
+        ending.callback(self._context.close)
         ending.callback(self._subscribers.close)
         ending.callback(self._journal.close)
         ending.callback(self._close_records)

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import zmq
@@ -33,6 +32,7 @@ from tandemfeed.benchmarks.forwarder import (
 )
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.wire.source_packet import encode_source_header
+from tandemfeed.runtime.zeromq import Context
 from tandemfeed.transport.multicast.zeromq import ZeromqReceiver, ZeromqSender
 
 TRADES_PER_PACKET = 36
@@ -51,7 +51,7 @@ WAIT_MS = 5_000
 def _await_ready(process: subprocess.Popen[str], kind: str) -> None:
     """Send probes to the worker's group until it reports that it receives them; it may do anything with a probe."""
     assert process.stdout is not None
-    context: zmq.Context[Any] = zmq.Context()
+    context = Context()
     sender, poller = ZeromqSender(context, INTERFACE), zmq.Poller()
     poller.register(process.stdout.fileno(), zmq.POLLIN)
     while not poller.poll(PROBE_MS):
@@ -115,7 +115,7 @@ def worker(kind: str, progress_path: Path) -> Iterator[Progress]:
 def saturated_rate(kind: str, seconds: float, folder: Path) -> tuple[float, float]:
     """(source datagrams, output datagrams) per second through a saturated worker."""
     load, outputs = Load(), OUTPUTS[kind]
-    context: zmq.Context[Any] = zmq.Context()
+    context = Context()
     sender, group = ZeromqSender(context, INTERFACE), SOURCE_GROUP.encode()
     with worker(kind, folder / f"{kind}-{time.monotonic_ns()}") as progress:
         sent = 0
@@ -150,7 +150,7 @@ def saturated_rate(kind: str, seconds: float, folder: Path) -> tuple[float, floa
 def median_latency_us(kind: str, folder: Path) -> tuple[float, float]:
     """(median, p99) from sending a source datagram to the arrival of its last output datagram."""
     load, outputs = Load(), OUTPUTS[kind]
-    context: zmq.Context[Any] = zmq.Context()
+    context = Context()
     sender, group = ZeromqSender(context, INTERFACE), SOURCE_GROUP.encode()
     receiver = ZeromqReceiver(context, INTERFACE, OUTPUT_GROUP)
     took = []

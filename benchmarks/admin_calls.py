@@ -18,7 +18,6 @@ from pathlib import Path
 
 import grpc
 import scramp
-import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tandemfeed.client_lib import Revoked, connect
@@ -27,6 +26,7 @@ from tandemfeed.deploy.cluster.ports import LOOPBACK
 from tandemfeed.deploy.cluster.topology import OPERATOR, SUBSCRIBER, Shape
 from tandemfeed.deploy.drills.source import PACKET_MESSAGES_MAX, make_recording, prepare_journal
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_HEADER, OUTPUT_HEADER_SIZE
+from tandemfeed.runtime.zeromq import Context
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import MECHANISM, Login, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
@@ -156,7 +156,7 @@ def _revocations(cluster: Cluster, callers: Callers) -> dict[str, object]:
 def _revoke(callers: Callers, revoke: Callable[[], None]) -> tuple[float, float]:
     """(milliseconds until the stream has ended, until the last packet that the former client could read)."""
     connection = connect(admin=callers.endpoint, ca=callers.ca, identity="leaver", secret=callers.secret("leaver"))
-    with connection as client, client.subscribe(feed="ticks", start="live") as subscription, zmq.Context() as context:
+    with connection as client, client.subscribe(feed="ticks", start="live") as subscription, Context() as context:
         while not subscription.poll(LISTEN_S):
             pass
         groups = [group for adapter in _adapters(callers) for group in adapter.groups.values()]

@@ -25,6 +25,7 @@ from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
 from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.runtime.zeromq import Context
 from tandemfeed.transport.multicast.zeromq import ZeromqReceiver, ZeromqSender
 from tandemfeed.transport.process_shell import StopSignal
 from tandemfeed.transport.scheduling import tune_for_low_latency
@@ -79,7 +80,7 @@ class CountingSender(ZeromqSender):
 
 def run_forwarder(progress_path: Path) -> None:
     """Send every received datagram unchanged."""
-    context: zmq.Context[Any] = zmq.Context()
+    context = Context()
     receiver = ZeromqReceiver(context, INTERFACE, SOURCE_GROUP)
     sender = CountingSender(context, Progress(progress_path))
     stop, group = StopSignal(), OUTPUT_GROUP.encode()
@@ -96,7 +97,7 @@ def run_forwarder(progress_path: Path) -> None:
 
 def run_adapter(progress_path: Path) -> None:
     """One adapter's hot path, assembled as in `adapter.process`."""
-    context: zmq.Context[Any] = zmq.Context()
+    context = Context()
     converter = load_converter(
         DOCUMENTS / "source-format.xml", DOCUMENTS / "converter-table.xml", DOCUMENTS / "message-model.xml"
     )

@@ -1,9 +1,9 @@
-"""Threads are started, files written durably and signals handled in one module each of `runtime`.
+"""Threads are started, files written durably, signals handled and ZeroMQ contexts made in one module each of `runtime`.
 
 A thread that was started elsewhere may die without a trace, a file that was written elsewhere may be gone after a power
-failure, and a handler that does more than to wake may stop the process for ever. So all three are refused in every
-package. The lists name the modules that do not follow a rule yet: an entry whose module follows it must be removed, so
-that they only become shorter.
+failure, a handler that does more than to wake may stop the process for ever, and so may a context that is collected as
+garbage. So all of them are refused in every package. The lists name the modules that do not follow a rule yet: an entry
+whose module follows it must be removed, so that they only become shorter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import pytest
 
 from tests.test_import_directions import PACKAGES, ROOT
 
-THREADS, DURABLE, SIGNALS = "runtime/threads.py", "runtime/durable.py", "runtime/signals.py"
+THREADS, DURABLE = "runtime/threads.py", "runtime/durable.py"
+SIGNALS, ZEROMQ = "runtime/signals.py", "runtime/zeromq.py"
 
 # Modules that still start threads by themselves.
 THREADS_TO_MOVE = {
@@ -68,6 +69,11 @@ WRITES_ELSEWHERE = {
 # Modules that still handle signals by themselves.
 HANDLERS_TO_MOVE = {
     "client_lib/commands/running.py",
+}
+
+# Modules whose ZeroMQ contexts still depend on pyzmq's finaliser.
+CONTEXTS_TO_MOVE = {
+    "client_lib/stream/sockets/feed_sockets.py",
 }
 
 OS_CALLS = {"fsync", "fdatasync", "sync", "replace", "rename", "renames", "link"}
@@ -123,12 +129,20 @@ def signal_handlers(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield dotted(what), line
 
 
+def contexts(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """pyzmq's own contexts."""
+    for what, call, line in calls_and_bases(tree):
+        if call is not None and dotted(what) in ("zmq.Context", "zmq.Context.instance"):
+            yield dotted(what), line
+
+
 RULES: list[tuple[Callable[[ast.Module], Iterator[tuple[str, int]]], str, set[str], set[str]]] = [
     (starts_of_threads, THREADS, THREADS_TO_MOVE, set()),
     (durable_writes, DURABLE, WRITES_TO_MOVE, set(WRITES_ELSEWHERE)),
     (signal_handlers, SIGNALS, HANDLERS_TO_MOVE, set()),
+    (contexts, ZEROMQ, CONTEXTS_TO_MOVE, set()),
 ]
-IDS = ["threads", "durable writes", "signal handlers"]
+IDS = ["threads", "durable writes", "signal handlers", "contexts"]
 
 
 def modules_with(rule: Callable[[ast.Module], Iterator[tuple[str, int]]], home: str) -> dict[str, list[str]]:
@@ -177,6 +191,9 @@ SAMPLES = [
     ("signal.signal(number, self._on_signal)", signal_handlers),
     ("signal.set_wakeup_fd(3)", signal_handlers),
     ("signal.signal(signal.SIGINT, signal.SIG_IGN)", None),
+    ("context: zmq.Context[Any] = zmq.Context()", contexts),
+    ("zmq.Context.instance()", contexts),
+    ("def receive(context: zmq.Context[Any]) -> None: ...", None),
 ]
 
 

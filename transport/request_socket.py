@@ -41,8 +41,14 @@ class RequestSocket:
         self._server = parse_server(server)
         check_interface(interface)
         self.socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.bind(f"udp://{interface}:*")
+        try:
+            self.socket.setsockopt(zmq.LINGER, 0)
+            self.socket.bind(f"udp://{interface}:*")
+        except BaseException as failed:
+            self.socket.close(linger=0)
+            if isinstance(failed, zmq.ZMQError):
+                raise BadGroup(f"cannot send requests from interface {interface}: {failed}") from failed
+            raise
 
     def send(self, datagram: bytes) -> None:
         """Send a request. Never blocks: if the queue is full, the request is dropped, and the caller must repeat it."""

@@ -14,6 +14,8 @@ import databento_dbn
 import msgspec
 import zmq
 
+from tandemfeed.runtime.zeromq import Context
+
 Trade = tuple[str, int, int, int]  # symbol, price in 1e-9, size, event time in ns
 
 
@@ -75,7 +77,7 @@ def read_socket(packets: Sequence[bytes]) -> None:
         endpoint = f"ipc://{folder}/ticks"
         publisher = multiprocessing.get_context("fork").Process(target=_publish, args=(endpoint, packets))
         publisher.start()
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        context = Context()
         socket = context.socket(zmq.SocketType.SUB)
         socket.set(zmq.RCVHWM, 0)
         socket.subscribe(b"")
@@ -86,7 +88,7 @@ def read_socket(packets: Sequence[bytes]) -> None:
 
 
 def _publish(endpoint: str, packets: Sequence[bytes]) -> None:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context = Context()
     socket = context.socket(zmq.SocketType.XPUB)
     socket.set(zmq.SNDHWM, 0)
     socket.bind(endpoint)

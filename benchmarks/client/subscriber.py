@@ -16,12 +16,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import zmq
-
 from tandemfeed.client_lib import Client
 from tandemfeed.client_lib.commands.running import client_of
 from tandemfeed.feedcore.wire.output_packet import OUTPUT_HEADER, OUTPUT_MAGIC
 from tandemfeed.runtime.threads import end_process, start_thread
+from tandemfeed.runtime.zeromq import Context
 from tandemfeed.transport.multicast.zeromq import ZeromqReceiver
 from tandemfeed.transport.process_shell import add_connection_arguments, connection_from
 from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_latency
@@ -96,7 +95,7 @@ def latency_client(feed: Client, options: argparse.Namespace) -> dict[str, objec
 
 def latency_bare(_feed: Client, options: argparse.Namespace) -> dict[str, object]:
     """The latencies of the datagrams with messages of one adapter."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context = Context()
     receiver = ZeromqReceiver(context, options.interface, options.group)
     took_ns: list[int] = []
     began_ns = time.monotonic_ns() + int(WARM_UP_S * 1e9)

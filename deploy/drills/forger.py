@@ -34,6 +34,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_runs,
 )
 from tandemfeed.feedcore.wire.refusal import PacketRefused
+from tandemfeed.runtime.zeromq import Context
 from tandemfeed.transport.multicast.sockets import Multicast, MulticastSender
 from tandemfeed.transport.process_shell import (
     StopSignal,
@@ -330,7 +331,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     letters: queue.SimpleQueue[GrantLetter] = queue.SimpleQueue()
     session = Session(connection.admin, connection.ca_pem, connection.identity, connection.credential)
     grants = GrantStream(session)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context = Context()
     try:
         _, grant = grants.subscribe(arguments.feed, (), letters.put, GRANT_TIMEOUT_S)
         tag = os.urandom(DECISION_TAG_SIZE)
@@ -354,7 +355,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         announce("forged", packets=forger.made.total(), seconds=round(seconds, 1), kinds=dict(forger.made))
     finally:
         grants.close()
-        context.destroy(linger=0)
+        context.close()
     return 0
 
 

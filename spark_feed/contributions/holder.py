@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
-
-import zmq
 
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.journal import JournalError, Tailer
 from tandemfeed.journal.read.sequence_marks import Stretch
+from tandemfeed.runtime.zeromq import Context
 from tandemfeed.spark_feed.contributions.contribution_log import ContributionLog, log_folder
 from tandemfeed.spark_feed.contributions.former_session import FormerSession
 from tandemfeed.spark_feed.contributions.options import ContributionOptions
@@ -126,8 +124,8 @@ class Holder:
             self._opened.callback(self._log.close)
             self._follower_keys = part.neighbours.follower_keys
             self._begin_term()
-            self._context: zmq.Context[Any] = zmq.Context()
-            self._opened.callback(self._context.term)
+            self._context = Context()
+            self._opened.callback(self._context.close)
             self._sender = multicast.sender(self._context, datagram_size_max=self._size_max)
             self._opened.callback(self._sender.close)
             reader = ContributionReader(options.folder, description.feed_id)

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import zmq
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tandemfeed.journal import JournalError
 from tandemfeed.runtime.patience import RunningTime
+from tandemfeed.runtime.zeromq import Context
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.sending.faults import NO_FAULTS, FaultPlan
 from tandemfeed.spark_feed.sending.faulty_sender import FaultySender
@@ -196,7 +196,7 @@ class SourceGateway:
             self._journals = SessionJournals(options.journals, numbered_as, stream_ids, name)
         else:
             self._begin_only_session()
-        self._context: zmq.Context[Any] = zmq.Context()
+        self._context = Context()
         sender = multicast.sender(self._context, datagram_size_max=description.datagram_size_max or 1_472)
         self._sender = FaultySender(sender, options.faults, options.fault_seed) if options.faults else sender
         self._verifier = TokenVerifier(source_gateway(options.feed), description.token_keys)
@@ -277,7 +277,7 @@ class SourceGateway:
         """Store the position, and release everything."""
         self._rpc.stop()
         self._sender.close()
-        self._context.term()
+        self._context.close()
         if self._present is not None:
             self._present.close()
         self._opened.close()

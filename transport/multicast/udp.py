@@ -99,10 +99,17 @@ class UdpSender:
         check_interface(interface)
         self._size_max = datagram_size_max
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(interface))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, array("l", (0, SEND_WAIT_MS * 1_000)).tobytes())
-        _request_buffer(self._socket, SO_SNDBUFFORCE, socket.SO_SNDBUF, SEND_BUFFER_SIZE)
-        self._socket.bind((interface, 0))
+        try:
+            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(interface))
+            wait = array("l", (0, SEND_WAIT_MS * 1_000)).tobytes()
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+            _request_buffer(self._socket, SO_SNDBUFFORCE, socket.SO_SNDBUF, SEND_BUFFER_SIZE)
+            self._socket.bind((interface, 0))
+        except BaseException as failed:
+            self._socket.close()
+            if isinstance(failed, OSError):
+                raise BadGroup(f"cannot send on interface {interface}: {failed}") from failed
+            raise
         self._sendto = self._socket.sendto
         self._flags = 0
         self._addresses: dict[bytes, tuple[str, int]] = {}  # of checked groups; a process sends to few

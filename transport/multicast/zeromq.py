@@ -47,14 +47,16 @@ class ZeromqReceiver:
         check_interface(interface)
         self.group = group
         self.socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        # The high-water mark counts datagrams, although each is two frames (sender's address, body).
-        self.socket.setsockopt(zmq.RCVHWM, receive_queue_count_max)
         try:
+            self.socket.setsockopt(zmq.LINGER, 0)
+            # The high-water mark counts datagrams, although each is two frames (sender's address, body).
+            self.socket.setsockopt(zmq.RCVHWM, receive_queue_count_max)
             self.socket.bind(f"udp://{interface};{host}:{port}")
-        except zmq.ZMQError as refused:
-            self.socket.close()
-            raise BadGroup(f"cannot receive {group} on interface {interface}: {refused}") from refused
+        except BaseException as failed:  # also an interrupt, whose traceback would keep the group joined
+            self.socket.close(linger=0)
+            if isinstance(failed, zmq.ZMQError):
+                raise BadGroup(f"cannot receive {group} on interface {interface}: {failed}") from failed
+            raise
         self._recv = self.socket.recv
         self._polled = [(self.socket, zmq.POLLIN)]
         self._sender = b""
@@ -96,9 +98,15 @@ class ZeromqSender:
         check_interface(interface)
         self._size_max = datagram_size_max
         self._socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_COUNT_MAX)
-        self._socket.bind(f"udp://{interface}:*")
+        try:
+            self._socket.setsockopt(zmq.LINGER, 0)
+            self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_COUNT_MAX)
+            self._socket.bind(f"udp://{interface}:*")
+        except BaseException as failed:
+            self._socket.close(linger=0)
+            if isinstance(failed, zmq.ZMQError):
+                raise BadGroup(f"cannot send on interface {interface}: {failed}") from failed
+            raise
         # The compiled method: the Python method over it adds options that a datagram lacks, and takes 0.3 µs a frame.
         self._send = super(zmq.Socket, self._socket).send  # type: ignore[misc]  # the stubs know one class only
         self._groups: set[bytes] = set()  # checked groups; a process sends to few

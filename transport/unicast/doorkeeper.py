@@ -61,9 +61,13 @@ class Doorkeeper:
     ) -> None:
         self._is_admitted, self._on_crowd = is_admitted, on_crowd
         self._zap: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
-        self._zap.linger = 0
-        self._zap.bind(ZAP_ENDPOINT)
-        self._monitor = publisher.get_monitor_socket(_EVENTS)
+        try:
+            self._zap.linger = 0
+            self._zap.bind(ZAP_ENDPOINT)
+            self._monitor = publisher.get_monitor_socket(_EVENTS)
+        except BaseException:
+            self._zap.close(linger=0)
+            raise
         self._open: set[int] = set()  # file descriptors
         self._parked: dict[tuple[bytes, bytes], _Question] = {}  # the oldest first
         self._is_stopping = threading.Event()

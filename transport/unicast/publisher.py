@@ -21,6 +21,7 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
+from tandemfeed.runtime.zeromq import Context
 from tandemfeed.transport.unicast.admitted_clients import AdmittedClients
 from tandemfeed.transport.unicast.doorkeeper import Doorkeeper
 from tandemfeed.transport.unicast.listener import Listener
@@ -67,13 +68,17 @@ class UnicastPublisher:
         self._connections: dict[int, _Connection] = {}  # by file descriptor
         self._listen_at_ns = 0
         # A context of its own, so that handshakes do not delay the I/O thread that multicasts.
-        self._context: zmq.Context[Any] = zmq.Context()
-        self.socket = _make_socket(self._context, keys)
-        self._send = super(zmq.Socket, self.socket).send  # as in `transport.multicast.zeromq`
-        self._doorkeeper = Doorkeeper(
-            self._context, self.socket, lambda key: admitted.channels_of(key) is not None, self._on_crowd
-        )
-        self._doorkeeper.start()
+        self._context = Context()
+        try:
+            self.socket = _make_socket(self._context, keys)
+            self._send = super(zmq.Socket, self.socket).send  # as in `transport.multicast.zeromq`
+            self._doorkeeper = Doorkeeper(
+                self._context, self.socket, lambda key: admitted.channels_of(key) is not None, self._on_crowd
+            )
+            self._doorkeeper.start()
+        except BaseException:
+            self._context.close()
+            raise
 
     @property
     def endpoint(self) -> str:
@@ -133,7 +138,7 @@ class UnicastPublisher:
         self.socket.disable_monitor()
         self._doorkeeper.stop()
         self.socket.close(linger=0)
-        self._context.destroy(linger=0)
+        self._context.close()
         if self._listener is not None:
             self._listener.close()
 

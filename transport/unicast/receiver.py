@@ -44,19 +44,23 @@ class UnicastReceiver:
     ) -> None:
         self.endpoint = endpoint
         self.socket: zmq.Socket[bytes] = context.socket(zmq.SUB)
-        self.socket.linger = 0
-        self.socket.curve_serverkey = z85.encode(server_key)
-        self.socket.curve_publickey, self.socket.curve_secretkey = z85.encode(keys.public), z85.encode(keys.secret)
-        self.socket.setsockopt(zmq.RCVHWM, receive_queue_count_max)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_SIZE_MAX)
-        self.socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
-        self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-        self.socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS_MAX)
         self._channel_ids: frozenset[int] = frozenset()
-        self.set_channels(channel_ids)
-        self.socket.connect(f"tcp://{endpoint}")
+        try:
+            self.socket.linger = 0
+            self.socket.curve_serverkey = z85.encode(server_key)
+            self.socket.curve_publickey, self.socket.curve_secretkey = z85.encode(keys.public), z85.encode(keys.secret)
+            self.socket.setsockopt(zmq.RCVHWM, receive_queue_count_max)
+            self.socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_SIZE_MAX)
+            self.socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+            self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+            self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+            self.socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+            self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS_MAX)
+            self.set_channels(channel_ids)
+            self.socket.connect(f"tcp://{endpoint}")
+        except BaseException:
+            self.socket.close(linger=0)
+            raise
         self._recv = self.socket.recv
         self._polled = [(self.socket, zmq.POLLIN)]
 

@@ -49,6 +49,7 @@ from tandemfeed.journal.replication.wire.sockets import (
 )
 from tandemfeed.journal.store import Journal
 from tandemfeed.runtime.threads import start_thread
+from tandemfeed.runtime.zeromq import Context
 
 LOG = logging.getLogger("tandemfeed.journal.replication")
 POLL_MS_MAX = 60_000
@@ -132,11 +133,11 @@ class ReplicationFollower:
     def start(self) -> Self:
         """Start to follow. Call it once."""
         self._wake_up = WakeUp()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = Context()
         try:
             self._thread = start_thread(self._run, f"follower of {self._endpoint}", self._on_thread_failure)
         except BaseException:
-            self._context.term()
+            self._context.close()
             self._wake_up.close()
             raise
         return self
@@ -220,7 +221,7 @@ class ReplicationFollower:
             last_first.callback(self._publish)
             last_first.callback(self._wake_up.close)
             last_first.callback(self._journal.close)
-            last_first.callback(self._context.destroy, linger=0)
+            last_first.callback(self._context.close)
             last_first.callback(self._disconnect)
 
     def _turn(self) -> None:

@@ -50,6 +50,7 @@ from tandemfeed.journal.replication.wire.sockets import (
     watch,
 )
 from tandemfeed.runtime.threads import start_thread
+from tandemfeed.runtime.zeromq import Context
 
 LOG = logging.getLogger("tandemfeed.journal.replication")
 POLL_MS_MIN = 1  # between checks for records that other processes appended: often while records come,
@@ -182,7 +183,7 @@ class ReplicationLeader:
         Raises:
             OSError: the endpoint cannot be bound.
         """
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = Context()
         self._monitor: zmq.Socket[bytes] | None = None
         self._zap = self._context.socket(zmq.REP)
         self._router = new_socket(self._context, zmq.ROUTER, self.endpoint)
@@ -296,7 +297,7 @@ class ReplicationLeader:
 
     def _close_sockets(self) -> None:
         with ExitStack() as last_first:
-            last_first.callback(self._context.destroy, linger=0)
+            last_first.callback(self._context.close)
             last_first.callback(self._zap.close, linger=0)
             last_first.callback(close_watched, self._router, self._monitor)
 

@@ -47,7 +47,11 @@ class GrantNoticeReceiver:
 
     def __init__(self, endpoint: str) -> None:
         self._socket = bound_socket(endpoint)
-        self._socket.setblocking(False)
+        try:
+            self._socket.setblocking(False)
+        except BaseException:
+            self._socket.close()
+            raise
         self._start = (0, b"")  # no start has a key yet
 
     def fileno(self) -> int:

@@ -24,7 +24,7 @@ def bound_socket(endpoint: str) -> socket.socket:
     made = socket.socket(family, socket.SOCK_DGRAM)
     try:
         made.bind(address)
-    except OSError:
+    except BaseException:
         made.close()
         raise
     return made
@@ -38,7 +38,11 @@ def connected_socket(endpoint: str) -> socket.socket:
     """
     family, address = _resolve(endpoint, socket.AF_UNSPEC)
     made = socket.socket(family, socket.SOCK_DGRAM)
-    made.connect(address)
+    try:
+        made.connect(address)
+    except BaseException:
+        made.close()
+        raise
     return made
 
 
