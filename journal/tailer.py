@@ -33,12 +33,14 @@ from tandemfeed.journal.compiled.kernels import (
 )
 from tandemfeed.journal.compiled.reading import find_after_damage, load_reading, read_ahead, read_rows
 from tandemfeed.journal.errors import NoSuchRecord
+from tandemfeed.journal.format.access import PRIVATE, Access
 from tandemfeed.journal.format.arguments import whole_number
 from tandemfeed.journal.format.block import Block
-from tandemfeed.journal.format.layout import DATA_OFFSET
+from tandemfeed.journal.format.layout import CONTROL_NAME, DATA_OFFSET, RELEASED
 from tandemfeed.journal.format.named_position import NamedPosition, tailer_path
 from tandemfeed.journal.read.backward import READ_BACK, records_before
 from tandemfeed.journal.read.batch import Batch, Rows
+from tandemfeed.journal.read.continuity import Missing
 from tandemfeed.journal.read.library import UNLIMITED, Lender, Library
 
 LOG = logging.getLogger("tandemfeed.journal")
@@ -51,6 +53,11 @@ WAIT_MAX_S = 0.005
 class Tailer:
     """A reader of a journal and its position. Not thread-safe.
 
+    Attributes:
+        lost_count: records that were not read because they were damaged, or because their file is missing. A missing
+            file counts with as many records as are known to be missing, at least with one. Counted when the reader
+            passes the place; so 0 after reading everything means that it was everything.
+
     Args:
         path: the journal's folder; it need not exist yet.
         name: continue at the stored position of the tailer of this name, if there is one.
@@ -59,6 +66,7 @@ class Tailer:
 
     Raises:
         ValueError: the name has characters other than letters, digits, dot, hyphen, underscore.
+        JournalLocked: another tailer has this name.
         WrongKey, ForeignFile, NewerFormat, BlockCorrupt: now, or later when the journal is created.
     """
 
@@ -66,7 +74,8 @@ class Tailer:
         self, path: Path | str, *, name: str | None = None, key: bytes | None = None, lend: Lender = None
     ) -> None:
         self.folder = path = Path(path)
-        self.lost_count = 0  # records lost to damage, counted when the next whole one is found
+        self.lost_count = 0
+        self._missed_after = -1  # ordinal of the last block if what follows it is missing
         self._library = Library(path, key, lend)
         self._block: Block | None = None
         self._position: int | None = None
@@ -138,7 +147,8 @@ class Tailer:
             self._drop_ahead()
             self._backward = []
         if not self._backward:
-            self._backward = records_before(self._library, self._position, self._read_from)
+            self._backward, lost = records_before(self._library, self._position, self._read_from)
+            self.lost_count += lost
         if not self._backward:
             return None
         entry = self._backward.pop()
@@ -257,17 +267,21 @@ class Tailer:
         self.close()
 
     def _open_name(self, name: str) -> NamedPosition:
-        named = NamedPosition(tailer_path(self.folder, name))
+        path = tailer_path(self.folder, name)
+        has_journal = (self.folder / CONTROL_NAME).exists()
+        access = Access.of_journal(self.folder) if has_journal else PRIVATE
+        named = NamedPosition(path, exclusive=True, access=access)
         stored = named.load()
         if stored is not None:
             try:
                 self.to_index(stored)
             except NoSuchRecord:
-                self.to_start()
-                if self._position is not None and self._position < stored:
-                    self.to_end()
-                LOG.warning("%s: tailer %s: the record at %#018x is gone; continuing at %s", self.folder, name, stored,
-                            self._position)  # fmt: skip
+                self._position = stored
+                self._relocate()
+                LOG.warning(
+                    "%s: tailer %s: there is no record at %#018x; continuing at %s",
+                    *(self.folder, name, stored, self._position),
+                )
         return named
 
     def _fill(self) -> bool:
@@ -356,8 +370,18 @@ class Tailer:
             if following is not None:
                 LOG.warning("%s: damage at offset %d; continuing in the next block", block.path, broken_at)
         if following is not None:
+            self._count(block, library.missing_between(block, due, following))
             self._enter(following)
+        elif status == ENDED and self._missed_after != block.ordinal:
+            self._missed_after = block.ordinal
+            self._count(block, library.missing_at_end(block, due))
         return following is not None
+
+    def _count(self, after: Block, missing: Missing) -> None:
+        """Count what is missing after a block, and log it."""
+        if missing.count:
+            self.lost_count += missing.count
+            LOG.warning("%s: the next block: %s", after.path, missing)
 
     def _relocate(self) -> None:
         """Return to the position after a detour, or to the first record after it if it is gone."""
@@ -370,6 +394,22 @@ class Tailer:
                 sequence = wanted - library.index_of(block, 0) if is_same else UNLIMITED
                 library.go_to(block, sequence, self._state)
             self._settle()
+            self._count_gone(wanted)
+
+    def _count_gone(self, wanted: int) -> None:
+        """Count the records from an index to before the position, which are damaged or whose files were released."""
+        position, library = self._position, self._library
+        if position is None or position <= wanted:
+            return
+        if position >> library.sequence_bits == wanted >> library.sequence_bits:
+            lost = position - wanted
+        elif library.control is not None and library.control.word(RELEASED) == wanted:
+            lost = 0  # all that was released had been read
+        else:
+            lost = max(library.sequence_of(position), 1)
+        if lost:
+            self.lost_count += lost
+            LOG.warning("%s: at least %d records from %#018x on are gone", self.folder, lost, wanted)
 
     def _read_from(self, index: int, count: int) -> list[tuple[int, bytes]]:
         """Records from an index on, or from the first existing one after it, without moving this tailer."""

@@ -18,14 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tandemfeed.journal.append.retention import KEEP_ALL, Pruning, Retention, plan_pruning
+from tandemfeed.journal.append.retention import KEEP_ALL, Pruning, Retention, plan_pruning, release
 from tandemfeed.journal.check.journal_files import JournalFiles
 from tandemfeed.journal.errors import DiskFull, JournalError
 from tandemfeed.journal.format.access import PRIVATE, Access
 from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, SPARE_SUFFIX, Block, blocks_in, make_spare
 from tandemfeed.journal.format.compression import compress_block
 from tandemfeed.journal.format.named_position import TAILERS_FOLDER
-from tandemfeed.runtime.durable import FlushFailed, remove_file
+from tandemfeed.runtime.durable import FlushFailed
 from tandemfeed.runtime.threads import mark_unhealthy
 
 LOG = logging.getLogger("tandemfeed.journal")
@@ -217,7 +217,7 @@ class Keeper:
 
     def release(self) -> list[Path]:
         """Release the files beyond retention, unless a reader needs them; return their paths."""
-        gone = []
+        gone: list[Path] = []
         with JournalFiles(self._folder) as files:
             pruning = plan_pruning(
                 files,
@@ -226,10 +226,12 @@ class Keeper:
                 blocks_in(self._folder),
                 even_unread=self._upkeep.even_unread,
             )
-        for each in pruning.files:
-            remove_file(each.path)
-            gone.append(each.path)
-            self._report(self._upkeep.on_file_released, each.path)
+
+        def on_released(path: Path) -> None:
+            gone.append(path)
+            self._report(self._upkeep.on_file_released, path)
+
+        release(self._folder, pruning, on_released)
         self._say_what_is_kept(pruning)
         return gone
 

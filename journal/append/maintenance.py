@@ -8,14 +8,14 @@ from pathlib import Path
 
 from tandemfeed.journal.append.chain import BlockChain
 from tandemfeed.journal.append.keeper import Keeper, Upkeep
-from tandemfeed.journal.append.retention import Pruning, Retention, plan_pruning
-from tandemfeed.journal.check.journal_files import JournalFiles, LockHolder, paths_of, size_on_disk
+from tandemfeed.journal.append.retention import Pruning, Retention, plan_pruning, release
+from tandemfeed.journal.check.journal_files import JournalFiles, LockHolder, size_on_disk
 from tandemfeed.journal.compiled.kernels import take_lock
 from tandemfeed.journal.errors import JournalFailed
 from tandemfeed.journal.format.control import Control
 from tandemfeed.journal.format.layout import CONTROL_NAME, IS_FAILED, LOCK
 from tandemfeed.journal.format.roll_cycle import RollSchedule
-from tandemfeed.runtime.durable import FlushFailed, remove_file
+from tandemfeed.runtime.durable import FlushFailed
 
 # --- the lock ---------------------------------------------------------------------------------------------------------
 
@@ -98,20 +98,17 @@ def plan(folder: Path, retention: Retention, now_s: float, *, even_unread: bool 
         return pruning, len(names) - len(pruning.files)
 
 
-def prune(pruning: Pruning) -> int:
+def prune(folder: Path, pruning: Pruning) -> int:
     """Delete the files, durably; return the number of bytes freed.
 
     Raises:
         JournalFailed: the disk refused.
     """
-    freed = 0
-    for name in pruning.files:
-        freed += size_on_disk(name)  # 0 if the appender's retention was faster
-        for path in paths_of(name):
-            try:
-                remove_file(path)
-            except FlushFailed as refused:  # names of new blocks may be lost too
-                with Control(path.parent / CONTROL_NAME, writable=True) as control:
-                    control.set_word(IS_FAILED, 1)
-                raise JournalFailed(str(refused)) from refused
+    freed = sum(size_on_disk(name) for name in pruning.files)  # 0 if the appender's retention was faster
+    try:
+        release(folder, pruning, lambda path: None)
+    except FlushFailed as refused:  # names of new blocks may be lost too: the next sync writes everything again
+        with Control(folder / CONTROL_NAME, writable=True) as control:
+            control.set_word(IS_FAILED, 1)
+        raise JournalFailed(str(refused)) from refused
     return freed

@@ -1,18 +1,22 @@
 """Which files a journal may release: limits of what it keeps, and readers that still need a file.
 
 Whole files are released, oldest first, never the newest, and none that a named tailer has not read or a follower has
-not acknowledged. Changes nothing.
+not acknowledged, unless that is wanted.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from tandemfeed.journal.check.journal_files import JournalFiles
+from tandemfeed.journal.check.journal_files import JournalFiles, paths_of
 from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, BlockName
+from tandemfeed.journal.format.control import Control
+from tandemfeed.journal.format.layout import CONTROL_NAME, RELEASED
 from tandemfeed.journal.format.roll_cycle import format_index
+from tandemfeed.runtime.durable import remove_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class Pruning:
     files: list[BlockName]
     kept_for: dict[str, int | None]  # readers that still need the next file, and their positions
     is_busy: bool = False  # the next file is being compressed
+    released_until: int = 0  # the index after their last record, if there are named tailers; otherwise 0
 
     def readers_text(self) -> str:
         """The readers that need the next file, and where they are."""
@@ -74,6 +79,21 @@ class Pruning:
             for name, at in self.kept_for.items()
         )
         return "; ".join(places)
+
+
+def release(folder: Path, pruning: Pruning, on_released: Callable[[Path], object]) -> None:
+    """Delete the files, oldest first; each is durably gone before the next.
+
+    Raises:
+        FlushFailed: names of new files may be lost too.
+    """
+    if pruning.released_until:
+        with Control(folder / CONTROL_NAME, writable=True) as control:
+            control.set_word(RELEASED, max(control.word(RELEASED), pruning.released_until))
+    for name in pruning.files:
+        for path in paths_of(name):
+            remove_file(path)
+        on_released(name.path)
 
 
 def plan_pruning(
@@ -88,17 +108,19 @@ def plan_pruning(
     Raises:
         BlockCorrupt, ForeignFile, NewerFormat: a file is unreadable, so it is unknown whether readers need it.
     """
-    positions = {} if even_unread else {f"named tailer {name}": at for name, at in files.named_positions().items()}
+    positions = {f"named tailer {name}": at for name, at in files.named_positions().items()}
     if not even_unread and (visible := files.words().visible):
         positions["replication"] = visible
     free: list[BlockName] = []
+    until = 0
     for name in retention.surplus(list(names), now_s):
         if any(files.folder.glob(f".{name.path.name}{COMPRESSED_SUFFIX}.*")):
-            return Pruning(free, {}, is_busy=True)  # its compressed form would appear later
+            return Pruning(free, {}, is_busy=True, released_until=until)  # its compressed form would appear later
         summary = files.summary(name) if positions else None
         if summary is not None:
             waiting = {each: at for each, at in positions.items() if at is None or at < summary.end_index}
-            if waiting:
-                return Pruning(free, waiting)
+            if waiting and not even_unread:
+                return Pruning(free, waiting, released_until=until)
+            until = summary.end_index
         free.append(name)
-    return Pruning(free, {})
+    return Pruning(free, {}, released_until=until)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,10 +23,13 @@ from tandemfeed.journal.format.layout import (
     CONTROL_NAME,
     CRC,
     END,
+    FAILED_NAME,
+    IS_FAILED,
     LAST_AT,
     LOCK,
     NEXT_SEQUENCE,
     ORDINAL,
+    PARKED,
     PART_BITS,
     PIDS,
     SLOT_COUNT,
@@ -34,6 +38,7 @@ from tandemfeed.journal.format.layout import (
 )
 from tandemfeed.journal.format.named_position import SLOT, SLOT_SIZE, TAILERS_FOLDER
 from tandemfeed.journal.format.roll_cycle import RollSchedule
+from tandemfeed.journal.read.continuity import link_of, name_of
 
 POSITION_SUFFIX = ".position"
 
@@ -77,6 +82,7 @@ class FileSummary:
     first_at_ns: int
     last_at_ns: int
     is_ended: bool
+    link: int | None = None  # the ordinal of the block that its end mark names
 
     @property
     def record_count(self) -> int:
@@ -179,7 +185,26 @@ class JournalFiles:
             first_at_ns=first_at_ns,
             last_at_ns=last_at_ns if has_records else 0,
             is_ended=tail is not None,
+            link=link_of(block),
         )
+
+    def missing_files(self, summaries: list[FileSummary]) -> list[str]:
+        """The names of files that the end marks of others name, and that are missing; of each gap the first one."""
+        if self.settings.face == "queue":  # it recycles blocks in the middle
+            return []
+        pairs = [(each, following.name.ordinal) for each, following in pairwise(summaries) if size_on_disk(each.name)]
+        missing = [name_of(each.link) for each, ordinal in pairs if each.link is not None and each.link < ordinal]
+        last = summaries[-1].link if summaries else None
+        is_gone = last is not None and not any(path.exists() for path in paths_of(self._name_at(last)))
+        return [*missing, name_of(last)] if last is not None and is_gone else missing
+
+    def _name_at(self, ordinal: int) -> BlockName:
+        return BlockName(ordinal, self.folder / name_of(ordinal))
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the disk refused a flush, and no appender has written again what it concerned."""
+        return self.control.word(IS_FAILED) == 1 or (self.folder / FAILED_NAME).exists()
 
     def appenders(self) -> list[Appender]:
         """The living appenders: slots with a process id whose byte-range lock is held."""
@@ -190,7 +215,7 @@ class JournalFiles:
     def lock_holder(self) -> LockHolder | None:
         """The holder of the appenders' lock; None if it is free."""
         slot = self.control.word(LOCK)
-        if not slot:
+        if slot in (0, PARKED):
             return None
         pid = self.control.word(PIDS + 8 * slot) if slot <= SLOT_COUNT else 0
         return LockHolder(slot, pid, slot <= SLOT_COUNT and self._is_locked(slot))

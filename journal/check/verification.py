@@ -27,11 +27,10 @@ from tandemfeed.journal.check.journal_files import JournalFiles
 from tandemfeed.journal.check.source_sequence import ContinuityCheck, NumbersMissing, SequenceRule
 from tandemfeed.journal.errors import JournalError
 from tandemfeed.journal.format.block import Block, BlockName
-from tandemfeed.journal.format.layout import DATA_OFFSET, IS_CLEAN, PART_BITS, block_name
+from tandemfeed.journal.format.layout import DATA_OFFSET, IS_CLEAN, PART_BITS
 from tandemfeed.journal.format.sealing import require_key
+from tandemfeed.journal.read.continuity import PART_MASK, name_of
 from tandemfeed.journal.typed_records.history import MalformedHistory, split_history
-
-PART_MASK = (1 << PART_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ class Verification:
         if self.files.appenders() or not is_clean or not isinstance(end, OpenEnd):
             return  # the next appender finds the end itself
         if words.ordinal != previous.name.ordinal:
-            missing = _name_of(words.ordinal)
+            missing = name_of(words.ordinal)
             yield ControlWrong(path, 0, None, f"the newest file is {previous.name.path.name}; expected {missing}")
         elif (words.end, words.next_sequence) != (end.offset, previous.check.due):
             yield ControlWrong(
@@ -147,7 +146,7 @@ class Verification:
         check = previous.check
         assert check.end is not None
         index = self.files.index_of(check.block, check.due)
-        return FileMissing(previous.name.path, check.end.offset, index, _name_of(ordinal))
+        return FileMissing(previous.name.path, check.end.offset, index, name_of(ordinal))
 
     def _check_records(self, block: Block, rows: SegmentRows) -> Iterator[Finding]:
         """Check that encrypted segments can be decrypted, and that sources' sequence numbers are continuous."""
@@ -177,7 +176,3 @@ class Verification:
             return None
         kind = SourceGap if isinstance(outcome, NumbersMissing) else SourceGoesBack
         return kind(block.path, offset, index, outcome.stream, outcome.due, outcome.found)
-
-
-def _name_of(ordinal: int) -> str:
-    return block_name(ordinal >> PART_BITS, ordinal & PART_MASK)

@@ -16,6 +16,7 @@ from tandemfeed.journal.errors import JournalError
 from tandemfeed.journal.format.block import Block
 from tandemfeed.journal.format.roll_cycle import format_index
 from tandemfeed.journal.format.sealing import require_key
+from tandemfeed.journal.read.continuity import link_of, name_of
 
 HEX_BYTES_DEFAULT = 4_096
 
@@ -37,7 +38,7 @@ def add_to(subcommands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Exit status 0; 1 if there is damage."""
+    """Exit status 0; 1 if there is damage or a file is missing."""
     require_journal(arguments.folder)
     key, is_whole = read_key(arguments.key_file), True
     with Interruption() as interruption, JournalFiles(arguments.folder) as files:
@@ -46,7 +47,12 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
         streams.say(f"{files.control.path}: journal {files.control.journal_id}")
         for name, value in (asdict(files.settings) | asdict(files.words())).items():
             streams.say(f"  {name} {value}".rstrip())
+        following: int | None = None
         for each in files.names():
+            if following is not None and following < each.ordinal and files.settings.face != "queue":
+                streams.say(f"DAMAGED: {name_of(following)} is missing; the file before it continues there")
+                is_whole = False
+            following = None
             if arguments.file and each.path.name not in arguments.file:
                 continue
             try:
@@ -60,6 +66,7 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
                     return 0
                 streams.say(line)
                 is_whole = is_whole and not is_damage
+            following = link_of(block) if block is not None else None
     return 0 if is_whole else 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tandemfeed.journal.check.journal_files import FileSummary, JournalFiles
 from tandemfeed.journal.commands.options import add_range, add_subcommand, count, read_key, require_journal
 from tandemfeed.journal.commands.presentation import counted, size_text, table, time_text, to_json
-from tandemfeed.journal.commands.reading import Range, forward, to_begin
+from tandemfeed.journal.commands.reading import Range, forward, lost_status, to_begin
 from tandemfeed.journal.commands.streams import Interruption, Streams
 from tandemfeed.journal.errors import JournalError
 from tandemfeed.journal.format.layout import IS_CLEAN
@@ -50,7 +50,7 @@ def add_to(subcommands: Any) -> None:
 
 
 def run_info(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Exit status 0; 1 if a file cannot be read."""
+    """Exit status 0; 1 if a file is missing or cannot be read, or a flush has failed."""
     require_journal(arguments.folder)
     with JournalFiles(arguments.folder) as files:
         unreadable: dict[str, str] = {}
@@ -69,7 +69,7 @@ def run_info(arguments: argparse.Namespace, streams: Streams) -> int:
     else:
         for line in _info_lines(found):
             streams.say(line)
-    return 1 if unreadable else 0
+    return 1 if unreadable or found["missing"] or found["has_failed"] else 0
 
 
 def _info(files: JournalFiles, summaries: list[FileSummary], unreadable: dict[str, str]) -> dict[str, Any]:
@@ -93,6 +93,8 @@ def _info(files: JournalFiles, summaries: list[FileSummary], unreadable: dict[st
         "last_at": time_text(words.last_at_ns) if filled else None,
         "files": [_file_info(files, each) for each in summaries],
         "unreadable": unreadable,
+        "missing": [] if unreadable else files.missing_files(summaries),
+        "has_failed": files.has_failed,
         "appenders": [asdict(each) for each in files.appenders()],
         "lock": None if holder is None else asdict(holder),
         "was_closed_in_order": files.control.word(IS_CLEAN) == 1,
@@ -148,6 +150,8 @@ def _info_lines(found: dict[str, Any]) -> Iterator[str]:
     closed = "closed cleanly" if found["was_closed_in_order"] else "not closed cleanly: the next appender recovers it"
     yield f"appenders   {pids or f'none ({closed})'}"
     yield f"lock        {_lock_text(found['lock'])}"
+    if found["has_failed"]:
+        yield "failed      the disk refused a flush: records may be lost until an appender opens the journal again"
     if found["replicated_until"] is not None:
         left = counted(found["not_replicated"], "record")
         yield f"replicated  up to, not including, {found['replicated_until']}; {left} not replicated"
@@ -169,6 +173,7 @@ def _info_lines(found: dict[str, Any]) -> Iterator[str]:
         for end in ("first", "last") if each["records"] else ():
             yield f"  {end:<5}  {each[f'{end}_index']}  {each[f'{end}_at']}"
     yield from (f"unreadable  {reason}" for reason in found["unreadable"].values())
+    yield from (f"missing     {name}" for name in found["missing"])
 
 
 def _lock_text(lock: dict[str, Any] | None) -> str:
@@ -182,7 +187,7 @@ def _lock_text(lock: dict[str, Any] | None) -> str:
 
 
 def run_history(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Exit status 0."""
+    """Exit status 0; 1 if records were missing."""
     require_journal(arguments.folder)
     statistics, read_count, malformed_count = LatencyStatistics(), 0, 0
     wanted = Range.of(arguments)
@@ -205,10 +210,10 @@ def run_history(arguments: argparse.Namespace, streams: Streams) -> int:
         sums |= {"negative": statistics.negative_count, "unmeasured": statistics.unmeasured_count}
         stages = [asdict(each) for each in statistics.stages()]
         streams.say(to_json(sums | {"stages": stages, "end_to_end": asdict(statistics.end_to_end())}))
-        return 0
+        return lost_status(tailer.lost_count, arguments.folder, streams)
     streams.say(
         f"{counted(read_count, 'record')}, {statistics.history_count:,} with a history, {malformed_count:,} malformed"
     )
     if statistics.history_count:
         streams.say(str(statistics))
-    return 0
+    return lost_status(tailer.lost_count, arguments.folder, streams)

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tandemfeed.journal.commands.options import CommandError
+from tandemfeed.journal.commands.presentation import counted
+from tandemfeed.journal.commands.streams import Streams
 from tandemfeed.journal.errors import NoSuchRecord
 from tandemfeed.journal.tailer import Tailer
 
 READ_AT_ONCE = 256
+EXIT_LOST = 1
 WAIT_S = 3_600.0  # arbitrary: a record or `is_over` ends the wait
 
 
@@ -110,9 +113,20 @@ def _wait(tailer: Tailer, wanted: Range, is_over: Callable[[], bool]) -> bool:
     return tailer.is_ready()  # appended just before the deadline
 
 
-def backward(folder: Path, key: bytes | None, wanted: Range) -> Iterator[Entry]:
+def lost_status(lost_count: int, folder: Path, streams: Streams) -> int:
+    """The exit status after reading: 1, with a message, if records were damaged or missing."""
+    if not lost_count:
+        return 0
+    streams.note(
+        f"at least {counted(lost_count, 'record')} lost to damage or with missing files; "
+        f"run tandemfeed journal verify {folder} to see where"
+    )
+    return EXIT_LOST
+
+
+def backward(tailer: Tailer, key: bytes | None, wanted: Range) -> Iterator[Entry]:
     """Records from the range's end, or the newest one, back to its begin."""
-    with Tailer(folder, key=key) as tailer, Tailer(folder, key=key) as timer:
+    with Tailer(tailer.folder, key=key) as timer:
         _to_end(tailer, wanted)
         while entries := _some_back(tailer):
             times = _times(timer, entries[-1][0], entries[0][0])

@@ -11,7 +11,7 @@ from tandemfeed.journal.commands.destinations import Destination, Interrupted, R
 from tandemfeed.journal.commands.options import add_range, add_subcommand, count, read_key, require_journal
 from tandemfeed.journal.commands.pacing import Pacer, parse_speed
 from tandemfeed.journal.commands.presentation import RecordView, counted, time_text
-from tandemfeed.journal.commands.reading import Entry, Range, forward, to_begin
+from tandemfeed.journal.commands.reading import Entry, Range, forward, lost_status, to_begin
 from tandemfeed.journal.commands.streams import Interruption, Meter, Streams, meter
 from tandemfeed.journal.format.roll_cycle import NS_PER_S, format_index
 from tandemfeed.journal.tailer import Tailer
@@ -32,7 +32,8 @@ def add_to(subcommands: Any) -> None:
         "send records to a socket or a file, at their original pace",
         "Send records to a socket or a file, with the pauses between them that they were appended with. On streams and "
         "in files each record follows its length (u32, little-endian); a UDP datagram is one record. Ends after the "
-        "newest record. Exit status 1: the receiver closed the connection before the end.",
+        "newest record. Exit status 1: the receiver closed the connection before the end, or records "
+        "are damaged or missing.",
         EXAMPLES,
         run,
     )
@@ -56,7 +57,7 @@ def _speed(text: str) -> Fraction | None:
 
 
 def run(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Exit status 0, also when interrupted; 1 if the receiver closed the connection."""
+    """Exit status 0, also when interrupted; 1 if the receiver closed the connection or records were missing."""
     require_journal(arguments.folder)
     wanted = Range.of(arguments)
     with Interruption() as interruption, Tailer(arguments.folder, key=read_key(arguments.key_file)) as tailer:
@@ -72,7 +73,8 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
         finally:
             replay.end()
     streams.note(replay.summary(arguments.to))
-    return EXIT_GONE if replay.why.startswith("the receiver") else 0
+    lost = lost_status(tailer.lost_count, arguments.folder, streams)
+    return EXIT_GONE if replay.why.startswith("the receiver") else lost
 
 
 class _Replay:

@@ -17,8 +17,8 @@ from tandemfeed.journal.commands.options import (
     require_journal,
     sequence_rule,
 )
-from tandemfeed.journal.commands.presentation import RecordView, counted, time_text, to_json
-from tandemfeed.journal.commands.reading import Entry, Range, backward, forward, to_begin
+from tandemfeed.journal.commands.presentation import RecordView, time_text, to_json
+from tandemfeed.journal.commands.reading import Entry, Range, backward, forward, lost_status, to_begin
 from tandemfeed.journal.commands.streams import Interruption, Streams
 from tandemfeed.journal.format.layout import CONTROL_NAME
 from tandemfeed.journal.format.named_position import NAME
@@ -40,7 +40,7 @@ def add_to(subcommands: Any) -> None:
         "tail",
         "show records, and new ones as they are appended",
         "Show a journal's records. Regular expressions search a record's text: method(argument=value) for a "
-        "typed record, otherwise its bytes as UTF-8.",
+        "typed record, otherwise its bytes as UTF-8. Exit status 1: records are damaged or missing.",
         EXAMPLES,
         run,
     )
@@ -68,7 +68,7 @@ def add_to(subcommands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Exit status 0, also when interrupted or when the reader closes the output."""
+    """Exit status 0, also when interrupted or when the reader closes the output; 1 if records were missing."""
     _check(arguments)
     key, show = read_key(arguments.key_file), _shower(arguments, streams)
     if arguments.follow and not (arguments.folder / CONTROL_NAME).exists():
@@ -76,14 +76,13 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
     else:
         require_journal(arguments.folder)
     wanted = Range.of(arguments)
-    with Interruption() as interruption:
+    with Interruption() as interruption, Tailer(arguments.folder, name=arguments.name, key=key) as tailer:
         if arguments.reverse:
-            _show_back(arguments, backward(arguments.folder, key, wanted), show, interruption)
+            _show_back(arguments, backward(tailer, key, wanted), show, interruption)
         else:
-            with Tailer(arguments.folder, name=arguments.name, key=key) as tailer:
-                _show_forward(arguments, streams, tailer, show, interruption)
-    streams.out.flush()
-    return 0
+            _show_forward(arguments, streams, tailer, show, interruption)
+        streams.out.flush()
+        return lost_status(tailer.lost_count, arguments.folder, streams)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -130,11 +129,6 @@ def _show_forward(
             tailer.commit()
         if shown_count == arguments.max:
             break
-    if tailer.lost_count:
-        streams.note(
-            f"damage: {counted(tailer.lost_count, 'record')} lost; "
-            f"run tandemfeed journal verify {arguments.folder} to see where"
-        )
 
 
 def _show_back(

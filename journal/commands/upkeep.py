@@ -103,7 +103,7 @@ def run_prune(arguments: argparse.Namespace, streams: Streams) -> int:
     sizes = {name: found for name in pruning.files if (found := size_on_disk(name))}
     for name, file_size in sizes.items():
         streams.say(f"{'would release' if arguments.dry_run else 'released'} {name.path.name}  {size_text(file_size)}")
-    freed = sum(sizes.values()) if arguments.dry_run else prune(pruning)
+    freed = sum(sizes.values()) if arguments.dry_run else prune(arguments.folder, pruning)
     if pruning.kept_for:
         streams.note(f"the next file is kept for {pruning.readers_text()}; --even-unread releases it")
     if pruning.is_busy:

@@ -22,11 +22,12 @@ GROUP_FILE, GROUP_FOLDER = 0o660, 0o2770  # set-group-ID: what is made in the fo
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Modes of files and folders, and their group; None: the process's own."""
+    """Modes of files and folders, and their group and owner; None: the process's own."""
 
     file_mode: int = PRIVATE_FILE
     folder_mode: int = PRIVATE_FOLDER
     group_id: int | None = None
+    owner_id: int | None = None
 
     @classmethod
     def of_group(cls, group: str | int | None) -> Self:
@@ -51,7 +52,7 @@ class Access:
     def of_journal(cls, folder: Path) -> Self:
         """The access of an existing journal."""
         control, at = (folder / CONTROL_NAME).stat(), folder.stat()
-        return cls(stat.S_IMODE(control.st_mode) & 0o666, stat.S_IMODE(at.st_mode), control.st_gid)
+        return cls(stat.S_IMODE(control.st_mode) & 0o666, stat.S_IMODE(at.st_mode), control.st_gid, control.st_uid)
 
     def give(self, file: int | Path, *, is_folder: bool = False) -> None:
         """Give a new file or folder this access, whatever the umask is.
@@ -66,6 +67,8 @@ class Access:
         try:
             if self.group_id is not None and status.st_gid != self.group_id:
                 os.chown(file, -1, self.group_id)
+            if self.owner_id is not None and status.st_uid != self.owner_id and os.geteuid() == 0:
+                os.chown(file, self.owner_id, -1)  # what root makes in a user's journal is the user's
             if stat.S_IMODE(status.st_mode) != mode:
                 os.chmod(file, mode)
         except PermissionError as refused:

@@ -64,6 +64,7 @@ DURABLE, DURABLE_END = (
     4_424,
 )  # 1 + a block's ordinal, and an offset in it: the disk has everything before
 IS_FAILED = 4_480  # 1: a flush failed, and what it concerned was not written again yet
+RELEASED = 4_544  # the index after the last record of a released file, if a named tailer existed then
 PIDS = 8_192  # a process id per slot
 SLOT_COUNT = 1_000
 PARKED = SLOT_COUNT + 1  # holds the lock of a failed journal, so that no process appends

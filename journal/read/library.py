@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from tandemfeed.journal.compiled.kernels import (
 )
 from tandemfeed.journal.compiled.reading import find_after_damage, seek, walk_to
 from tandemfeed.journal.errors import ForeignFile
-from tandemfeed.journal.format.block import Block, BlockName, blocks_in
+from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
 from tandemfeed.journal.format.compression import open_to_read
 from tandemfeed.journal.format.control import Control
 from tandemfeed.journal.format.layout import (
@@ -45,6 +46,7 @@ from tandemfeed.journal.format.layout import (
 )
 from tandemfeed.journal.format.roll_cycle import RollSchedule
 from tandemfeed.journal.format.sealing import BlockCipher, require_key
+from tandemfeed.journal.read.continuity import NOTHING, Missing, link_of, missing_between, name_of
 
 OPEN_MAX = 4  # blocks kept open; a compressed one is entirely in memory
 UNLIMITED = (1 << 62) - 1
@@ -141,13 +143,58 @@ class Library:
         return self._at(place, listed=True) if place >= 0 else None
 
     def following(self, ordinal: int, link: int | None) -> Block | None:
-        """The block that an end mark links to; if it is gone, or without a link, the oldest one after `ordinal`."""
+        """The block that an end mark links to; if it is gone, or without a link, the oldest one after `ordinal`.
+
+        The caller asks `missing_between` whether it is the next one.
+        """
         self._list()
         place = bisect_left(self._names, link or ordinal + 1, key=lambda name: name.ordinal)
-        if place == len(self._names):
+        if place == len(self._names) or (link and self._names[place].ordinal != link):
             self._list(again=True)
             place = bisect_left(self._names, link or ordinal + 1, key=lambda name: name.ordinal)
+        if link and (place == len(self._names) or self._names[place].ordinal != link):
+            for name in self._forms_of(link):  # a listing can miss a file that is renamed meanwhile
+                if name.path.exists():
+                    return self._block(name)
         return self._at(place, listed=True) if place < len(self._names) else None
+
+    def _forms_of(self, ordinal: int) -> tuple[BlockName, BlockName]:
+        plain = self.folder / name_of(ordinal)
+        compressed = plain.with_name(plain.name + COMPRESSED_SUFFIX)
+        return BlockName(ordinal, plain), BlockName(ordinal, compressed)
+
+    def missing_between(self, former: Block, due: int, found: Block) -> Missing:
+        """What is missing between a block and the one that was found after it.
+
+        Args:
+            due: the sequence that is expected after the last one of the former block that was read.
+        """
+        control = self.control
+        if control is None or control.settings.face == "queue":  # a queue recycles blocks in the middle
+            return NOTHING
+        tail = former.tail()
+        end = max(due, tail[2]) if tail is not None else due
+        missing = missing_between(former.header, end, link_of(former), found.header)
+        return replace(missing, count=missing.count + end - due)
+
+    def missing_at_end(self, former: Block, due: int) -> Missing:
+        """What is missing after the newest block that there is: the control file may name a later one."""
+        control, link = self.control, link_of(former)
+        if control is None or link is None or control.word(ORDINAL) < link:
+            return NOTHING
+        if any(name.path.exists() for name in self._forms_of(link)):
+            return NOTHING  # it was just begun
+        is_known = control.word(ORDINAL) == link
+        first_due = due if link >> PART_BITS == former.header.cycle else 0
+        count = max(control.word(NEXT_SEQUENCE) - first_due, 1) if is_known else 1
+        return Missing(count, name_of(link), is_exact=is_known)
+
+    def beginning_at(self, index: int) -> Block | None:
+        """The block whose first record has this index, if it has any."""
+        self._list()
+        place = bisect_right(self._first_indices, index) - 1
+        is_first = place >= 0 and self._first_indices[place] == index
+        return self._at(place, listed=True) if is_first else None
 
     def at_time(self, at_ns: int) -> Block | None:
         """The last block whose first record was appended before a time; the first block if there is none."""

@@ -250,6 +250,9 @@ class SegmentReader:
             following = library.following(block.ordinal, None)
         if following is None:
             return False
+        missing = library.missing_between(block, place.sequence, following)
+        if missing.count:
+            LOG.warning("%s: the next block: %s", block.path, missing)
         place.block, place.offset = following, following.header.data_offset
         place.sequence = following.header.first_sequence
         return True

@@ -247,11 +247,11 @@ def test_tail_skips_damage_and_reports_how_many_records_were_lost(
 ) -> None:
     made(tmp_path, numbered(25))
     damage(files_of(tmp_path)[1], DATA_OFFSET + 36)
-    assert main(["tail", str(tmp_path)]) == 0
+    assert main(["tail", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert out.splitlines() == [record.decode() for record in numbered(25) if record != b"record 10"]
     assert "1 record lost" in err
-    assert main(["tail", str(tmp_path), "--reverse"]) == 0
+    assert main(["tail", str(tmp_path), "--reverse"]) == 1
     assert lines(capsys) == [record.decode() for record in reversed(numbered(25)) if record != b"record 10"]
 
 
