@@ -371,13 +371,13 @@ class AppendedFile:
         Raises:
             OSError, FlushFailed: it cannot be opened, or its content cannot be flushed.
         """
-        descriptor = _open_to_append(path, mode)
+        descriptor = open_to_append(path, mode)
         try:
             try:
                 flush(descriptor, path)
             except FlushFailed:  # of an earlier process, or in the background: write all of it again, elsewhere
                 replace_file(path, path.read_bytes(), mode)
-                former, descriptor = descriptor, _open_to_append(path, mode)
+                former, descriptor = descriptor, open_to_append(path, mode)
                 _close_flushed(former)
             sync_folder(path.parent)
             return cls(path, descriptor, os.fstat(descriptor).st_size, mode)
@@ -400,7 +400,7 @@ class AppendedFile:
         if self._failure is not None:
             raise self._failure
         try:
-            _write_all(self._descriptor, data)
+            write_all(self._descriptor, data)
             flush(self._descriptor, self.path)
         except OSError as failed:
             self._take_back(failed)
@@ -432,7 +432,7 @@ class AppendedFile:
         if len(content) != self.size:
             raise FlushFailed(self.path, OSError(errno.EIO, f"only {len(content)} of {self.size} bytes can be read"))
         replace_file(self.path, content, self._mode)
-        former, self._descriptor = self._descriptor, _open_to_append(self.path, self._mode)
+        former, self._descriptor = self._descriptor, open_to_append(self.path, self._mode)
         self._failure = None
         _close_flushed(former)
 
@@ -455,7 +455,7 @@ class AppendedFile:
         if not is_moved and os.path.lexists(archive):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(archive))
         draft = self._name.with_name(f".{self._name.name}.next")
-        descriptor = _open_to_append(draft, self._mode, os.O_TRUNC)
+        descriptor = open_to_append(draft, self._mode, os.O_TRUNC)
         try:
             flush(descriptor, draft)
             if not is_moved:
@@ -533,7 +533,8 @@ def _read_whole(descriptor: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _open_to_append(path: Path, mode: int, flags: int = 0) -> int:
+def open_to_append(path: Path, mode: int, flags: int = 0) -> int:
+    """Open a file for appending, creating it if needed, and return its descriptor. Its name may not be durable."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | flags, mode)
 
 
@@ -550,13 +551,18 @@ def _write_whole(path: Path, content: bytes | Callable[[BinaryIO], object], mode
             flush(descriptor, path)
         return
     try:
-        _write_all(descriptor, content)
+        write_all(descriptor, content)
         flush(descriptor, path)
     finally:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write bytes at the descriptor's position; they are not on the disk before a flush.
+
+    Raises:
+        OSError: a part may have been written.
+    """
     rest = memoryview(data)
     while rest:
         written = DISK.write(descriptor, rest)

@@ -16,6 +16,7 @@ import json
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -170,7 +171,7 @@ class LosingDisk(durable.Disk):
         copy = self._kept / str(path.stat().st_ino)
         self._pin(path)
         lost = self._lost(path)
-        draft = copy.with_suffix(f".{os.getpid()}")
+        draft = copy.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         shutil.copyfile(path, draft)
         if lost:
             former = copy.read_bytes() if copy.exists() else b""
@@ -210,10 +211,10 @@ class LosingDisk(durable.Disk):
         return {int(page): digest for page, digest in json.loads(record.read_text()).items()} if record.exists() else {}
 
     def _set_lost(self, path: Path, lost: dict[int, str]) -> None:
-        (self._kept / f"{path.stat().st_ino}.lost").write_text(json.dumps(lost))
+        _write_at_once(self._kept / f"{path.stat().st_ino}.lost", json.dumps(lost))
 
     def _keep_names(self, folder: Path) -> None:
-        self._record_of_names(folder).write_text(json.dumps(_names_in(folder)))
+        _write_at_once(self._record_of_names(folder), json.dumps(_names_in(folder)))
 
     def _record_of_names(self, folder: Path) -> Path:
         return self._kept / f"names-{sha256(str(folder.resolve()).encode()).hexdigest()[:32]}"
@@ -226,6 +227,13 @@ def _names_in(folder: Path) -> dict[str, int | None]:
         with suppress(FileNotFoundError):
             found[each.name] = None if each.is_dir(follow_symlinks=False) else each.inode()
     return found
+
+
+def _write_at_once(path: Path, text: str) -> None:
+    """Write a record that another thread or process may read meanwhile."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+    draft.write_text(text)
+    draft.replace(path)
 
 
 def _renamed_together(

@@ -21,7 +21,6 @@ SIGNALS, ZEROMQ = "runtime/signals.py", "runtime/zeromq.py"
 # Modules that still start threads by themselves.
 THREADS_TO_MOVE = {
     # admin_server
-    "admin_server/feed/timekeeper.py",
     "admin_server/identity/issuer_keys.py",
     "admin_server/policy/policy_keeper.py",
     "admin_server/records/zookeeper_election.py",

@@ -9,13 +9,14 @@ by somebody who can write all of the private folder.
 from __future__ import annotations
 
 import os
-import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from tandemfeed.admin_server.audit.chain import BadEntry, Entry, Head, check_continues, decode_entry
 from tandemfeed.admin_server.audit.files import CURRENT, archived_name, first_number_in, opened_files
+from tandemfeed.admin_server.records.former_database import audit_head_in_database
+from tandemfeed.admin_server.records.notes import NOTES, read_notes
 
 PROBLEMS_MAX = 20
 DATABASE = "leases.sqlite"
@@ -65,17 +66,10 @@ def noted_head(folder: Path) -> Head | None:
     """The head that the records in a state folder know; None if they know none.
 
     Raises:
-        OSError: the database cannot be read.
+        OSError: the records cannot be read.
     """
-    path = folder / DATABASE
-    if not path.exists():
-        return None
-    try:
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
-            row = database.execute("SELECT number, digest FROM audit_head").fetchone()
-    except sqlite3.Error as failed:
-        raise OSError(f"{path}: {failed}") from failed
-    return None if row is None else Head(int(row[0]), str(row[1]))
+    known = read_notes(folder / NOTES).audit_head or audit_head_in_database(folder / DATABASE)
+    return None if known is None else Head(*known)
 
 
 def _is_empty(opened: BinaryIO) -> bool:

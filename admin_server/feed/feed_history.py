@@ -9,10 +9,14 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from tandemfeed.admin_server.records.lease_records import HistoryEvent, LeaseRecords, RecordsUnavailable
+from tandemfeed.admin_server.records.lease_records import (
+    HISTORY_KEPT_COUNT,
+    HistoryEvent,
+    LeaseRecords,
+    RecordsUnavailable,
+)
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_history")
-KEPT_COUNT = 200
 EPOCH_BEGAN = ("lease granted", "lease handed over")
 RECORDED = frozenset(
     {
@@ -42,7 +46,7 @@ class FeedHistory:
 
     def __init__(self, feed_id: int, records: LeaseRecords, name_of: Callable[[int], str]) -> None:
         self._feed_id, self._records, self._name_of = feed_id, records, name_of
-        self._events = deque(records.history(feed_id), maxlen=KEPT_COUNT)
+        self._events = deque(records.history(feed_id), maxlen=HISTORY_KEPT_COUNT)
 
     def note(self, event: str, fields: Mapping[str, object], now_unix_ns: int) -> None:
         """Keep an event if it belongs to the history. Does not wait for the disk."""

@@ -49,6 +49,7 @@ from tandemfeed.v1 import admin_pb2, common_pb2
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_state")
 # A new active and its clients first finish a takeover, for which they need the processors; then they hear who has left.
 ANNOUNCE_PAUSE_NS = round(TAKEOVER_S * 1e9)
+RETRY_S = 1.0  # until keys that are due are asked for again
 PAUSE_S_MAX = 600.0  # the validity of keys follows the wall clock, which may be changed; leases do not depend on it
 
 
@@ -84,7 +85,8 @@ class FeedState:
         self.replay_limits = ReplayLimits(records, feed.feed_id)
         self._reports = FeedReports(feed, self._keeper, self.processes, self.replay_limits)
         self.sources = self._reports.sources
-        self._starts = AdapterStarts(records.starts(feed.feed_id), [channel.channel_id for channel in feed.channels])
+        channel_ids = [channel.channel_id for channel in feed.channels]
+        self._starts = AdapterStarts(records.starts(feed.feed_id), channel_ids, time.monotonic_ns())
         self._conversions = Conversions(feed)
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
         self._sessions = CurrentSession(feed, records)
@@ -179,7 +181,7 @@ class FeedState:
                 self._starts.note_counters(adapter_id, start.incarnation, request.next_packet_counters)
                 self._resumed[adapter_id] = start.incarnation
             else:
-                self._starts.begin(adapter_id, start)
+                self._starts.begin(adapter_id, start, time.monotonic_ns())
             self._conversions.note(adapter_id, request.conversions)
             self._known[adapter_id] = describe_adapter(
                 adapter,
@@ -455,14 +457,19 @@ class FeedState:
                 return False
             self._perform(self.lease.on_timer(time.monotonic_ns()))
             is_due = self._announce_at_ns is not None and time.monotonic_ns() >= self._announce_at_ns
-            if self._starts.withdraw(time.time_ns()) or is_due:
+            if self._starts.withdraw(time.monotonic_ns()) or is_due:
                 self._announce()
             self._subscribers.run_timers()
             return self._keeper.needs_epochs
 
     def reserve_epochs(self) -> None:
-        """Reserve epochs. Waits for the disk or the network, without the lock; only one thread may call this."""
-        self._keeper.reserve()
+        """Reserve epochs if they are needed. Waits for the disk or the network, without the lock."""
+        with self._changed:
+            if self._is_stopped or not self._keeper.needs_epochs:
+                return
+        reserved_end = self._keeper.reserve()
+        with self._changed:
+            self._keeper.note_reserved(reserved_end)
 
     def announce(self) -> None:
         """Announce the present keys and adapters to all adapters and subscribers."""
@@ -495,7 +502,7 @@ class FeedState:
     def _described(self, adapter_id: int) -> common_pb2.AdapterDescription:
         """A copy of an adapter's description, with its starts that are valid now."""
         description = copy_of(self._known[adapter_id])
-        description.starts.extend(self._starts.announced(adapter_id, time.time_ns()))
+        description.starts.extend(self._starts.announced(adapter_id, time.monotonic_ns()))
         return description
 
     def _descriptions(self) -> list[common_pb2.AdapterDescription]:
@@ -598,9 +605,10 @@ class FeedState:
         return offer
 
     def _pause_s(self) -> float:
-        next_change_unix_ns = min(self._keys.next_change_unix_ns, self._starts.next_change_unix_ns())
-        pause_s = max((next_change_unix_ns - time.time_ns()) / 1e9, 1.0)
-        for deadline_ns in (self.lease.next_deadline_ns(), self._subscribers.next_deadline_ns(), self._announce_at_ns):
+        pause_ns = self._keys.pause_ns()
+        pause_s = pause_ns / 1e9 if pause_ns > 0 else RETRY_S
+        deadlines = self._starts.next_deadline_ns(), self._subscribers.next_deadline_ns(), self._announce_at_ns
+        for deadline_ns in (self.lease.next_deadline_ns(), *deadlines):
             if deadline_ns is None:
                 continue
             pause_s = min(pause_s, max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9))

@@ -98,12 +98,17 @@ class LeaseKeeper:
         """True if an epoch may be offered: one is reserved, and no other server can be active."""
         return self.lease.next_epoch_number <= self._reserved_end and self._records.may_grant()
 
-    def reserve(self) -> None:
-        """Reserve another block of epochs; may wait for the disk or the network."""
+    def reserve(self) -> int:
+        """Reserve another block of epochs; return its end. May wait for the disk or the network, without the lock."""
         try:
-            self._reserved_end = self._records.reserve_epochs(self._feed.feed_id, self._reserved_end)
+            return self._records.reserve_epochs(self._feed.feed_id, self._reserved_end)
         except RecordsUnavailable:  # half a block is left, and the timekeeper tries again when it next runs
             LOG.exception("could not reserve epochs", extra={"feed": self._feed.name})
+            return 0
+
+    def note_reserved(self, reserved_end: int) -> None:
+        """Epochs up to this one are reserved. The owner holds its lock."""
+        self._reserved_end = max(self._reserved_end, reserved_end)
 
     # ---- decisions ----
 

@@ -1,4 +1,8 @@
-"""One connection to an SQLite database, used by one thread at a time."""
+"""One connection to an SQLite database, used by one thread at a time.
+
+Invariant: every commit is flushed. A commit that is not flushed would precede later ones in the write-ahead log; if the
+disk then refuses a flush, the unflushed part is lost, and with it, after a power failure, every later commit.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +18,21 @@ from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 class Database:
     """A connection. Translates SQLite's errors to `RecordsUnavailable`.
 
+    Owner: its lock.
+
     Args:
-        synchronous: FULL: commits are on the disk; NORMAL: they are in the page cache.
         script: SQL to run when the connection opens.
 
     Raises:
         RecordsUnavailable: the file cannot be used.
     """
 
-    def __init__(self, path: Path, synchronous: str, script: str) -> None:
+    def __init__(self, path: Path, script: str) -> None:
         self._path, self._lock = path, threading.Lock()
         with self._translated():
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute(f"PRAGMA synchronous={synchronous}")
+            self._connection.execute("PRAGMA synchronous=FULL")
             self._connection.executescript(script)
 
     @contextmanager

@@ -17,6 +17,7 @@ from tandemfeed.admin_server.feed.members.registrations import ProcessRecord
 from tandemfeed.v1 import common_pb2
 
 EPOCH_BLOCK = 64  # epochs reserved at a time
+HISTORY_KEPT_COUNT = 200  # the last events of each feed
 STARTS_KEPT = 2  # of each adapter: the newest, and the one before, whose last packets may still arrive
 
 

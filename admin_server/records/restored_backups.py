@@ -5,6 +5,7 @@ Each proof says that something remembers a later state than the records do:
 - the audit log states the generation of the records in each entry, so a lower generation was restored;
 - the folder has a mark, a file that is written at each start and stop. The records keep its content and the time of its
   last change, which no program can set, so a folder that was copied or restored as a whole has another one;
+- the file of notes (`notes`) names the holder of an epoch that the database has never reserved;
 - an adapter presents a start or an epoch that the records do not know (`feed.broker`).
 
 A false alarm costs a change of keys and logins. Not detected: a virtual machine that is set back as a whole, before an
@@ -36,6 +37,8 @@ def sign_of_restored_records(records: ClusterRecords, audit: AuditLog) -> str:
 
 def sign_of_restored_folder(folder: Path, store: Store) -> str:
     """Why a state folder must have been restored or copied; empty if nothing says so."""
+    for feed_id, (epoch, reserved) in store.epochs_beyond().items():
+        return f"epoch {epoch} of feed {feed_id} was granted, and the records know epochs up to {reserved}"
     if not store.folder_mark or store.folder_mark == _mark_in(folder):
         return ""  # the folder's first start, or the folder as this server left it
     return f"{MARK} is not the file that the records know, so the folder or a part of it was copied or restored"

@@ -1,18 +1,20 @@
-"""The server's durable state: epochs, incarnations and stream keys, in SQLite inside the private folder.
+"""The server's durable state, inside the private folder: an SQLite database, and a file of notes.
 
-Invariant: no epoch or incarnation is ever used twice, whatever crashes. Epochs are reserved in blocks before they are
-needed, so that a grant during a takeover does not wait for the disk: the holder is written before the grant is sent,
-but only to the page cache. That survives a crash of this process. If the machine crashes, reserved epochs are skipped,
-and the restarted server waits for a full term before it grants a lease.
+Invariants: no epoch or incarnation is ever used twice, whatever crashes. What a method that changes the database has
+returned for is on the disk; what it has raised for is not done. Every commit is flushed, and none precedes one that is
+not, so a commit that the disk refuses takes no other with it.
+
+Epochs are reserved in blocks before they are needed, so that a grant during a takeover waits neither for the disk nor
+for another writer: the holder is written to the notes (`notes`) before the grant is sent. That survives a crash of this
+process. If the machine crashes, reserved epochs are skipped, and the restarted server waits for a full term before it
+grants a lease.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sqlite3
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,19 +22,18 @@ from tandemfeed.admin_server.feed.keys.channel_keys import ChannelKey, new_chann
 from tandemfeed.admin_server.feed.keys.key_times import KeyTimes
 from tandemfeed.admin_server.feed.members.registrations import NONCE_SIZE, ProcessRecord, ProcessStart
 from tandemfeed.admin_server.records.database import Database
-from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, HistoryEvent
+from tandemfeed.admin_server.records.former_database import drop_notes_from_database, notes_in_database
+from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, STARTS_KEPT, HistoryEvent, RecordsUnavailable
+from tandemfeed.admin_server.records.notes import NOTES, Notes
+from tandemfeed.runtime.durable import PRIVATE_FILE, create_file
 from tandemfeed.v1 import common_pb2
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS epochs (feed_id INTEGER PRIMARY KEY, reserved_end INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS leases (feed_id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, adapter_id INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS terms (feed_id INTEGER PRIMARY KEY, ttl_ns INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS sessions (feed_id INTEGER PRIMARY KEY, session INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failed (
     feed_id INTEGER, adapter_id INTEGER, reason TEXT NOT NULL, PRIMARY KEY (feed_id, adapter_id));
 CREATE TABLE IF NOT EXISTS drained (
     feed_id INTEGER, adapter_id INTEGER, reason TEXT NOT NULL, PRIMARY KEY (feed_id, adapter_id));
-CREATE TABLE IF NOT EXISTS history (feed_id INTEGER PRIMARY KEY, events TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS starts (
     incarnation INTEGER PRIMARY KEY AUTOINCREMENT, feed_id INTEGER NOT NULL, adapter_id INTEGER NOT NULL,
     salt BLOB NOT NULL, public_key BLOB NOT NULL, since_unix_ns INTEGER NOT NULL);
@@ -51,7 +52,6 @@ CREATE TABLE IF NOT EXISTS grants (
     feed_id INTEGER, channel_id INTEGER, identity TEXT, PRIMARY KEY (feed_id, channel_id, identity)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS revoked_tokens (
     feed_id INTEGER, identity TEXT, issued_before_unix_ns INTEGER NOT NULL, PRIMARY KEY (feed_id, identity));
-CREATE TABLE IF NOT EXISTS audit_head (only_row INTEGER PRIMARY KEY CHECK (only_row = 0), number INTEGER, digest TEXT);
 CREATE TABLE IF NOT EXISTS generation (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 0), value INTEGER NOT NULL, folder_mark TEXT NOT NULL);
 INSERT OR IGNORE INTO generation VALUES (0, 0, '');
@@ -62,21 +62,32 @@ CREATE TABLE IF NOT EXISTS documents (kind TEXT, name TEXT, document BLOB NOT NU
 class Store:
     """The records of a single admin server. Safe to call from any thread.
 
-    All methods and the constructor raise `RecordsUnavailable` if the database cannot be used.
+    Owner: the database's connection and the notes each have a lock; what is written to both is written to the database
+    first.
+
+    All methods and the constructor raise `RecordsUnavailable` if the database, or the notes, cannot be used.
+
+    Args:
+        path: of the database; the notes are beside it.
+        now_unix_ns: the wall clock, which the validity of keys follows.
     """
 
-    def __init__(self, path: Path, key_times: KeyTimes | None = None) -> None:
-        self.key_times = key_times or KeyTimes()
+    def __init__(
+        self, path: Path, key_times: KeyTimes | None = None, now_unix_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self.key_times, self._now_unix_ns = key_times or KeyTimes(), now_unix_ns
+        try:
+            if not path.exists():
+                create_file(path, b"")
+        except OSError as refused:
+            raise RecordsUnavailable(f"{path}: {refused}") from refused
         # The file contains stream keys. SQLite gives its -wal and -shm files the same mode.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         for part in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
             if part.exists():
-                part.chmod(0o600)
-        self._database = Database(path, "FULL", SCHEMA)
-        # These connections flush neither at commits nor at checkpoints; the other one does. A note of a lease must not
-        # wait for one of the audit log.
-        self._leases = Database(path, "NORMAL", "PRAGMA wal_autocheckpoint=0")
-        self._audit = Database(path, "NORMAL", "PRAGMA wal_autocheckpoint=0")
+                part.chmod(PRIVATE_FILE)
+        self._database = Database(path, SCHEMA)
+        self._notes = Notes(path.with_name(NOTES), notes_in_database(self._database))
+        drop_notes_from_database(self._database)  # only now, because the file of notes is on the disk
         with self._database.used() as database:
             value, mark = database.execute("SELECT value, folder_mark FROM generation").fetchone()
         self._generation, self._folder_mark = int(value), str(mark)
@@ -119,10 +130,8 @@ class Store:
         return True
 
     def last_lease(self, feed_id: int) -> tuple[int, int] | None:
-        """The last recorded (epoch, holder); None if the feed's lease was never held."""
-        with self._database.used() as database:
-            row = database.execute("SELECT epoch, adapter_id FROM leases WHERE feed_id = ?", (feed_id,)).fetchone()
-        return None if row is None else (int(row[0]), int(row[1]))
+        """The last noted (epoch, holder); None if the feed's lease was never held."""
+        return self._notes.of(feed_id).lease
 
     def reserve_epochs(self, feed_id: int, after: int) -> int:
         """Reserve a block of epochs that follow `after`; return the last. On the disk when this returns."""
@@ -135,37 +144,44 @@ class Store:
         return after + EPOCH_BLOCK
 
     def reserved_end(self, feed_id: int) -> int:
-        """The last reserved epoch; 0 if none."""
+        """The last reserved epoch; 0 if none. Every epoch that was granted had been reserved, whatever the database
+        knows: it may be a restored backup."""
+        epoch, _ = self.last_lease(feed_id) or (0, 0)
+        return max(epoch, self._reserved_in_database(feed_id))
+
+    def epochs_beyond(self) -> dict[int, tuple[int, int]]:
+        """Feeds of which a later epoch was granted than the database ever reserved: that epoch, and the last reserved.
+
+        None, unless the database is older than the notes.
+        """
+        leases = {feed_id: self._notes.of(feed_id).lease for feed_id in self._notes.feed_ids}
+        known = {feed_id: (lease[0], self._reserved_in_database(feed_id)) for feed_id, lease in leases.items() if lease}
+        return {feed_id: (epoch, reserved) for feed_id, (epoch, reserved) in known.items() if epoch > reserved}
+
+    def _reserved_in_database(self, feed_id: int) -> int:
         with self._database.used() as database:
             row = database.execute("SELECT reserved_end FROM epochs WHERE feed_id = ?", (feed_id,)).fetchone()
         return int(row[0]) if row else 0
 
     def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
-        """Record the holder, so that it may continue after a restart of the server; does not wait for the disk."""
-        with self._leases.used() as leases:
-            leases.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", (feed_id, epoch, adapter_id))
+        """Note the holder, so that it may continue after a restart of the server; does not wait for the disk."""
+        self._notes.note_lease(feed_id, epoch, adapter_id)
 
     def noted_ttl_ns(self, feed_id: int) -> int:
         """The longest term that may have been announced; 0 if none was noted."""
-        with self._database.used() as database:
-            row = database.execute("SELECT ttl_ns FROM terms WHERE feed_id = ?", (feed_id,)).fetchone()
-        return int(row[0]) if row else 0
+        return self._notes.of(feed_id).ttl_ns
 
     def note_ttl(self, feed_id: int, ttl_ns: int) -> None:
-        """Record the longest term; does not wait for the disk."""
-        with self._leases.used() as leases:
-            leases.execute("INSERT OR REPLACE INTO terms VALUES (?, ?)", (feed_id, ttl_ns))
+        """Note the longest term; does not wait for the disk."""
+        self._notes.note_ttl(feed_id, ttl_ns)
 
     def newest_session(self, feed_id: int) -> int:
         """The newest noted session; 0 if none."""
-        with self._database.used() as database:
-            row = database.execute("SELECT session FROM sessions WHERE feed_id = ?", (feed_id,)).fetchone()
-        return int(row[0]) if row else 0
+        return self._notes.of(feed_id).session
 
     def note_session(self, feed_id: int, session: int) -> None:
-        """Record the session that the feed's adapters have begun; does not wait for the disk."""
-        with self._leases.used() as leases:
-            leases.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?)", (feed_id, session))
+        """Note the session that the feed's adapters have begun; does not wait for the disk."""
+        self._notes.note_session(feed_id, session)
 
     def failed_adapters(self, feed_id: int) -> dict[int, str]:
         """adapter_id -> reason, for the adapters that were failed and not readmitted."""
@@ -203,14 +219,11 @@ class Store:
 
     def history(self, feed_id: int) -> list[HistoryEvent]:
         """The last noted events, the newest last."""
-        with self._database.used() as database:
-            row = database.execute("SELECT events FROM history WHERE feed_id = ?", (feed_id,)).fetchone()
-        return [HistoryEvent(*event) for event in json.loads(row[0])] if row else []
+        return list(self._notes.of(feed_id).history)
 
     def note_history(self, feed_id: int, events: list[HistoryEvent]) -> None:
-        """Record the last events; does not wait for the disk."""
-        with self._leases.used() as leases:
-            leases.execute("INSERT OR REPLACE INTO history VALUES (?, ?)", (feed_id, json.dumps(events)))
+        """Note the last events; does not wait for the disk."""
+        self._notes.note_history(feed_id, events)
 
     def new_start(self, feed_id: int, adapter_id: int, public_key: bytes) -> common_pb2.AdapterStart:
         """A new start, with an incarnation that no other start ever had; on the disk when this returns."""
@@ -301,7 +314,7 @@ class Store:
 
         Creates the first key, and a successor when the last key is about to expire; on the disk when this returns.
         """
-        now_unix_ns = time.time_ns()
+        now_unix_ns = self._now_unix_ns()
         with self._database.used() as database:
             keys = _select_keys(database, feed_id, channel_id, now_unix_ns)
         if self._next_begins_ns(keys, now_unix_ns) is None:
@@ -318,13 +331,12 @@ class Store:
 
     def replace_stream_key(self, feed_id: int, channel_id: int, lead_ns: int) -> None:
         """Create a new key, and let the channel's other keys expire soon; on the disk when this returns."""
-        now_unix_ns, times, channel = time.time_ns(), self.key_times, (feed_id, channel_id)
+        now_unix_ns, times, channel = self._now_unix_ns(), self.key_times, (feed_id, channel_id)
         begins = now_unix_ns + lead_ns
         with self._changed() as database:
-            database.execute(
-                "DELETE FROM channel_keys WHERE feed_id = ? AND channel_id = ? AND not_before_unix_ns > ?",
-                (*channel, now_unix_ns),
-            )
+            for key in _select_keys(database, feed_id, channel_id, now_unix_ns):
+                if times.begins_in_ns(key.not_before_unix_ns, now_unix_ns):
+                    database.execute("DELETE FROM channel_keys WHERE key_id = ?", (key.key_id,))
             database.execute(
                 "UPDATE channel_keys SET expires_unix_ns = MIN(expires_unix_ns, ?) "
                 "WHERE feed_id = ? AND channel_id = ?",
@@ -373,14 +385,11 @@ class Store:
 
     def audit_head(self) -> tuple[int, str] | None:
         """The last noted entry of the audit log: number and digest."""
-        with self._audit.used() as database:
-            row = database.execute("SELECT number, digest FROM audit_head").fetchone()
-        return None if row is None else (int(row[0]), str(row[1]))
+        return self._notes.audit_head
 
     def note_audit_head(self, number: int, digest: str) -> None:
         """Remember the last entry of the audit log; does not wait for the disk."""
-        with self._audit.used() as database:
-            database.execute("INSERT OR REPLACE INTO audit_head VALUES (0, ?, ?)", (number, digest))
+        self._notes.note_audit_head(number, digest)
 
     def documents(self, kind: str) -> dict[str, bytes]:
         """Every document of a kind, by its name."""
@@ -393,9 +402,8 @@ class Store:
             database.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", (kind, name, document))
 
     def close(self) -> None:
-        """Close the database."""
-        self._audit.close()
-        self._leases.close()
+        """Close the database and the notes."""
+        self._notes.close()
         self._database.close()
 
 

@@ -42,6 +42,7 @@ class ZooKeeperRecords:
         generation: the version of the node `leader` that this leadership created.
         fence: says whether this server may grant.
         on_failure: called when an operation fails, because a server that cannot write must not lead.
+        now_unix_ns: the wall clock, which the validity of keys follows.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class ZooKeeperRecords:
         fence: Fence,
         sealer: KeySealer,
         on_failure: Callable[[], None],
+        now_unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        self._now_unix_ns = now_unix_ns
         self._client, self._root, self._generation = client, root, generation
         self._fence, self._sealer, self._on_failure = fence, sealer, on_failure
         self._timeout_s = fence.validity_ns / 1e9  # after a longer wait for an answer, the leadership has ended anyway
@@ -246,7 +249,7 @@ class ZooKeeperRecords:
         """The channel's keys that have not expired; creates the first key, and a successor when one is due."""
 
         def attempt() -> list[Row]:
-            now = time.time_ns()
+            now = self._now_unix_ns()
             path = f"feeds/{feed_id}/keys/{channel_id}"
             rows, version = self._read(path)
             valid = [row for row in rows or [] if row["expires_unix_ns"] > now]
@@ -261,10 +264,11 @@ class ZooKeeperRecords:
         """Create a new key, and let the channel's other keys expire soon."""
 
         def attempt() -> list[Row]:
-            now, times = time.time_ns(), self.key_times
+            now, times = self._now_unix_ns(), self.key_times
             rows, version = self._read(f"feeds/{feed_id}/keys/{channel_id}")
             ends = now + times.rotation_kept_ns
-            begun = [row for row in rows or [] if row["not_before_unix_ns"] <= now < row["expires_unix_ns"]]
+            valid = [row for row in rows or [] if now < row["expires_unix_ns"]]
+            begun = [row for row in valid if not times.begins_in_ns(row["not_before_unix_ns"], now)]
             kept = [{**row, "expires_unix_ns": min(row["expires_unix_ns"], ends)} for row in begun]
             return self._add_key(feed_id, channel_id, kept, version, now + lead_ns)
 
@@ -282,7 +286,7 @@ class ZooKeeperRecords:
 
     def _add_key(self, feed_id: int, channel_id: int, rows: list[Row], version: int, begins: int) -> list[Row]:
         """Commit these rows of a channel with a new key after them."""
-        now = time.time_ns()
+        now = self._now_unix_ns()
         ids, ids_version = self._read("key_ids")
         live = {key_id: ends for key_id, ends in (ids or {}).items() if ends > now}
         key = new_channel_key(channel_id, begins, begins + self.key_times.valid_ns, {int(each) for each in live})

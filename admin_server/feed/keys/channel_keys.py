@@ -30,17 +30,17 @@ class ChannelKey:
     not_before_unix_ns: int
     expires_unix_ns: int
 
-    def stream_key(self, now_unix_ns: int) -> common_pb2.StreamKey:
+    def stream_key(self, *, has_begun: bool) -> common_pb2.StreamKey:
         """The half for readers and adapters, as sent on the wire.
 
-        A key that has become valid by this server's clock is sent as always valid, so that adapters use it from this
-        message on, even if their clocks are late.
+        A key that has become valid at this server is sent as always valid, so that adapters use it from this message
+        on, even if their clocks are late.
         """
         return common_pb2.StreamKey(
             key_id=self.key_id,
             channel_id=self.channel_id,
             key=self.key,
-            not_before_unix_ns=self.not_before_unix_ns if self.not_before_unix_ns > now_unix_ns else 0,
+            not_before_unix_ns=0 if has_begun else self.not_before_unix_ns,
             expires_unix_ns=self.expires_unix_ns,
         )
 
@@ -64,5 +64,5 @@ def new_start(public_key: bytes, incarnation: int = 0) -> common_pb2.AdapterStar
         incarnation=incarnation,
         salt=secrets.token_bytes(SALT_SIZE),
         public_key=public_key,
-        since_unix_ns=time.time_ns(),
+        since_unix_ns=time.time_ns(),  # for people: whether a start counts does not depend on it
     )

@@ -34,6 +34,15 @@ class KeyTimes:
         assert 0 < self.rotation_lead_ns <= self.distrust_lead_ns < self.rotation_kept_ns
         assert 0 < self.lead_ns < self.overlap_ns < self.valid_ns  # one key is valid at any time
 
+    def begins_in_ns(self, not_before_unix_ns: int, now_unix_ns: int) -> int:
+        """How long until a key that was made becomes valid; 0: it has.
+
+        No key waits for longer than `lead_ns` after it was made. One that seems to was made before the clock was set
+        back, and has become valid.
+        """
+        wait_ns = not_before_unix_ns - now_unix_ns
+        return wait_ns if 0 < wait_ns <= self.lead_ns else 0
+
     def renew_at_ns(self, last_expires_unix_ns: int) -> int:
         """When to create the successor of a key that expires at `last_expires_unix_ns`."""
         return last_expires_unix_ns - self.overlap_ns

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tandemfeed.admin_server.feed.feed_history import KEPT_COUNT, FeedHistory
+from tandemfeed.admin_server.feed.feed_history import FeedHistory
 from tandemfeed.admin_server.feed.members.sources import KEPT_COUNT as SOURCES_KEPT
 from tandemfeed.admin_server.feed.members.sources import FeedSources
 from tandemfeed.admin_server.lease.takeovers import TakeoverReason
+from tandemfeed.admin_server.records.lease_records import HISTORY_KEPT_COUNT
 from tandemfeed.admin_server.records.store import Store
 from tandemfeed.v1 import admin_pb2
 
@@ -36,9 +37,9 @@ def test_an_epoch_says_why_the_one_before_ended_also_after_a_restart(tmp_path: P
 
 def test_only_the_last_events_are_kept(tmp_path: Path) -> None:
     history = history_in(tmp_path)
-    for at in range(KEPT_COUNT + 5):
+    for at in range(HISTORY_KEPT_COUNT + 5):
         history.note("left", {"adapter_id": 1}, at)
-    assert [event.at_unix_ns for event in history_in(tmp_path).events()] == list(range(5, KEPT_COUNT + 5))
+    assert [event.at_unix_ns for event in history_in(tmp_path).events()] == list(range(5, HISTORY_KEPT_COUNT + 5))
 
 
 def test_the_number_of_remembered_sources_has_a_limit_even_if_all_report() -> None:

@@ -17,6 +17,9 @@ from tandemfeed.admin_server.records.store import Store
 from tests.admin_server.cluster_files import running_server
 
 WITHOUT_QUERIES = {"may_grant", "read_generation", "close"}
+# What the file of notes has: `test_notes` makes its writes fail.
+NOTED = {"last_lease", "note_lease", "noted_ttl_ns", "note_ttl", "newest_session", "note_session"}
+NOTED |= {"epochs_beyond", "history", "note_history", "audit_head", "note_audit_head"}
 ARGUMENTS: dict[str, object] = {
     "feed_id": 1,
     "adapter_id": 1,
@@ -47,7 +50,7 @@ ARGUMENTS: dict[str, object] = {
 METHODS = sorted(
     name
     for name, _ in inspect.getmembers(Store, inspect.isfunction)
-    if not name.startswith("_") and name not in WITHOUT_QUERIES
+    if not name.startswith("_") and name not in WITHOUT_QUERIES | NOTED
 )
 
 

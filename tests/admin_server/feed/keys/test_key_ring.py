@@ -55,8 +55,8 @@ def test_keys_overlap_and_no_key_id_repeats(store: Store) -> None:
         halves.update({half.key_id: half.key for half in ring.decision_keys()})
         assert [half.key_id for half in ring.decision_keys()] == [key.key_id for key in ring.keys([1, 2])]
         assert {key.channel_id for key in ring.source_keys()} == {SOURCE}
-        time.sleep(max(0.0, (ring.next_change_unix_ns - time.time_ns()) / SECOND))
-        ring.refresh(time.time_ns())
+        time.sleep(max(0.0, ring.pause_ns() / SECOND))
+        ring.refresh()
     assert len(seen) >= 6
     assert len(set(halves.values())) == len(halves) == len(seen), "each decision key is renewed with its stream key"
     assert first.key_id not in {key.key_id for key in ring.keys([1])}

@@ -7,10 +7,11 @@ import os
 import pytest
 
 from tandemfeed.admin_server.feed.keys.channel_keys import new_channel_key, new_start
-from tandemfeed.admin_server.feed.members.adapter_starts import FORMER_START_NS, NEVER_UNIX_NS, AdapterStarts
+from tandemfeed.admin_server.feed.members.adapter_starts import FORMER_START_NS, AdapterStarts
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 KEY = bytes(range(32))
+HOUR_NS = 3_600 * 1_000_000_000
 
 
 def request_of(start: common_pb2.AdapterStart, **changed: object) -> admin_pb2.RegisterRequest:
@@ -24,13 +25,14 @@ def request_of(start: common_pb2.AdapterStart, **changed: object) -> admin_pb2.R
 
 
 def test_a_former_start_is_announced_for_a_while_together_with_its_successor() -> None:
-    book = AdapterStarts({}, [1])
+    book = AdapterStarts({}, [1], 0)
     first, second = new_start(KEY, 1), new_start(KEY, 2)
-    book.begin(1, first)
-    assert book.announced(1, first.since_unix_ns) == [first]
-    book.begin(1, second)
-    ends = second.since_unix_ns + FORMER_START_NS
-    assert book.next_change_unix_ns() == ends
+    book.begin(1, first, 50)
+    assert book.announced(1, 50) == [first]
+    assert book.next_deadline_ns() is None, "an adapter with one start has no former one"
+    book.begin(1, second, 100)
+    ends = 100 + FORMER_START_NS
+    assert book.next_deadline_ns() == ends
     assert not book.withdraw(ends - 1)
     assert book.announced(1, ends - 1) == [first, second]
     assert book.withdraw(ends)
@@ -39,32 +41,38 @@ def test_a_former_start_is_announced_for_a_while_together_with_its_successor() -
 
 
 def test_a_former_start_is_not_announced_after_its_time_even_if_it_was_not_withdrawn() -> None:
-    book = AdapterStarts({}, [1])
-    book.begin(1, new_start(KEY, 1))
+    book = AdapterStarts({}, [1], 0)
+    book.begin(1, new_start(KEY, 1), 0)
     newest = new_start(KEY, 2)
-    book.begin(1, newest)
-    assert book.announced(1, newest.since_unix_ns + FORMER_START_NS) == [newest]
+    book.begin(1, newest, 100)
+    assert book.announced(1, 100 + FORMER_START_NS) == [newest]
 
 
-def test_the_next_change_is_when_the_first_former_start_of_any_adapter_ends() -> None:
+def test_the_next_deadline_is_when_the_first_former_start_of_any_adapter_ends() -> None:
     starts = [new_start(KEY, number) for number in range(1, 5)]
-    for number, start in enumerate(starts):
-        start.since_unix_ns = 1_000 * number
-    alone = AdapterStarts({1: starts[:1]}, [1])
-    assert alone.next_change_unix_ns() == NEVER_UNIX_NS, "an adapter with one start has no former one"
-    book = AdapterStarts({1: starts[:3], 2: starts[1:], 3: starts[:1]}, [1])
-    assert book.next_change_unix_ns() == 2_000 + FORMER_START_NS
-    assert not book.withdraw(1_999 + FORMER_START_NS)
-    assert book.withdraw(2_000 + FORMER_START_NS)
-    assert book.announced(1, 0) == [starts[2]]
-    assert book.next_change_unix_ns() == 3_000 + FORMER_START_NS
+    book = AdapterStarts({1: starts[:2], 3: starts[:1]}, [1], 1_000)
+    book.begin(3, starts[2], 2_000)
+    assert book.next_deadline_ns() == 1_000 + FORMER_START_NS
+    assert not book.withdraw(999 + FORMER_START_NS)
+    assert book.withdraw(1_000 + FORMER_START_NS)
+    assert book.announced(1, 1_000 + FORMER_START_NS) == [starts[1]]
+    assert book.next_deadline_ns() == 2_000 + FORMER_START_NS
+
+
+def test_recorded_starts_count_from_the_start_of_the_server_whatever_its_clock_was_before() -> None:
+    former, newest = new_start(KEY, 1), new_start(KEY, 2)
+    for offset_ns in (-HOUR_NS, HOUR_NS):
+        newest.since_unix_ns = former.since_unix_ns + offset_ns
+        book = AdapterStarts({1: [former, newest]}, [1], 100)
+        assert book.announced(1, 99 + FORMER_START_NS) == [former, newest]
+        assert book.announced(1, 100 + FORMER_START_NS) == [newest]
 
 
 def test_only_the_newest_start_can_be_resumed_and_only_by_its_own_process() -> None:
-    book = AdapterStarts({}, [1])
+    book = AdapterStarts({}, [1], 0)
     former, newest = new_start(KEY, 1), new_start(os.urandom(32), 2)
-    book.begin(1, former)
-    book.begin(1, newest)
+    book.begin(1, former, 0)
+    book.begin(1, newest, 0)
     assert book.resumable(1, request_of(newest)) == newest
     assert book.resumable(1, request_of(former)) is None
     assert book.resumable(2, request_of(newest)) is None
@@ -74,7 +82,7 @@ def test_only_the_newest_start_can_be_resumed_and_only_by_its_own_process() -> N
 
 
 def test_counters_only_grow_and_belong_to_the_newest_start() -> None:
-    book = AdapterStarts({1: [new_start(KEY, 1)]}, [1, 2])
+    book = AdapterStarts({1: [new_start(KEY, 1)]}, [1, 2], 0)
     assert not book.announced(1, 0)[0].next_packet_counters, "after a restart, they are unknown"
     book.note_counters(2, 1, {1: 50})
     assert book.announced(2, 0) == [], "the adapter has not registered"
@@ -85,7 +93,7 @@ def test_counters_only_grow_and_belong_to_the_newest_start() -> None:
     book.note_counters(1, 2, {1: 90})
     (start,) = book.announced(1, 0)
     assert dict(start.next_packet_counters) == {1: 50, 2: 6}
-    book.begin(1, new_start(KEY, 2))
+    book.begin(1, new_start(KEY, 2), 0)
     assert dict(book.announced(1, 0)[-1].next_packet_counters) == {1: 1, 2: 1}
 
 
@@ -96,10 +104,10 @@ def test_key_ids_are_random_not_0_and_not_in_use(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_request_contradicts_the_known_starts_only_if_one_has_its_incarnation_and_another_salt() -> None:
-    book = AdapterStarts({}, [1])
+    book = AdapterStarts({}, [1], 0)
     starts = [new_start(KEY, number) for number in (1, 2, 3)]
     for adapter_id, start in zip((1, 1, 2), starts, strict=True):
-        book.begin(adapter_id, start)
+        book.begin(adapter_id, start, 0)
     assert book.contradicts(request_of(starts[0])) is False
     for start in starts:
         assert book.contradicts(request_of(start, resume_salt=os.urandom(32))) is True
