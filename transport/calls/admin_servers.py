@@ -90,29 +90,38 @@ def active_named_by(error: BaseException | None) -> str:
     return next((str(value) for key, value in pairs or () if key == ACTIVE_SERVER_KEY), "")
 
 
-def ask_active(servers: AdminServers, ask: Callable[[str, float], Result], timeout_s: float) -> Result:
+def ask_active(
+    servers: AdminServers,
+    ask: Callable[[str, float], Result],
+    timeout_s: float,
+    *,
+    now_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Result:
     """Ask the servers in turn until one serves, with growing, randomised pauses.
 
     Args:
         ask: called with an address and a time limit in seconds. With one address it is called once.
+        now_s: the monotonic clock.
+        sleep: waits so many seconds.
 
     Raises:
         grpc.RpcError: a refusal, or the last failure when the time is over.
     """
     if not servers.are_several:
         return ask(servers.current, timeout_s)
-    give_up_at_s = time.monotonic() + timeout_s
+    give_up_at_s = now_s() + timeout_s
     while True:
-        address, left_s = servers.current, give_up_at_s - time.monotonic()
+        address, left_s = servers.current, give_up_at_s - now_s()
         try:
             result = ask(address, min(TRY_TIMEOUT_S, max(left_s, 0.1)))
         except grpc.RpcError as error:
             if not is_elsewhere(error):
                 raise
             pause_s = servers.move_on(address, error)
-            if time.monotonic() + pause_s >= give_up_at_s:
+            if now_s() + pause_s >= give_up_at_s:
                 raise
-            time.sleep(pause_s)
+            sleep(pause_s)
         else:
             servers.answered(address)
             return result

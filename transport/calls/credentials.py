@@ -53,14 +53,17 @@ class CertificateFiles:
         """(certificate, key)."""
         return _read(self.certificate), _read(self.private_key)
 
-    def check(self, ca_pem: bytes) -> None:
+    def check(self, ca_pem: bytes, now: datetime | None = None) -> None:
         """Say what is wrong with the certificate: a server refuses it in the TLS handshake, without a reason.
+
+        Args:
+            now: the wall clock's time; None: that of this host.
 
         Raises:
             CredentialUnusable: it is not a client's, not of this authority, or not valid now.
         """
         self.identity()
-        certificate, now = self._load(), datetime.now(UTC)
+        certificate, now = self._load(), now or datetime.now(UTC)
         try:
             certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca_pem))
         except (ValueError, TypeError, InvalidSignature) as foreign:

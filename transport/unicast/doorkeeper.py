@@ -50,6 +50,7 @@ class Doorkeeper:
         publisher: the socket, not bound yet. Only its monitor is used here.
         is_admitted: whether the client with this CURVE public key may connect.
         on_crowd: called with whether there are too many connections, when that has changed.
+        now_ns: the monotonic clock.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class Doorkeeper:
         publisher: zmq.Socket[bytes],
         is_admitted: Callable[[bytes], bool],
         on_crowd: Callable[[bool], None],
+        *,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._is_admitted, self._on_crowd = is_admitted, on_crowd
+        self._is_admitted, self._on_crowd, self._now_ns = is_admitted, on_crowd, now_ns
         self._zap: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         try:
             self._zap.linger = 0
@@ -103,7 +106,7 @@ class Doorkeeper:
             self._count_connections()
             if self._take_questions() == PORTION:
                 self._is_stopping.wait(PAUSE_S)
-            self._answer_parked(time.monotonic_ns())
+            self._answer_parked(self._now_ns())
 
     def _close(self) -> None:
         self._zap.close(linger=0)
@@ -130,7 +133,7 @@ class Doorkeeper:
             except zmq.Again:
                 return count
             asker, _, version, request_id, _domain, _address, _identity, _mechanism, client_key = frames
-            question = _Question(asker, version, request_id, client_key, time.monotonic_ns() + PARKED_NS)
+            question = _Question(asker, version, request_id, client_key, self._now_ns() + PARKED_NS)
             self._parked[asker, request_id] = question
         return PORTION
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
+
 from tandemfeed.deploy.cluster.cluster_watch import ClusterWatch
 from tandemfeed.v1 import admin_pb2
 from tests.client_lib.toy_cluster import IDENTITY, SECRET, ToyCluster
@@ -25,3 +27,17 @@ def test_watch_counts_epochs_that_had_an_active_even_if_their_numbers_have_gaps(
                 cluster.admin.push(admin_pb2.Grant(adapters=adapters, active=now))
             watch.wait_for(lambda: watch.epoch == 68, TIMEOUT_S, "the last update")
             assert watch.epochs_seen == 4, "epochs 1, 65, 67 and 68"
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_watch_connects_again_after_its_server_was_away_once_and_again(failures: int) -> None:
+    with contextlib.closing(ToyCluster()) as cluster:
+        endpoint = cluster.admin_rpc.endpoint
+        watch = ClusterWatch(endpoint, cluster.ca_pem, IDENTITY, SECRET, "equities", lambda: None)
+        with contextlib.closing(watch):
+            for seen in range(1, 2 + failures):
+                watch.wait_for(lambda seen=seen: watch.connections_seen == seen, TIMEOUT_S, "a connection")
+                assert watch.is_connected
+                cluster.stop_admin()
+                watch.wait_for(lambda: not watch.is_connected, TIMEOUT_S, "the loss of the server")
+                cluster.restart_admin()

@@ -25,8 +25,12 @@ class DeathNoticeSender:
 
     def send(self, key: bytes, incarnation: int) -> None:
         """Report that this adapter start has ended. Never waits, and does not know whether the notice arrives."""
+        notice = seal_death(key, incarnation)
         try:
-            self._socket.send(seal_death(key, incarnation))
+            try:
+                self._socket.send(notice)
+            except ConnectionRefusedError:  # the answer to an earlier notice; this one was not sent
+                self._socket.send(notice)
         except OSError as refused:
             LOG.warning("cannot send the death notice", extra={"why": str(refused)})
 

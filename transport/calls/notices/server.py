@@ -32,9 +32,13 @@ class ServerNotices:
     """Notices to and from adapters.
 
     The secret belongs to this run of the server; an adapter that registers again gets a new key.
+
+    Args:
+        now_s: the monotonic clock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
         self._secret = os.urandom(KEY_SIZE)
         self._socket: socket.socket | None = None
         self._stop_fd = -1
@@ -97,7 +101,7 @@ class ServerNotices:
                 sender.sendto(seal_grant(self.key(notice.incarnation), notice), socket.MSG_DONTWAIT, address)
 
     def _receive(self, receiver: socket.socket, on_death: Callable[[int], Callable[[], None]]) -> None:
-        rest = _Rest()
+        rest = _Rest(self._now_s)
         heard = [receiver.fileno(), self._stop_fd]
         with receiver:
             while self._stop_fd not in (ready := _readable(heard, rest.pause_s())):
@@ -112,18 +116,19 @@ class ServerNotices:
 class _Rest:
     """What is left to be done about deaths. It is due some time after the first, whatever else arrives."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
         self._actions: list[Callable[[], None]] = []
         self._due_at_s = 0.0
 
     def add(self, action: Callable[[], None]) -> None:
         if not self._actions:
-            self._due_at_s = time.monotonic() + TAKEOVER_S
+            self._due_at_s = self._now_s() + TAKEOVER_S
         self._actions.append(action)
 
     def pause_s(self) -> float | None:
         """How long it may wait; None: there is nothing to do."""
-        return max(0.0, self._due_at_s - time.monotonic()) if self._actions else None
+        return max(0.0, self._due_at_s - self._now_s()) if self._actions else None
 
     def call_all(self) -> None:
         while self._actions:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 
@@ -38,10 +38,11 @@ class Lane:
     Args:
         name: of its threads.
         limits: of each identity.
+        now_ns: the monotonic clock.
     """
 
-    def __init__(self, name: str, limits: CallLimits) -> None:
-        self._limits = limits
+    def __init__(self, name: str, limits: CallLimits, *, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._limits, self._now_ns = limits, now_ns
         self._threads = FairThreads(name, THREADS_PER_LANE, SPARE_THREADS)
         self._shares: dict[str, Share] = {}
         self._open: set[CallContext] = set()
@@ -66,7 +67,7 @@ class Lane:
             NoRoom: that would take too long.
         """
         share = self._share_of(call)
-        while isinstance(wait := share.turn(time.monotonic_ns()), Refusal):
+        while isinstance(wait := share.turn(self._now_ns()), Refusal):
             if not is_patient:
                 raise NoRoom(wait)
             await self._hold(share, REFUSAL_PAUSE_NS)
@@ -137,7 +138,7 @@ class Lane:
         owner = _owner_of(call)
         share = self._shares.get(owner)
         if share is None:
-            now_ns = time.monotonic_ns()
+            now_ns = self._now_ns()
             if len(self._shares) >= SHARES_KEPT:
                 self._shares = {name: each for name, each in self._shares.items() if not each.is_idle(now_ns)}
             share = self._shares[owner] = Share(owner, self._limits, now_ns)
