@@ -222,13 +222,15 @@ def rename_unsynced(path: Path, target: Path) -> None:
 
 
 def rename_file(path: Path, target: Path) -> None:
-    """Rename a file within its folder; durable on return.
+    """Rename a file or folder within a file system; durable on return.
 
     Raises:
         OSError, FlushFailed
     """
     DISK.rename(path, target)
     sync_folder(target.parent)
+    if path.parent != target.parent:
+        sync_folder(path.parent)  # after the other: a power failure leaves both names, or the new one
 
 
 def remove_file(path: Path) -> None:

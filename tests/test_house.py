@@ -46,8 +46,6 @@ WRITES_TO_MOVE = {
     "admin_server/records/state_folder.py",
     # client_lib
     "client_lib/reading/cursor.py",
-    # deploy
-    "deploy/cluster/cluster.py",
     # journal
     "journal/persistent_queue/blocks/members.py",
     "journal/persistent_queue/opening.py",

@@ -38,6 +38,7 @@ from tandemfeed.deploy.cluster.topology import (
     render_policy,
 )
 from tandemfeed.deploy.drills.source import JournalLead
+from tandemfeed.runtime.durable import make_folder, rename_file, replace_file
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
@@ -54,7 +55,7 @@ class Cluster:
     """The processes of one cluster; use it in a `with`.
 
     Args:
-        folder: where the cluster keeps its files.
+        folder: where the cluster keeps its files; created for this user only.
         shape: the size of the cluster.
         network: has a host for each process; None: all processes use the loopback interface of this host.
         disk_size: size in bytes of each adapter's own disk for its journal; 0: the journals are in the folder.
@@ -80,7 +81,7 @@ class Cluster:
         self.watches: dict[int, ClusterWatch] = {}
         self.days: dict[int, int] = {feed.feed_id: 0 for feed in self.feeds}  # current day, from 0
         self.logs = folder / "logs"
-        self.logs.mkdir(parents=True, exist_ok=True)
+        make_folder(self.logs)
         self._state = folder / "admin"
         self._disk_size, self._has_days, self._datagrams, self._on_log = disk_size, has_days, datagrams, on_log
         self._jobs: dict[str, list[str]] = {}
@@ -96,8 +97,8 @@ class Cluster:
         per_feed = self.shape.stream_count + self.shape.channels * len(self.shape.adapter_names)
         ports = iter(free_ports(socket.SOCK_DGRAM, per_feed * len(self.feeds)))
         settings = render_cluster(self.shape, self._addresses, self._source_ports, lambda: next(ports))
-        (folder / "cluster.toml").write_text(settings)
-        (folder / "policy.toml").write_text(render_policy(self.shape))
+        replace_file(folder / "cluster.toml", settings.encode())
+        replace_file(folder / "policy.toml", render_policy(self.shape).encode())
 
     def address_of(self, host: str) -> str:
         """A host's IP address."""
@@ -116,7 +117,7 @@ class Cluster:
         """Put the next day's journal where the feed's gateway looks for it: it sends that day after the current one."""
         journal = self.journal(feed, self.days[feed.feed_id] + 1)
         self.days[feed.feed_id] += 1
-        journal.rename(self.journal(feed))
+        rename_file(journal, self.journal(feed))
 
     def _journals(self, feed: FeedLayout) -> Path:
         return self.folder / f"source-journals{feed.suffix}"

@@ -26,6 +26,7 @@ import psutil
 
 from tandemfeed.deploy.command import DISK_VARIABLE, HOST_VARIABLE, LEASH_VARIABLE, NICE_VARIABLE
 from tandemfeed.journal.compiled.compile_report import ACTIVITY
+from tandemfeed.runtime.durable import PRIVATE_FILE
 from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 
 STOP_TIMEOUT_S = 15.0
@@ -102,6 +103,10 @@ def kill_processes() -> None:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
         psutil.wait_procs(children, STOP_TIMEOUT_S)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, PRIVATE_FILE)  # a log names identities and addresses
 
 
 class ManagedProcess:
@@ -298,7 +303,7 @@ class ManagedProcess:
             self._changed.notify_all()
 
     def _keep_log(self, stderr: IO[str]) -> None:
-        with self.log.open("a", buffering=1) as log:
+        with open(self.log, "a", buffering=1, opener=_private) as log:
             for line in stderr:
                 log.write(line)
                 event = self._take(line, self._logged)

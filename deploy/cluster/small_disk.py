@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tandemfeed.runtime.durable import PRIVATE_FOLDER, make_folder
+
 CLONE_NEWNS = 0x0002_0000
 MS_REC, MS_PRIVATE = 0x4000, 0x4_0000
 BALLAST = "ballast"
@@ -24,11 +26,14 @@ def mount_small_disk(folder: Path, size: int) -> None:
     Raises:
         OSError: the system does not allow it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.unshare(CLONE_NEWNS), "making a mount namespace")
     _check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "making mounts private")
-    _check(libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={size}".encode()), f"mounting {folder}")
+    _check(
+        libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={size},mode={PRIVATE_FOLDER:o}".encode()),
+        f"mounting {folder}",
+    )
 
 
 def _check(status: int, what: str) -> None:

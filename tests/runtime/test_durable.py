@@ -62,6 +62,18 @@ def test_renamed_and_removed_files_stay_so_after_a_power_failure(folder: Path, t
     assert [(each.name, each.read_bytes()) for each in image.iterdir()] == [("c", b"a")]
 
 
+def test_a_file_that_was_moved_to_another_folder_is_only_there_after_a_power_failure(
+    folder: Path, tmp_path: Path
+) -> None:
+    durable.make_folder(folder / "x")
+    durable.create_file(folder / "a", b"a")
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        durable.rename_file(folder / "a", folder / "x" / "b")
+        image = disk.image(tmp_path / "image")
+    assert [each.name for each in image.iterdir()] == ["x"]
+    assert (image / "x" / "b").read_bytes() == b"a"
+
+
 def test_new_folders_are_private_and_their_names_durable(folder: Path, tmp_path: Path) -> None:
     with losing_disk(folder, tmp_path / "kept") as disk:
         durable.make_folder(folder / "x" / "y")
