@@ -46,6 +46,8 @@ class PeerCalls:
     Args:
         sources: source_stream_id -> where its gaps are filled: of two contribution gateways, by the one that holds it.
         on_thread_failed: called if a thread that follows a peer ends by an unexpected exception.
+
+    Owner: the loop's thread. The threads of its lines and links call `on_state` and the mailbox, nothing else here.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ Message = TypeVar("Message")
 
 
 class LogThrottle:
-    """Limits log lines about one subject to one per interval. Thread-safe."""
+    """Limits log lines about one subject to one per interval. Owner: `_lock`, so any thread may use it."""
 
     def __init__(self, interval_ns: int = LOG_INTERVAL_NS) -> None:
         self._interval_ns = interval_ns

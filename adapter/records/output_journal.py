@@ -19,8 +19,10 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,11 +34,12 @@ from tandemfeed.adapter.records.locating import (
     heartbeat_at_end,
     packets_between,
 )
-from tandemfeed.adapter.records.provisional_index import ProvisionalIndex
+from tandemfeed.adapter.records.provisional_index import ProvisionalIndex, holding
 from tandemfeed.adapter.records.retransmissions import WantedPackets, read_retransmissions
 from tandemfeed.adapter.records.saved_state import HEAD as STATE_HEAD
 from tandemfeed.adapter.records.saved_state import MAGIC as STATE_MAGIC
 from tandemfeed.adapter.records.saved_state import SavedState, decode_saved_state, encode_saved_state
+from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
 from tandemfeed.feedcore.replica.output.save_schedule import STATE_SIZE_MAX
 from tandemfeed.feedcore.wire.lineage import EpochStart
@@ -68,7 +71,7 @@ from tandemfeed.journal import (
     Tailer,
     Upkeep,
 )
-from tandemfeed.journal.read.sequence_marks import UNBOUNDED, Stretch
+from tandemfeed.journal.read.sequence_marks import UNBOUNDED, SequenceMarks, Stretch
 from tandemfeed.runtime.durable import FlushFailed
 from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 
@@ -247,10 +250,7 @@ class OutputJournal:
             marks = self._channels.get((session, channel_id))
             if marks is None:
                 return [], ()
-            firsts = marks.by_input.first_seqs
-            end = max(bisect_right(firsts, first_input_seq) - 1, 0) + STRETCHES_MAX
-            last_seq = firsts[end] - 1 if end < len(firsts) else UNBOUNDED
-            return marks.by_input.stretches(first_input_seq, last_seq), marks.epochs
+            return _window(marks.by_input, first_input_seq, UNBOUNDED)[0], marks.epochs
 
     def locate(
         self,
@@ -305,7 +305,8 @@ class OutputJournal:
         if message_seq:
             packets = self._lookup(session, channel_id, message_seq, message_seq + 1, by_message=True)
         else:
-            mark = max(bisect_left(indices, at_unix_ns, key=self._sent_at_ns) - 1, 0)
+            with self.lent_tailer() as tailer:
+                mark = max(bisect_left(indices, at_unix_ns, key=partial(_sent_at_ns, tailer)) - 1, 0)
             end_seq = first_seqs[mark + 2] if mark + 2 < len(first_seqs) else UNBOUNDED
             packets = self._lookup(session, channel_id, first_seqs[mark], end_seq, by_message=False)
         with contextlib.closing(packets):
@@ -319,34 +320,32 @@ class OutputJournal:
         """The final heartbeat of a session, or one made of its last packets, those from an `input_seq` on."""
         index = self._final_heartbeats.get(where)
         if index is not None:
-            with contextlib.suppress(NoSuchRecord, PacketRefused):  # retention may have released it
-                return decode_output_packet(self._journal.read(index))
+            with contextlib.suppress(NoSuchRecord, PacketRefused), self.lent_tailer() as tailer:
+                return decode_output_packet(tailer.read_at(index))  # unless retention has released it
         packets = deque(self._replay(*where, from_seq, UNBOUNDED, by_message=False), maxlen=1)
         if not packets:
             return None
         return heartbeat_at_end(decode_output_packet(packets[0]), epochs)
 
-    def _sent_at_ns(self, index: int) -> int:
-        """When the newest source message of the packet at a place in the journal was sent."""
-        try:
-            return decode_output_packet(self._journal.read(index)).source_sent_at_ns
-        except (NoSuchRecord, PacketRefused):
-            return 0  # released by retention meanwhile, and so it is among the oldest
+    def replay_provisional(self, channel_id: int, wanted: Mapping[int, RangeSet], session: int = 0) -> Iterator[bytes]:
+        """The provisional packets of a session (0: the newest) with any of these source messages, by source stream, as
+        retransmissions.
 
-    def replay_provisional(
-        self, channel_id: int, stream: int, first_source_seq: int, end_source_seq: int, session: int = 0
-    ) -> Iterator[bytes]:
-        """The provisional packets of a session (0: the newest) with any of these source messages of a source stream, as
-        retransmissions."""
-        with self._lock:
+        Args:
+            wanted: source_stream_id -> source messages.
+        """
+        with self._lock:  # which the loop needs too, so the search comes after it
             provisional = self._provisional.get((session or self.newest_session, channel_id))
-            places = provisional.holding(stream, first_source_seq, end_source_seq) if provisional is not None else []
-        for index in places:
-            try:
-                packet = decode_output_packet(self._journal.read(index))
+            places = list(provisional.places) if provisional is not None else []
+        if not (found := holding(places, wanted)):
+            return
+        with self.lent_tailer() as tailer:
+            for index in found:
+                try:
+                    packet = decode_output_packet(tailer.read_at(index))
+                except (NoSuchRecord, PacketRefused):
+                    continue  # released by retention meanwhile
                 yield encode_output_packet(packet._replace(flags=packet.flags | RETRANSMISSION_BIT))
-            except (NoSuchRecord, PacketRefused):
-                continue  # released by retention meanwhile
 
     def disk_space(self) -> tuple[int, int]:
         """(free for this process, size) of the journal's disk, in bytes."""
@@ -385,39 +384,41 @@ class OutputJournal:
     def _replay(
         self, session: int, channel_id: int, first_seq: int, end_seq: int, *, by_message: bool
     ) -> Iterator[bytes]:
-        with self._lock:
-            where = session or self.newest_session, channel_id
-            channel = self._channels.get(where)
-            provisional = self._provisional.get(where)
-            marks = None if channel is None else channel.by_message if by_message else channel.by_input
-            stretches = [] if marks is None else marks.stretches(first_seq, end_seq - 1)
-            end_index = self._end_index(where)
-        if not stretches:
-            return
-        wanted = WantedPackets(*where, first_seq, end_seq, by_message=by_message)
-        if provisional is None:
-            with self.lent_tailer() as tailer:
-                yield from read_retransmissions(tailer, stretches, wanted, end_index)
-            return
-        for packet in self._lookup(session, channel_id, first_seq, end_seq, by_message=by_message):
-            if wanted.has(packet):
-                yield encode_output_packet(packet._replace(flags=packet.flags | RETRANSMISSION_BIT))
+        while (found := self._look(session, channel_id, first_seq, end_seq, by_message=by_message)) is not None:
+            wanted = WantedPackets(*found.where, first_seq, found.next_seq, by_message=by_message)
+            if found.provisional is None:
+                with self.lent_tailer() as tailer:
+                    yield from read_retransmissions(tailer, found.stretches, wanted, found.end_index)
+            else:
+                for packet in self._read(found, first_seq, by_message=by_message):
+                    if wanted.has(packet):
+                        yield encode_output_packet(packet._replace(flags=packet.flags | RETRANSMISSION_BIT))
+            first_seq = found.next_seq
 
     def _lookup(
         self, session: int, channel_id: int, first_seq: int, end_seq: int, *, by_message: bool
     ) -> Generator[OutputPacket, None, None]:
         """The numbered packets from the one that may hold `first_seq` on, some beyond `end_seq` included."""
+        while (found := self._look(session, channel_id, first_seq, end_seq, by_message=by_message)) is not None:
+            yield from self._read(found, first_seq, by_message=by_message)
+            first_seq = found.next_seq
+
+    def _look(self, session: int, channel_id: int, first_seq: int, end_seq: int, *, by_message: bool) -> _Found | None:
+        """What to read for the next of these numbers; None: there is nothing more."""
         with self._lock:
             where = session or self.newest_session, channel_id
             channel = self._channels.get(where)
-            if channel is None:
-                return
+            if channel is None or first_seq >= end_seq:
+                return None
             marks = channel.by_message if by_message else channel.by_input
-            stretches = marks.stretches(first_seq, end_seq - 1)
-            provisional = self._provisional.get(where)
-            end_index = self._end_index(where)
-        if not stretches:
-            return
+            stretches, next_seq = _window(marks, first_seq, end_seq)
+            if not stretches:
+                return None
+            return _Found(where, stretches, next_seq, self._provisional.get(where), self._end_index(where))
+
+    def _read(self, found: _Found, first_seq: int, *, by_message: bool) -> Iterator[OutputPacket]:
+        """The numbered packets there, up to one with the next number to look for or beyond."""
+        where, stretches, next_seq, provisional, end_index = found
         with self.lent_tailer() as tailer:
             for stretch in stretches:
                 for packet in packets_between(tailer, stretch.begin_index, end_index, where, provisional):
@@ -425,7 +426,7 @@ class OutputJournal:
                     if number >= stretch.until_seq:
                         break
                     yield packet
-                    if number >= end_seq:
+                    if number >= next_seq:
                         return
 
     def _end_index(self, where: Where) -> int:
@@ -586,3 +587,36 @@ class OutputJournal:
 
     def _on_released(self, _path: Path) -> None:
         self._released_count += 1  # called in the upkeep thread, and only the loop changes the marks
+
+
+class _Found(NamedTuple):
+    """What to read for some numbers of a channel.
+
+    Attributes:
+        next_seq: the number to look for next.
+        provisional: None: the channel has none.
+        end_index: from this place in the journal on there are no packets of the session.
+    """
+
+    where: Where
+    stretches: list[Stretch]
+    next_seq: int
+    provisional: ProvisionalIndex | None
+    end_index: int
+
+
+def _window(marks: SequenceMarks, first_seq: int, end_seq: int) -> tuple[list[Stretch], int]:
+    """What to read for numbers from the first one on, in at most STRETCHES_MAX stretches, because the loop waits for
+    the lock meanwhile; and the first number after them."""
+    firsts = marks.first_seqs
+    after = max(bisect_right(firsts, first_seq) - 1, 0) + STRETCHES_MAX
+    next_seq = min(end_seq, firsts[after]) if after < len(firsts) else end_seq
+    return marks.stretches(first_seq, next_seq - 1), next_seq
+
+
+def _sent_at_ns(tailer: Tailer, index: int) -> int:
+    """When the newest source message of the packet at a place in the journal was sent."""
+    try:
+        return decode_output_packet(tailer.read_at(index)).source_sent_at_ns
+    except (NoSuchRecord, PacketRefused):
+        return 0  # released by retention meanwhile, and so it is among the oldest

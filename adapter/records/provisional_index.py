@@ -9,8 +9,10 @@ a record of the commit.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.provisional_commit import Commit
 
@@ -90,12 +92,18 @@ class ProvisionalIndex:
                 return packet._replace(flags=flags, epoch=commit.epoch, runs=runs)
         return None
 
-    def holding(self, stream: int, first_source_seq: int, end_source_seq: int) -> list[int]:
-        """The ascending places of packets with any of these source messages of a stream."""
-        return [
-            place.journal_index
-            for place in list(self.places)
-            if any(
-                span[0] == stream and span[1] < end_source_seq and span[2] > first_source_seq for span in place.spans
-            )
-        ]
+
+def holding(places: Iterable[ProvisionalPlace], wanted: Mapping[int, RangeSet]) -> list[int]:
+    """The places in the journal of packets with any of these source messages, by source stream, then ascending.
+
+    Args:
+        places: ascending.
+        wanted: source_stream_id -> source messages.
+    """
+    found: dict[int, list[int]] = {stream: [] for stream in sorted(wanted)}
+    for place in places:
+        for stream, first, end in place.spans:
+            if stream in wanted and wanted[stream].overlaps(first, end):
+                found[stream].append(place.journal_index)
+                break
+    return [index for indices in found.values() for index in indices]

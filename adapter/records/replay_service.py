@@ -9,12 +9,15 @@ from contextlib import aclosing
 
 import grpc
 
-from tandemfeed.adapter.records.last_values.keeper import LastValueKeeper
+from tandemfeed.adapter.records.fair_turns import FairTurns
+from tandemfeed.adapter.records.last_values.keeper import KeptTable, LastValueKeeper
+from tandemfeed.adapter.records.last_values.table import Values
 from tandemfeed.adapter.records.locating import LocatedSession
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.replay_pace import ALIVE_AFTER_S, ReplayPace
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.topics import any_topic_matches
+from tandemfeed.feedcore.wire.lineage import EpochStart
 from tandemfeed.feedcore.wire.output_packet import encode_output_packet
 from tandemfeed.feedcore.wire.position import FIRST_SEQ
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread
@@ -24,12 +27,15 @@ from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
 REPLAY_CHUNK_PACKETS = 256
 REPLAY_COUNT_MAX = 1_000_000  # numbers in one request; a longer catch-up takes several
 REPLAY_RANGES_MAX = 10_000  # each is a separate lookup
+RANGES_OF_STEP = 64  # looked up before others get their turn; each takes up to a millisecond
 OPEN_REPLAYS_MAX = 128  # each keeps a journal's reader open, even if its caller does not read
 OPEN_REPLAYS_OF_ONE_MAX = 16
 
 
 class ReplayService(replay_pb2_grpc.ReplayServicer):
     """Serves clients that are granted a channel's topic, and the feed's adapters.
+
+    Owner: the serving loop. The attributes are set before any token is accepted, and stay.
 
     Attributes:
         feed: the feed's name; set with the topics after registration. Until then every channel is unknown.
@@ -40,6 +46,8 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
 
     def __init__(self, journal: OutputJournal) -> None:
         self._journal = journal
+        # What searches for long: one at a time, so that it takes neither threads nor the interpreter from repairs.
+        self._locating, self._copying = FairTurns(), FairTurns()
         self._replays = OpenStreams(OPEN_REPLAYS_MAX, OPEN_REPLAYS_OF_ONE_MAX)
         self.pace = ReplayPace()
         self.last_values: LastValueKeeper | None = None
@@ -57,8 +65,8 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
         with self._replays.one_more(caller.identity, context):
             chunks = self._chunks(request, context, pace)
             try:
-                while packets := await in_thread(context, next, chunks, ()):
-                    async with aclosing(pace.turn(sum(map(len, packets)))) as waiting:
+                while (packets := await in_thread(context, next, chunks, None)) is not None:
+                    async with aclosing(pace.turn(caller.identity, sum(map(len, packets)))) as waiting:
                         async for _ in waiting:
                             yield replay_pb2.ReplayChunk()
                     yield replay_pb2.ReplayChunk(packets=packets)
@@ -73,7 +81,8 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
         locate = functools.partial(
             self._journal.locate, message_seq=request.message_seq, any_session=request.any_session
         )
-        found = await in_thread(context, locate, request.channel_id, request.at_unix_ns, request.session)
+        async with self._locating.turn(caller_of(context).identity):
+            found = await in_thread(context, locate, request.channel_id, request.at_unix_ns, request.session)
         return replay_pb2.LocateReply(sessions=map(_located, found))
 
     async def LastValues(  # noqa: N802
@@ -85,8 +94,9 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
         table = None if keeper is None else keeper.table(request.channel_id, request.key)
         if keeper is None or table is None:
             return
-        with self._replays.one_more(caller_of(context).identity, context):
-            looking = asyncio.ensure_future(in_thread(context, table.newest, request.session))
+        identity = caller_of(context).identity
+        with self._replays.one_more(identity, context):
+            looking = asyncio.ensure_future(self._newest(table, request.session, context))
             while not (await asyncio.wait({looking}, timeout=ALIVE_AFTER_S))[0]:
                 yield replay_pb2.LastValuesChunk()
             found = looking.result()
@@ -102,11 +112,17 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
             start = common_pb2.LineageEntry(**epoch._asdict())
             yield replay_pb2.LastValuesChunk(position=position, epoch=start, message_count=len(values.entries))
             chunks = _in_chunks(values.packets(keeper.feed_id), self.pace)
-            while packets := await in_thread(context, next, chunks, ()):
-                async with aclosing(self.pace.turn(sum(map(len, packets)))) as waiting:
+            while (packets := await in_thread(context, next, chunks, None)) is not None:
+                async with aclosing(self.pace.turn(identity, sum(map(len, packets)))) as waiting:
                     async for _ in waiting:
                         yield replay_pb2.LastValuesChunk()
                 yield replay_pb2.LastValuesChunk(packets=packets)
+
+    async def _newest(
+        self, table: KeptTable, session: int, context: grpc.ServicerContext
+    ) -> tuple[Values, EpochStart] | None:
+        async with self._copying.turn(caller_of(context).identity):
+            return await in_thread(context, table.newest, session)
 
     def _chunks(
         self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext, pace: ReplayPace
@@ -116,19 +132,20 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal)
         yield from _in_chunks(self._packets(request), pace)
 
-    def _packets(self, request: replay_pb2.ReplayRequest) -> Iterator[bytes]:
+    def _packets(self, request: replay_pb2.ReplayRequest) -> Iterator[bytes | None]:
+        """The packets; None after each range."""
         channel_id, journal, session = request.channel_id, self._journal, request.session
         for first, end in RangeSet((each.first, each.end) for each in request.input_ranges):
             yield from journal.replay(channel_id, first, end, session)
+            yield None
         if request.HasField("message_range"):
             wanted_messages = request.message_range
             yield from journal.replay_messages(channel_id, wanted_messages.first, wanted_messages.end, session)
         wanted: dict[int, RangeSet] = {}
         for each in request.source_ranges:
             wanted.setdefault(each.source_stream_id, RangeSet()).add(each.range.first, each.range.end)
-        for stream in sorted(wanted):
-            for first, end in wanted[stream]:
-                yield from journal.replay_provisional(channel_id, stream, first, end, session)
+        if wanted:
+            yield from journal.replay_provisional(channel_id, wanted, session)
 
     def _check_caller(self, channel_id: int, context: grpc.ServicerContext) -> None:
         caller = caller_of(context)
@@ -155,15 +172,26 @@ def _located(found: LocatedSession) -> replay_pb2.LocatedSession:
     )
 
 
-def _in_chunks(packets: Iterable[bytes], pace: ReplayPace) -> Generator[Sequence[bytes], None, None]:
+def _in_chunks(packets: Iterable[bytes | None], pace: ReplayPace) -> Generator[Sequence[bytes], None, None]:
+    """Chunks of packets. One may be empty: after many ranges that are not here, so that no step takes long.
+
+    Args:
+        packets: None stands for the end of a range.
+    """
     chunk: list[bytes] = []
-    size = 0
+    size = range_count = 0
     for packet in packets:
-        if chunk and (len(chunk) == REPLAY_CHUNK_PACKETS or size + len(packet) > pace.chunk_size):
+        if packet is None:
+            range_count += 1
+            is_full = range_count == RANGES_OF_STEP
+        else:
+            is_full = len(chunk) == REPLAY_CHUNK_PACKETS or (bool(chunk) and size + len(packet) > pace.chunk_size)
+        if is_full:
             yield chunk
-            chunk, size = [], 0
-        chunk.append(packet)
-        size += len(packet)
+            chunk, size, range_count = [], 0, 0
+        if packet is not None:
+            chunk.append(packet)
+            size += len(packet)
     if chunk:
         yield chunk
 

@@ -18,7 +18,7 @@ Lease = admin_pb2.LeaseGranted | admin_pb2.LeaseOffered | admin_pb2.LeaseRenewed
 
 
 class ReportStream:
-    """The reports of one call to the admin server: the loop puts them, the call takes them.
+    """The reports of one call to the admin server. Owner: its queue, between the loop and the call.
 
     Attributes:
         incarnation: the adapter start as which the call attends.

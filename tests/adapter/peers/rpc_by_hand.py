@@ -25,11 +25,11 @@ SERVER_NAME = adapter_server("equities", "by-hand")
 CA, CERTIFICATE, KEY = make_certificates(SERVER_NAME)
 
 
-def token(*roles: str, feeds: tuple[str, ...] = (), topics: tuple[str, ...] = ()) -> BearerFor:
+def token(*roles: str, feeds: tuple[str, ...] = (), topics: tuple[str, ...] = (), identity: str = "ann") -> BearerFor:
     """What a caller sends that has a token as the admin server would issue it."""
     key = Ed25519PrivateKey.generate()
     claims: dict[str, Any] = {
-        "sub": "ann",
+        "sub": identity,
         "roles": list(roles),
         "topics": list(topics),
         "feeds": list(feeds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import select
 import socket
@@ -15,7 +16,8 @@ import pytest
 
 from tandemfeed.adapter.mailbox import Mailbox
 from tandemfeed.adapter.peers.peer_calls import PeerCalls, ServerAddress
-from tandemfeed.adapter.peers.peer_input import PeerInput
+from tandemfeed.adapter.peers.peer_input import LOG_INTERVAL_NS, PeerInput
+from tandemfeed.adapter.peers.peer_link import CallLine
 from tandemfeed.adapter.peers.translation import peer_state_to_proto, runs_to_proto
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.channel_state import Answer, ChannelStatus, PeerState, RunsReply
@@ -295,3 +297,77 @@ def test_a_thread_that_cannot_follow_a_peer_any_more_is_reported(
     monkeypatch.setattr(caller.calls._input, "state", lambda _adapter_id, _message: 1 // 0)
     caller.calls.set_peers({2: address(peer.server.endpoint)})
     assert caller.failed.get(timeout=WAIT_S) == "follow-2"
+
+
+class Failing(grpc.RpcError):
+    """A call that failed."""
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[CallLine, list[int]]]:
+    now_ns = [0]
+    made = CallLine("adapter-2", grpc.insecure_channel("127.0.0.1:1"), lambda: now_ns[0])
+    yield made, now_ns
+    made.close()
+
+
+def submit(line: CallLine, call: Callable[[], None]) -> None:
+    """Have a line make a call, and wait for its end."""
+    line.submit("runs", call, lambda _refused: None)
+    with line._ended:
+        assert line._ended.wait_for(lambda: not line._busy, WAIT_S)
+
+
+def test_calls_that_fail_are_logged_at_intervals_with_their_count(
+    line: tuple[CallLine, list[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    calls, now_ns = line
+
+    def fail() -> None:
+        raise Failing("no answer")
+
+    with caplog.at_level(logging.INFO, "tandemfeed.adapter.peers.peer_link"):
+        for now_ns[0] in (0, 1, LOG_INTERVAL_NS - 1, LOG_INTERVAL_NS):
+            submit(calls, fail)
+    logged = [(record.message, vars(record)["whom"], vars(record)["kind"], vars(record)["why"], vars(record)["count"])
+              for record in caplog.records]  # fmt: skip
+    text = "a call failed; it will be repeated"
+    assert logged == [(text, "adapter-2", "runs", "no answer", 1), (text, "adapter-2", "runs", "no answer", 3)]
+
+
+def test_a_call_that_fails_by_a_fault_of_this_program_is_logged_as_an_error_and_the_line_goes_on(
+    line: tuple[CallLine, list[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    calls, _ = line
+    submit(calls, lambda: {}["missing"])
+    done: list[int] = []
+    submit(calls, lambda: done.append(1))
+    assert done == [1]
+    calls._quick.shutdown()  # what a thread says of a call comes after the call
+    bugs = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.message for record in bugs] == ["a call failed because of a bug"]
+    assert bugs[0].exc_info is not None
+    assert "missing" in str(bugs[0].exc_info[1])
+
+
+def test_a_line_that_was_closed_logs_no_failure_and_makes_no_call(
+    line: tuple[CallLine, list[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    calls, _ = line
+    going, let_go = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        going.set()
+        assert let_go.wait(WAIT_S)
+        raise Failing("cancelled")
+
+    with caplog.at_level(logging.INFO, "tandemfeed.adapter.peers.peer_link"):
+        calls.submit("runs", hang, lambda _refused: None)
+        assert going.wait(WAIT_S)
+        calls.close()
+        let_go.set()
+        with calls._ended:
+            assert calls._ended.wait_for(lambda: not calls._busy, WAIT_S)
+    assert not caplog.records
+    calls.submit("runs", lambda: pytest.fail("called"), lambda _refused: None)
+    assert not calls._busy

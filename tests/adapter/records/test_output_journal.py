@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandemfeed.adapter.records import output_journal
 from tandemfeed.adapter.records.channel_marks import ChannelMarks
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.saved_state import SavedState, decode_saved_state, encode_saved_state
@@ -60,7 +61,12 @@ def replayed(journal: OutputJournal, channel: int, first: int, end: int) -> list
     return as_seen(journal.replay(channel, first, end))
 
 
-def test_exactly_the_packets_that_cover_the_source_messages_are_replayed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stretches_max", [output_journal.STRETCHES_MAX, 2])
+def test_exactly_the_packets_that_cover_the_source_messages_are_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stretches_max: int
+) -> None:
+    """Also if they are looked up piece by piece."""
+    monkeypatch.setattr(output_journal, "STRETCHES_MAX", stretches_max)
     journal = OutputJournal(tmp_path, block_size=BLOCK)
     source, firsts, seq = random.Random(1), {1: [], 2: []}, {1: 1, 2: 1}
     for _ in range(3_000):

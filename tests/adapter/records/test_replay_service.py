@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
 
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.records.replay_pace import ReplayPace
-from tandemfeed.adapter.records.replay_service import REPLAY_COUNT_MAX, REPLAY_RANGES_MAX, ReplayService
+from tandemfeed.adapter.records.replay_service import RANGES_OF_STEP, REPLAY_COUNT_MAX, REPLAY_RANGES_MAX, ReplayService
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.serving.server import RpcServer
@@ -232,3 +234,120 @@ def test_a_place_is_located_by_time_for_callers_that_may_replay_it(server: RpcSe
     with channel_to(server, stranger) as channel, pytest.raises(grpc.RpcError) as refused:
         replay_pb2_grpc.ReplayStub(channel).Locate(replay_pb2.LocateRequest(channel_id=1), timeout=20)
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+# ---- one identity does not hold what others need ----
+
+OTHER = token("client", topics=("ticks.#",), identity="other")
+
+
+class Locating:
+    """Searches for places that take until a test ends them."""
+
+    def __init__(self, journal: OutputJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: queue.SimpleQueue[int] = queue.SimpleQueue()  # the number of searches that run then
+        self.let_go = threading.Semaphore(0)
+        self._running = 0
+        self._locate = journal.locate
+        monkeypatch.setattr(journal, "locate", self._search)
+
+    def _search(self, *arguments: Any, **named: Any) -> Any:
+        self._running += 1
+        self.begun.put(self._running)
+        assert self.let_go.acquire(timeout=60)
+        self._running -= 1
+        return self._locate(*arguments, **named)
+
+
+def locate(channel: grpc.Channel) -> Any:
+    """Begin to locate a place."""
+    return replay_pb2_grpc.ReplayStub(channel).Locate.future(replay_pb2.LocateRequest(channel_id=1), timeout=60)
+
+
+def test_searches_for_places_hold_up_neither_repairs_of_others_nor_of_their_own_caller(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = Locating(served.service._journal, monkeypatch)
+    request = replay_pb2.ReplayRequest(channel_id=1, message_range=span(5, 8))
+    with channel_to(served.rpc, CLIENT) as greedy, channel_to(served.rpc, OTHER) as other:
+        waiting = [locate(greedy) for _ in range(20)]
+        assert searches.begun.get(timeout=60) == 1
+        for bearer in (CLIENT, OTHER, ADAPTER):
+            assert [each.first_input_seq for each in replay(served.rpc, bearer, request)] == [4, 7]
+        late = locate(other)
+        while not late.done():
+            searches.let_go.release()
+            assert searches.begun.get(timeout=60) == 1  # one at a time
+            assert sum(each.done() for each in waiting) <= 10, "the other identity waits for all of one"
+        for _ in waiting:
+            searches.let_go.release()
+        for each in (*waiting, late):
+            assert each.result().sessions
+
+
+def test_a_table_of_last_values_that_takes_long_to_copy_holds_up_no_repairs(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+
+    class Slow:
+        """A table, and the keeper that has it."""
+
+        feed_id = 1
+
+        def table(self, _channel_id: int, _key: str) -> Slow:
+            return self
+
+        def newest(self, _session: int) -> None:
+            assert let_go.wait(60)
+
+    monkeypatch.setattr(served.service, "last_values", Slow())
+    request = replay_pb2.ReplayRequest(channel_id=1, message_range=span(5, 8))
+    with channel_to(served.rpc, CLIENT) as greedy:
+        wanted = replay_pb2.LastValuesRequest(channel_id=1, key="symbol")
+        calls = [replay_pb2_grpc.ReplayStub(greedy).LastValues(wanted, timeout=60) for _ in range(12)]
+        for call in calls:
+            assert not next(call).packets  # alive
+        for bearer in (CLIENT, OTHER, ADAPTER):
+            assert [each.first_input_seq for each in replay(served.rpc, bearer, request)] == [4, 7]
+        let_go.set()
+        for call in calls:
+            assert not [chunk for chunk in call if chunk.packets]
+
+
+def test_an_identity_with_many_replays_leaves_others_their_share_of_the_limit(served: Served, pace: ReplayPace) -> None:
+    with channel_to(served.rpc, CLIENT) as greedy, channel_to(served.rpc, OTHER) as other:
+        everything = packets_of(chunks_of(other))
+        pace.limit(20 * len(everything[0]))  # about twenty packets a second, so each is a chunk
+        arrived: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+        def read(who: str, chunks: Iterable[replay_pb2.ReplayChunk]) -> None:
+            for _ in packets_of_each(chunks):
+                arrived.put(who)
+            arrived.put(f"end of {who}")
+
+        with ThreadPoolExecutor(9) as pool:
+            for _ in range(8):
+                pool.submit(read, "greedy", chunks_of(greedy))
+            assert arrived.get(timeout=60) == "greedy"
+            pool.submit(read, "other", chunks_of(other))
+            order = list(iter(lambda: arrived.get(timeout=60), "end of other"))
+            pace.limit(0)
+    assert order.count("other") == len(everything)
+    assert order.count("greedy") <= 4 * len(everything)  # of 8 times as many
+
+
+def packets_of_each(chunks: Iterable[replay_pb2.ReplayChunk]) -> Iterator[bytes]:
+    """As they arrive."""
+    for chunk in chunks:
+        yield from chunk.packets
+
+
+def test_a_request_of_many_ranges_that_are_not_here_lets_others_in_after_some_of_them(served: Served) -> None:
+    ranges = [span(first, first + 1) for first in range(1_000, 1_000 + 2 * REPLAY_RANGES_MAX, 2)]
+    ranges[-1] = span(1, 2)
+    request = replay_pb2.ReplayRequest(channel_id=1, input_ranges=ranges)
+    with channel_to(served.rpc, CLIENT) as channel:
+        chunks = list(replay_pb2_grpc.ReplayStub(channel).Replay(request, timeout=60))
+    assert len(chunks) >= REPLAY_RANGES_MAX // RANGES_OF_STEP
+    assert [decode_output_packet(data).first_input_seq for data in packets_of(chunks)] == [1]
