@@ -28,7 +28,7 @@ from tandemfeed.journal.compiled.kernels import (
 )
 from tandemfeed.journal.compiled.reading import find_after_damage, seek, walk_to
 from tandemfeed.journal.errors import ForeignFile
-from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
+from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in, has_no_header
 from tandemfeed.journal.format.compression import open_to_read
 from tandemfeed.journal.format.control import Control
 from tandemfeed.journal.format.layout import (
@@ -69,6 +69,7 @@ class Library:
         self._names: list[BlockName] = []
         self._first_indices: list[int] = []
         self._listed_ordinal = -1
+        self._is_unbegun = False  # the newest block has no header
         self._open: OrderedDict[int, Block] = OrderedDict()
         self._cipher: tuple[int, BlockCipher] | None = None
         self._opened: tuple[int, int, bytes] | None = None
@@ -348,12 +349,20 @@ class Library:
         names, first_indices = self._look(known, ordinal)
         while first_indices is None:  # repeat if a block is released meanwhile
             names, first_indices = self._look(known, ordinal)
-        self._names, self._first_indices, self._listed_ordinal = names, first_indices, ordinal
+        self._names, self._first_indices = names, first_indices
+        self._listed_ordinal = -1 if self._is_unbegun else ordinal
 
     def _look(self, known: dict[int, int], ordinal: int) -> tuple[list[BlockName], list[int] | None]:
         """The blocks in the folder and their first indices; None for the indices if a block was released meanwhile."""
         names = [name for name in blocks_in(self.folder) if name.ordinal <= ordinal]
         try:
+            # A power failure may leave the newest block without its header, until an appender recovers the journal.
+            newest = names[-1] if names and names[-1].ordinal not in known else None
+            self._is_unbegun = (
+                newest is not None and newest.path.suffix != COMPRESSED_SUFFIX and has_no_header(newest.path)
+            )
+            if self._is_unbegun:
+                names.pop()
             for name in names:
                 if name.ordinal not in known:
                     known[name.ordinal] = self._first_index(name)
@@ -370,3 +379,7 @@ class Library:
 def _first_appended_at_ns(block: Block) -> int:
     length, _, _, at_ns, _, _ = SEGMENT.unpack_from(block.view, DATA_OFFSET)
     return int(at_ns) if length else UNLIMITED
+
+
+def _has_no_header(path: Path) -> bool:
+    return path.suffix != COMPRESSED_SUFFIX and has_no_header(path)

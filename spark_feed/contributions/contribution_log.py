@@ -2,6 +2,9 @@
 
 A turn is one segment with the records of all streams. `take_turn` appends it, and syncs; it is finished when the
 gateway knows that it is held wherever it must be: here, or here and at the standby.
+
+Invariant: everything before `end_index` is on the disk, also what a gateway had appended that was killed. A log that
+failed, or that is not where it was opened, acknowledges nothing more.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from tandemfeed.feedcore.documents.source_layout import SourceFormat
 from tandemfeed.journal import Journal, Tailer
 from tandemfeed.journal.format.control import Control
 from tandemfeed.journal.format.layout import CONTROL_NAME
+from tandemfeed.runtime.durable import rename_file
 from tandemfeed.spark_feed.contributions.book import ContributionBook, Limits
 from tandemfeed.spark_feed.contributions.contributed_stream import ContributedStream
 from tandemfeed.spark_feed.contributions.records import Kind, StreamPlace, ended_record, term_in, term_record
 from tandemfeed.spark_feed.contributions.recovery import Carried, first_segments, recover
+from tandemfeed.spark_feed.journaling.presence import Presence
 from tandemfeed.spark_feed.journaling.records import BLOCK_SIZE
 
 LOG_NAME = "log"
@@ -68,7 +73,10 @@ def drop_unbegun(folder: Path) -> None:
         with Tailer(log_folder(folder)) as tailer:
             is_begun = any(record[0] == Kind.BEGIN for _, record in tailer)
         if not is_begun:
-            shutil.rmtree(log_folder(folder))
+            dropped = folder / f"{LOG_NAME}.dropped"
+            shutil.rmtree(dropped, ignore_errors=True)
+            rename_file(log_folder(folder), dropped)  # first, so that no power failure leaves a part of it
+            shutil.rmtree(dropped)
 
 
 class ContributionLog:
@@ -87,7 +95,7 @@ class ContributionLog:
         on_appended: called before the disk has what was appended: the leader of a replication need not wait for that.
 
     Raises:
-        JournalOfOtherStream, WrongFormat, JournalError: it cannot be opened.
+        JournalOfOtherStream, WrongFormat, JournalError: it cannot be opened, or its disk refuses to be flushed.
     """
 
     def __init__(
@@ -109,10 +117,12 @@ class ContributionLog:
         self._turn_index: int | None = None
         self.end_index, self.on_appended = 0, _nothing
         try:
+            self._presence = Presence(self._journal.folder)
             if next(iter(self._journal.records()), None) is None:
                 for segment in first_segments(places, carried or {}):
                     self._append(segment)
             found = recover(self._journal.records(), places, books, clock_ns())
+            self._sync()  # it is of a gateway that may have died before the flush
             self.streams = {
                 stream_id: ContributedStream(
                     place, source_format, books[stream_id], found.streams[stream_id], wake,
@@ -186,9 +196,13 @@ class ContributionLog:
     def _append(self, records: list[bytes]) -> int:
         first_index = self._journal.append_batch(records)
         self.on_appended()
-        self._journal.sync()
+        self._sync()
         self.end_index = first_index + len(records)
         return first_index
+
+    def _sync(self) -> None:
+        self._journal.sync()
+        self._presence.require()
 
 
 def _nothing() -> None:

@@ -145,9 +145,11 @@ class ContributionGateway:
                 with suppress(BlockingIOError):  # nothing has happened since
                     os.eventfd_read(self._woken)
         finally:
-            self._end_term()
-            if self._copy is not None:
-                self._copy.stop()
+            try:
+                self._end_term()
+            finally:
+                if self._copy is not None:
+                    self._copy.stop()
 
     # ---- inside ----
 

@@ -1,8 +1,10 @@
 """The commit log of a source journal, which its driver appends to.
 
 A micro-batch is done when its COMMIT is on the disk; Spark learns it afterwards. So the log decides what is numbered,
-and never Spark's batch ids, which are stored for people to read. Invariant: a COMMIT continues exactly where the last
-one ended, in every stream.
+and never Spark's batch ids, which are stored for people to read.
+
+Invariants: a COMMIT continues exactly where the last one ended, in every stream. It is appended when the disk has the
+packets that it covers, and it counts when the disk has it, also if a driver that was killed appended it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from tandemfeed.journal import Journal
+from tandemfeed.spark_feed.journaling.presence import Presence
 from tandemfeed.spark_feed.journaling.records import (
     BLOCK_SIZE,
     Commit,
@@ -36,7 +39,7 @@ class CommitLog:
 
     Raises:
         SourceJournalError: the journal was started with a different plan, or is not a source journal.
-        JournalLocked: another driver numbers into it.
+        JournalLocked: another driver numbers into it. JournalFailed: the disk refuses to be flushed.
     """
 
     def __init__(self, journal: Path, plan: NumberingPlan) -> None:
@@ -45,7 +48,9 @@ class CommitLog:
         self.is_ended = False
         self._log = Journal.open(commits_folder(journal), block_size=BLOCK_SIZE, exclusive=True)
         try:
+            self._presence = Presence(self._log.folder)
             self._recover()
+            self._sync()  # what it has is of a driver that may have died before the flush
         except BaseException:
             self._log.close()
             raise
@@ -63,6 +68,7 @@ class CommitLog:
 
         Raises:
             SourceJournalError: a task is missing, or the tasks saw different records.
+            JournalFailed, JournalError: the disk refused; nothing is committed, and the log takes nothing more.
         """
         done = {each.source_stream_id: each for each in appended}
         before = self.last_commit.next_record_index
@@ -76,7 +82,7 @@ class CommitLog:
         if end > before:
             commit = Commit(batch_id, end, {stream_id: each.end for stream_id, each in done.items()})
             self._log.append(commit.encode())
-            self._log.sync()  # before Spark considers the batch done, because it will not offer these records again
+            self._sync()  # before Spark considers the batch done, because it will not offer these records again
             self.last_commit = commit
         return end - before
 
@@ -85,7 +91,7 @@ class CommitLog:
         if not self.is_ended:
             ends = sorted(self.last_commit.next_source_seqs.items())
             self._log.append_batch([End(stream_id, seq).encode() for stream_id, seq in ends])
-            self._log.sync()
+            self._sync()
             self.is_ended = True
 
     def close(self) -> None:
@@ -110,7 +116,10 @@ class CommitLog:
                 self.is_ended = True
         if not is_begun:
             self._log.append(self.plan.encode())
-            self._log.sync()
+
+    def _sync(self) -> None:
+        self._log.sync()
+        self._presence.require()
 
     def _check_plan(self, record: bytes) -> None:
         if record == self.plan.encode():

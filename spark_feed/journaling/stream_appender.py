@@ -2,8 +2,8 @@
 
 A task may run twice: after a crash, or because Spark started it a second time. It then finds what its predecessor has
 appended after the committed end, compares it byte by byte with what it would append itself, and appends the rest.
-Invariant: after the committed end, the journal of a stream has a prefix of the packets that follow, however often and
-far they were appended.
+Invariants: after the committed end, the journal of a stream has a prefix of the packets that follow, however often and
+far they were appended; when `close` returns, all that it reports is on the disk, also what a predecessor had appended.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from tandemfeed.journal import Journal, JournalLocked, NoSuchRecord
 from tandemfeed.journal.format.layout import CONTROL_NAME
 from tandemfeed.runtime.patience import Patience
+from tandemfeed.spark_feed.journaling.presence import Presence
 from tandemfeed.spark_feed.journaling.records import (
     BLOCK_SIZE,
     SEGMENT_SIZE_MAX,
@@ -75,6 +76,7 @@ class StreamAppender:
         self._end = continued.commit.streams[stream_id]
         self._next_record_index = continued.commit.next_record_index
         self._stream: Journal | None = None
+        self._presence: Presence | None = None
         self._is_compared = False  # no packet is in the journal that is not appended here
 
     def append(self, blocks: Sequence[Block]) -> None:
@@ -99,14 +101,20 @@ class StreamAppender:
         packed = pack_stream(self._continued.plan, self._stream_id, self._end.next_source_seq, block)
         if self._stream is None:
             self._stream = _open(stream_folder(self._continued.journal, self._stream_id))
+            self._presence = Presence(self._stream.folder)
         place, end_index = (0, self._end.end_index) if self._is_compared else self._compare(self._stream, packed)
         end_index = self._append(self._stream, packed, place, end_index)
         self._end = StreamEnd(self._end.next_source_seq + block.sizes.size, end_index)
 
     def close(self) -> Appended:
-        """Flush the journal to the disk and release it."""
-        if self._stream is not None:
+        """Flush the journal to the disk and release it.
+
+        Raises:
+            JournalFailed, JournalError: the disk refused; commit nothing of the micro-batch.
+        """
+        if self._stream is not None and self._presence is not None:
             self._stream.close()
+            self._presence.require()
         return Appended(self._stream_id, self._end, self._next_record_index)
 
     def _compare(self, stream: Journal, packed: Packed) -> tuple[int, int]:
@@ -136,7 +144,7 @@ def append_to_stream(
         blocks: of this stream, in any order; together they have every record of the micro-batch.
 
     Raises:
-        SourceJournalError: as of `StreamAppender.append`.
+        SourceJournalError, JournalError: as of `StreamAppender.append` and `close`.
     """
     appender = StreamAppender(continued, stream_id, segment_size_max)
     try:

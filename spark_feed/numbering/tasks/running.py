@@ -23,6 +23,7 @@ from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
+from tandemfeed.journal import JournalError
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation, StreamAppender
 from tandemfeed.spark_feed.numbering.rows.encoding import BLOCK_SCHEMA, blocks_in, row_of
@@ -37,10 +38,10 @@ BLOCKS_PREFIX = "blocks-"  # of a folder in which tasks hand over blocks
 IN_MEMORY = Path("/dev/shm")  # Linux's; writing and removing the same files elsewhere takes twice as long
 HANDED_OVER_SIZE = 256  # bytes for each record that there must be room for; most messages need a quarter of it
 
-# What is wrong with the recording or the journal is a result: Spark would run a task that raises again, and wrap its
-# text.
+# What is wrong with the recording, the journal or the disk is a result: Spark would run a task that raises again, and
+# wrap its text.
 Problem: TypeAlias = str
-OF_DATA = (RecordingError, SourceJournalError, pa.ArrowException, OSError)
+OF_DATA = (RecordingError, SourceJournalError, JournalError, pa.ArrowException, OSError)
 
 
 class Tasks:

@@ -416,3 +416,16 @@ def test_nothing_acknowledged_is_lost_on_a_disk_that_refuses_writes_for_a_while(
         del journal
         device.lose_power()
         assert recovered(folder) == [*records, b"acknowledged"]
+
+
+@pytest.mark.parametrize("size", [0, BLOCK])
+def test_a_reader_takes_a_block_without_a_header_for_one_that_was_never_begun(tmp_path: Path, size: int) -> None:
+    """As a power failure leaves it, if only its name was on the disk; the next appender begins another one."""
+    in_child(lambda: opened(tmp_path).append(b"not flushed"))
+    (block,) = blocks_in(tmp_path)
+    block.path.write_bytes(bytes(size))
+    with Tailer(tmp_path) as tailer:
+        assert tailer.read() is None
+        with opened(tmp_path) as journal:
+            journal.append(b"by the next appender")
+            assert tailer.read() == (journal.first_index, b"by the next appender")

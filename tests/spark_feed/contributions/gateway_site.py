@@ -98,6 +98,7 @@ class GatewaySite:
 
     def __init__(self, server: AdminServer, folder: Path) -> None:
         self.server, self.folder = server, folder
+        self.failures: list[BaseException] = []  # with which gateways ended; a test that expects one takes it away
         self._reporters: dict[ContributionGateway, SourceReporter] = {}
 
     def connect(self, identity: str = "alice") -> Client:
@@ -143,7 +144,7 @@ class GatewaySite:
             Multicast(),
         )
         stop: Any = _Stop()
-        thread = threading.Thread(target=gateway.run, args=(stop,))
+        thread = threading.Thread(target=self._run, args=(gateway, stop))
         reporter = SourceReporter(connection, FEED, gateway.describe, gateway.verifier, None, 0.1, gateway.on_answer)
         gateway.report_with(reporter.hurry)
         self._reporters[gateway] = reporter
@@ -156,6 +157,12 @@ class GatewaySite:
             if is_awaited:
                 holder_of(gateway)
             yield gateway
+
+    def _run(self, gateway: ContributionGateway, stop: Any) -> None:
+        try:
+            gateway.run(stop)
+        except BaseException as failed:  # noqa: BLE001  # of any kind; `gateway_site` raises it
+            self.failures.append(failed)
 
 
 @contextmanager
@@ -174,7 +181,10 @@ def gateway_site(folder: Path, *, pair: bool = False, settings: str = "") -> Ite
         text = text.replace(f'contributions = "{LOOPBACK}:{rpc}"', both)
     text = text.replace("[[feed.table]]", f"{settings}\n[[feed.table]]")
     with running_server(folder / "admin", cluster_text=text, policy_text=POLICY) as server:
-        yield GatewaySite(server, folder / "contributions")
+        site = GatewaySite(server, folder / "contributions")
+        yield site
+        for failure in site.failures:
+            raise failure
 
 
 def holder_of(gateway: ContributionGateway) -> Holder:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,12 +25,16 @@ from tandemfeed.client_lib import (
     LimitReached,
 )
 from tandemfeed.client_lib.commands import contribute
+from tandemfeed.journal import JournalError, Tailer
 from tandemfeed.journal.replication.follower.follower_journal import FollowerJournal
 from tandemfeed.journal.replication.wire.messages import Segment
 from tandemfeed.spark_feed.contributions.book import Limits
+from tandemfeed.spark_feed.contributions.contribution_log import copy_id
 from tandemfeed.spark_feed.contributions.gateway import ContributionGateway
 from tandemfeed.spark_feed.contributions.pair.membership import GatewayState
+from tandemfeed.spark_feed.contributions.records import Kind, keys_in
 from tandemfeed.spark_feed.contributions.recovery import JournalOfOtherStream
+from tests.losing_disk import losing_disk
 from tests.spark_feed.contributions.contribution_material import MESSAGES, messages_in, trade
 from tests.spark_feed.contributions.gateway_site import (
     POLICY,
@@ -364,6 +370,98 @@ def test_a_standby_whose_follower_dies_follows_again_and_can_take_over(
         first.close()
         contribution.send(trade(3))
         assert await_sent(second, 3) == [(1, 1), (2, 2), (3, 3)]
+
+
+@pytest.mark.parametrize("trouble", ["the disk fails", "the folder is removed"])
+def test_a_holder_that_loses_its_disk_acknowledges_nothing_more_and_ends_with_a_sentence(
+    site: GatewaySite, tmp_path: Path, trouble: str
+) -> None:
+    log, moved = site.folder / "log", tmp_path / "moved"
+    is_failing = threading.Event()
+
+    def fault(operation: str, path: Path) -> None:
+        if is_failing.is_set() and operation == "flush" and path.parent == log:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with losing_disk(site.folder.parent, tmp_path.with_name(f"{tmp_path.name}-kept"), fault), site.connect() as client:
+        with site.gateway():
+            contribution = client.contribute(TOPIC, timeout_s=PATIENCE_S)
+            contribution.send(trade(1))
+            hasty = client.contribute(TOPIC, producer="hasty", timeout_s=0)
+            if trouble == "the disk fails":
+                is_failing.set()
+            else:
+                log.rename(moved)
+            with pytest.raises(ContributionInDoubt):
+                hasty.send(trade(2))
+            await_failure(site)
+        failure = site.failures.pop()
+        assert isinstance(failure, JournalError)
+        assert ("the disk refused a flush" in str(failure)) == (trouble == "the disk fails")
+        assert ("was removed or replaced" in str(failure)) == (trouble != "the disk fails")
+        is_failing.clear()
+        if moved.exists():
+            moved.rename(log)
+        with site.gateway() as gateway:
+            assert contribution.send(trade(3)).number == 2
+            await_part(gateway, lambda: sent_messages(gateway)[-1][1] == 3)
+            sequences = [sequence for _, sequence in sent_messages(gateway)]
+            assert sequences in ([1, 3], [1, 2, 3])  # what was in doubt is there or not, and once
+
+
+def test_a_standby_whose_disk_refuses_a_flush_acknowledges_nothing_until_it_has_everything_again(
+    tmp_path: Path,
+) -> None:
+    second_log, failed = tmp_path / "second" / "log", list[str]()
+    is_failing = threading.Event()
+
+    def fault(operation: str, path: Path) -> None:
+        if is_failing.is_set() and operation == "flush" and path.parent == second_log:
+            is_failing.clear()
+            failed.append(path.name)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    kept = tmp_path.with_name(f"{tmp_path.name}-kept")
+    with (
+        gateway_site(tmp_path, pair=True) as site,
+        losing_disk(site.folder.parent, kept, fault) as disk,
+        site.connect() as client,
+        ExitStack() as running,
+    ):
+        first = running.enter_context(ExitStack())
+        holder = first.enter_context(site.gateway())
+        second = running.enter_context(site.gateway(tmp_path / "second", number=1, is_awaited=False))
+        contribution = client.contribute(TOPIC, timeout_s=PATIENCE_S)
+        contribution.send(trade(1))
+        await_standby(second)
+        is_failing.set()
+        for number in range(2, 6):
+            contribution.send(trade(number))
+        await_part(second, lambda: bool(failed))
+        contribution.send(trade(6))
+        await_part(holder, lambda: has_everything(holder, copy_id(tmp_path / "second")))
+        contribution.send(trade(7))
+        image = disk.image(tmp_path.with_name(f"{tmp_path.name}-image"))
+        with Tailer(image / "second" / "log") as tailer:
+            assert sum(len(keys_in(record)) for _, record in tailer if record[0] == Kind.NUMBERED) == 7
+        first.close()
+        contribution.send(trade(8))
+        assert await_sent(second, 8) == numbered(1, 9)
+
+
+def has_everything(holder: ContributionGateway, copy: bytes) -> bool:
+    """Whether this copy is the recorded standby's, and follows."""
+    part = holder.part
+    position = part._membership._positions.get(copy, 0)
+    return part.standby_copy == copy != b"" and position >= part.committed_index
+
+
+def await_failure(site: GatewaySite) -> None:
+    """Wait until a gateway has ended with an error."""
+    give_up_at_s = time.monotonic() + PATIENCE_S
+    while not site.failures:
+        assert time.monotonic() < give_up_at_s
+        time.sleep(0.01)
 
 
 def test_a_former_gateway_that_the_server_names_for_a_moment_is_not_believed(tmp_path: Path) -> None:
